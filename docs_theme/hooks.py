@@ -14,7 +14,7 @@ import nvrx_core
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Set the links to the repository, and the version that header and footer show."""
     config.repo_url = repository(Path(config.config_file_path).with_name("pyproject.toml"))
-    config.repo_name = config.site_name
+    config.repo_name = "Repository"
     config.edit_uri = "edit/main/docs/"
     config.extra["release"] = nvrx_core.__version__
     config.copyright = f"{config.site_name} {nvrx_core.__version__}, Apache-2.0"

@@ -29,7 +29,7 @@ __all__ = [
 
 ENDED_WITHIN = 2.0
 """Seconds; monitor processes end a moment after their ranks."""
-TOLD_WITHIN = 20
+TOLD_WITHIN = 40
 """The lines at the end of a log that must contain the last restart."""
 
 Line = dict[str, Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import sys
+from collections import deque
 from itertools import count
 from typing import Any
 
@@ -89,4 +90,22 @@ class LazyImport(Shape):
         assert textwrap.dedent("  a") == "a"
 
 
-SHAPES = (FirstImport, LazyImport)
+class Reload(Shape):
+    """One module after another is imported again, in a handler of an exception or by a function in C."""
+
+    def prepare(self) -> None:
+        self.modules = [importlib.import_module(name) for name in ("quopri", "stringprep", "fileinput")]
+
+    def run(self, call: Any) -> None:
+        try:
+            raise KeyError
+        except KeyError:
+            for _ in range(20):
+                importlib.reload(self.modules[0])
+        deque(map(importlib.reload, self.modules * 10), maxlen=0)
+
+    def check(self) -> None:
+        assert [importlib.import_module(each.__name__) for each in self.modules] == self.modules
+
+
+SHAPES = (FirstImport, LazyImport, Reload)
