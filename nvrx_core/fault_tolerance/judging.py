@@ -48,5 +48,5 @@ async def turn(policy: MonitorPolicy, rank: JudgedRank, now: Callable[[], float]
                     asks = True
                 case TerminateRank():
                     rank.terminate(action)
-                case KillRank():
+                case _:
                     rank.kill(action)

@@ -144,8 +144,8 @@ class Judging:
                 await rank.terminate(reason)
             case Kill(reason):
                 await rank.kill(reason)
-            case SendSignal(reason):
-                await rank.interrupt(reason)
+            case _:
+                await rank.interrupt(action.reason)
 
     async def _peers_progressing(self) -> bool:
         """Whether a member that this rank may wait for is alive and behind this rank."""

@@ -8,7 +8,7 @@ TIMEOUT = 5.0
 
 
 class Rank:
-    """A rank that was silent for so long; notes what is asked for."""
+    """A rank with its last heartbeat `silence` seconds before 100 s; notes what is asked for."""
 
     def __init__(self, silence, *, excused):
         self.silence, self.excused, self.asked = silence, excused, []
@@ -28,11 +28,11 @@ class Rank:
         self.asked.append("kill")
 
 
-def take_turn(policy, *, silence, excused=False):
+def take_turn(policy, *, silence, excused=False, now=100.0):
     """Carry out a turn; returns what it has asked for."""
     rank = Rank(silence, excused=excused)
     try:
-        turn(policy, rank, lambda: 100.0).send(None)
+        turn(policy, rank, lambda: now).send(None)
     except StopIteration:
         return rank.asked
 
@@ -55,3 +55,9 @@ def test_an_excused_rank_is_left_alone():
     policy = seen_policy()
     assert take_turn(policy, silence=TIMEOUT + 1, excused=True) == ["sample", "is_excused", "sample"]
     assert policy.deadline > 100.0
+
+
+def test_a_rank_that_outlives_its_termination_signal_is_killed():
+    policy = seen_policy()
+    assert take_turn(policy, silence=TIMEOUT + 1)[-1] == "terminate"
+    assert take_turn(policy, silence=TIMEOUT + 1, now=100.0 + 10 * TIMEOUT)[-1] == "kill"
