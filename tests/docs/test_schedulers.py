@@ -55,5 +55,5 @@ def test_a_job_of_a_scheduler_survives_the_loss_of_a_rank(name: str, tmp_path: p
         output = job.communicate(timeout=LIMIT)[0]
     for pidfile in pathlib.Path("/tmp").glob(f"nvrx-{tmp_path.name}-*.pid"):
         pidfile.unlink()
-    assert output.count("to 299, loss") == TASKS - 1, output
+    assert output.count("to 299, largest error") == TASKS - 1, output
     assert "restart 1 in" in output
