@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial, wraps
-from inspect import CO_COROUTINE, CORO_CLOSED, CORO_CREATED, getcoroutinestate
+from inspect import CORO_CLOSED, CORO_CREATED, getcoroutinestate
 from traceback import walk_tb
 from types import FrameType
 from typing import Any, Final, Generic, ParamSpec, TypeVar
@@ -99,18 +99,19 @@ def _package_of(flow: Any) -> str:
 
 
 def _clear_frames(error: BaseException, package: str) -> None:
-    """Clear the locals of the ended flow in the tracebacks: they would keep the store's connections.
+    """Clear the locals of the ended flow and its operations in the tracebacks: they would keep the store's connections.
 
     Args:
         error: has left the flow.
-        package: of the flow; a user's coroutines keep their locals.
+        package: of the flow; a user's functions keep their locals.
     """
     for each in related(error):
         for frame, _ in walk_tb(each.__traceback__):
-            if frame.f_code.co_flags & CO_COROUTINE and _is_in(frame, package):
+            if _is_in(frame, package):
                 with suppress(RuntimeError):
                     frame.clear()
 
 
 def _is_in(frame: FrameType, package: str) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == package
+    module = str(frame.f_globals.get("__name__"))
+    return module == __name__ or module.partition(".")[0] == package

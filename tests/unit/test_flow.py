@@ -144,6 +144,10 @@ class Interrupted(BaseException):
 class Connection:
     """What an operation uses."""
 
+    def wait(self) -> None:
+        """Be interrupted."""
+        raise Interrupted
+
 
 async def telling(first: Callable[[], Awaitable[Any]], second: Callable[[], Awaitable[Any]], tell: Any) -> str:
     """As the main thread's flow: tells the others of what ends it."""
@@ -187,18 +191,14 @@ def test_what_a_flow_raises_keeps_nothing_of_the_call() -> None:
     dropped = weakref.ref(connection)
     used = list[int]()
     first = operation(lambda held=connection: used.append(id(held)))
-    del connection
 
-    @operation
-    def interrupted() -> None:
-        raise Interrupted
-
+    interrupted = operation(connection.wait)
     gc.disable()
     try:
         with pytest.raises(Interrupted) as caught:
             run(telling(first, interrupted, nothing))
-        del first
-        assert len(used) == 1
+        assert used == [id(connection)]
+        del first, interrupted, connection
         assert dropped() is None, "the traceback keeps the connection"
         error = weakref.ref(caught.value)
         del caught

@@ -52,7 +52,7 @@ class Call:
         self._parameters, self._number = parameters, number
         self._state = State.from_env()
         self._cleanup, self._over = CleanupStack(), threading.Event()
-        self._flow: MainThread | None = None
+        self._told = False
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Run the function until all ranks have completed it.
@@ -75,16 +75,12 @@ class Call:
         remember(None)
         with self._cleanup as cleanup:
             resources = acquire(self._parameters, self._number, self._state, cleanup)
-            with resources.monitor.reporting(self._is_over):
+            with resources.monitor.reporting(lambda: self._told):
                 ended = self._run_flow(resources, function)
         set_ranks(self._state.rank, self._state.world_size)
         if ended.error is not None:
             raise ended.error
         return ended.result
-
-    def _is_over(self) -> bool:
-        """Whether the flow has ended, and has told the others."""
-        return self._flow is not None and self._flow.over
 
     def _run_flow(self, resources: Resources, function: Callable[[], Any]) -> IterationResult:
         watchers, monitor = resources.watchers, resources.monitor
@@ -100,14 +96,15 @@ class Call:
         self._cleanup.enter_context(inert_in_children(self))
         ports, rounds = self._ports(resources, function), watchers.thread.rounds
         flow = MainThread(rounds, self._state, self._call_rules(resources.connections), ports=ports, now=time.monotonic)
-        self._flow = flow
         try:
             return run(flow.run(), watchers.thread.step)
         except BarrierTimeout as error:
             late = rounds.view.round
             name_missing(error, resources.connections.control_store.rounds, late.iteration, late.members)
             raise
-        finally:
+        finally:  # the error's traceback keeps this frame, which would keep the function's result
+            self._told = flow.over
+            del flow
             ports.release()
 
     def _call_rules(self, connections: Connections) -> CallRules:

@@ -94,5 +94,5 @@ class Leaving:
     @operation
     def abandon(self, error: BaseException) -> None:
         """Early exit of this rank: let the monitor process notify the others."""
-        log.warning("initial rank %d leaves: %s", self._state.initial_rank, text_of(error))
         self._monitor.abandon(error)
+        log.warning("initial rank %d leaves: %s", self._state.initial_rank, text_of(error))

@@ -26,7 +26,7 @@ from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.interruption.async_exception import AsyncException, Withdrawn
 from nvrx_core.inprocess.interruption.driving import begin, drive
 from nvrx_core.inprocess.interruption.import_progress import ImportProgress
-from nvrx_core.inprocess.interruption.landing import Landing, is_library, is_safe_line, judge, location
+from nvrx_core.inprocess.interruption.landing import Landing, drops_exception, is_library, is_safe_line, judge, location
 from nvrx_core.inprocess.interruption.next_line import NextLine
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions
@@ -202,6 +202,7 @@ class Interrupt:
 
     def _raise(self) -> NoReturn:
         self._next_line.cancel()
+        self._handler = ""
         error = self._make()
         if _in_event_loop() and not isinstance(error, KeyboardInterrupt | SystemExit):
             error = LoopShouldEnd(*error.args)
@@ -213,9 +214,14 @@ class Interrupt:
             del error
 
     def _note_handler(self, _: object) -> None:
-        """Note the handler that swallows the exception: at its end, the exception is destroyed."""
+        """Note the handler that swallows the exception: at its end, the exception is destroyed.
+
+        An exception that was stored is destroyed anywhere, also by a thread that ends, which has no frame.
+        """
+        if not self.armed or threading.get_ident() != self.thread:
+            return
         frame = sys._getframe(1)
-        if self.armed and threading.get_ident() == self.thread and not is_library(frame):
+        if not is_library(frame) and drops_exception(frame):
             self._handler = f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     def unwinds(self) -> bool:

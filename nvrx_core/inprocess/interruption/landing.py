@@ -21,8 +21,8 @@ from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
 __all__ = [
-    "Destination", "Landing", "Verdict", "destination", "handlers_of", "is_library", "is_safe_line", "judge",
-    "location", "may_land_in",
+    "Destination", "Landing", "Verdict", "destination", "drops_exception", "handlers_of", "is_library",
+    "is_safe_line", "judge", "location", "may_land_in",
 ]  # fmt: skip
 
 _BATCH: Final = ("torch/distributed/distributed_c10d.py", "batch_isend_irecv")
@@ -166,6 +166,12 @@ def may_land_in(frame: FrameType) -> bool:
 def handlers_of(frame: FrameType) -> Set[int]:
     """Return which handlers of its own a frame runs: an `except`, or a `finally` or `with` after an exception."""
     return _handlers_around(frame.f_code, frame.f_lasti)
+
+
+def drops_exception(frame: FrameType) -> bool:
+    """Return whether the frame ends an `except`, or a `with` that suppresses: the caught exception goes there."""
+    name = _steps(frame.f_code)[frame.f_lasti].name
+    return (name == "POP_EXCEPT" or name.startswith("STORE_")) and not _is_in_finally(frame)
 
 
 def _is_fragile(frame: FrameType) -> bool:

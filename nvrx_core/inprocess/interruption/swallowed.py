@@ -40,8 +40,7 @@ class CaughtInterruptions:
         if trace is not None:
             ours = trace.tb_frame.f_code.co_filename == handler
             where = last_frame if ours else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-            level = self._level(where) if is_users(where.rpartition(":")[0]) else logging.DEBUG
-            log.log(level, "the interruption was caught and stored at %s; raising it again", where)
+            log.log(self._level_at(where), "the interruption was caught and stored at %s; raising it again", where)
 
     def swallowed(self, times: int, last_frame: str, handler: str) -> None:
         """Log that the function has swallowed the exception so many times in this iteration.
@@ -52,12 +51,16 @@ class CaughtInterruptions:
             handler: file and line of the user's handler, "" where it is not known.
         """
         if handler:
-            log.log(self._level(handler), _SWALLOWED_BY, handler)
+            log.log(self._level_at(handler), _SWALLOWED_BY, handler)
         elif times == WARN_AFTER:
             text = "the interruption was swallowed %d times, last at %s; raising it again"
             log.log(self._level(last_frame), text, times, last_frame)
         elif times:
             log.debug("the interruption was swallowed at %s", last_frame)
+
+    def _level_at(self, place: str) -> int:
+        """Return the level of a line about code at this place, which only its author can change."""
+        return self._level(place) if is_users(place.rpartition(":")[0]) else logging.DEBUG
 
     def _level(self, place: str) -> int:
         if place in self._warned:

@@ -25,8 +25,6 @@ from nvrx_core.rank_assignment.base import State
 
 __all__ = ["MainThread"]
 
-_UNTOLD = (StoreLost, BarrierTimeout, GeneratorExit)
-"""What ends a call without a word to the others: they know, or nobody can tell them."""
 _DONE = (Outcome.RETURNED, Outcome.EXITED, Outcome.RESERVE)
 _LEAVES = (Outcome.LEFT, Outcome.EXITED)
 """Outcomes with which the rank leaves the job, whatever the others do."""
@@ -43,7 +41,7 @@ class MainThread:
         now: monotonic seconds.
 
     Attributes:
-        over: the flow has ended, and the others have been told.
+        over: the others have been told that this rank leaves, or cannot be told.
     """
 
     def __init__(
@@ -65,21 +63,19 @@ class MainThread:
             BaseException: the exception of an early exit.
         """
         try:
-            return await self._run()
-        finally:
-            self.over = True
-
-    async def _run(self) -> IterationResult:
-        try:
             ended = await self._iterations()
-        except (StoreFailure, StoreLost) as loss:
-            ended = await self._without_store(loss)
-        except BaseException as error:  # boundary: whatever ends the call out of turn, the others are told
-            if not isinstance(error, GeneratorExit):
-                await self.ports.faults.report_failure(None)
-            if not isinstance(error, _UNTOLD):
-                await self.ports.leaving.abandon(error)
+        except GeneratorExit:
             raise
+        except (StoreFailure, StoreLost) as loss:
+            self.over = True
+            ended = await self._without_store(loss)
+        except BaseException as error:  # boundary: whatever ends the call out of turn, the others are told first
+            if not isinstance(error, BarrierTimeout):
+                await self.ports.leaving.abandon(error)
+            self.over = True
+            await self.ports.faults.report_failure(None)
+            raise
+        self.over = True
         await self._finish(ended)
         return ended
 

@@ -378,6 +378,39 @@ def test_the_line_of_each_handler_that_swallows_the_interruption_is_logged_once(
     ]
 
 
+def test_a_stored_interruption_that_goes_later_names_no_handler(interrupt):
+    requested(interrupt)
+    with suppress(BaseException):
+        fire()
+    assert interrupt._handler
+    stored = []
+    try:
+        fire()
+    except BaseException as error:
+        stored.append(error)
+    stored.clear()
+    assert not interrupt._handler
+    kept = threading.local()
+
+    def keep():
+        try:
+            kept.error = stored.pop()
+        finally:
+            interrupt.armed = True
+
+    try:
+        fire()
+    except BaseException as error:
+        stored.append(error)
+    in_a_thread(keep)  # it goes with the thread, in no frame
+    assert not interrupt._handler
+
+
+def test_what_a_package_swallows_is_no_warning(caplog):
+    CaughtInterruptions().swallowed(1, "train.py:3", "/venv/lib/python3.11/site-packages/package/io.py:7")
+    assert not warnings(caplog)
+
+
 def test_the_line_that_swallows_the_interruption_is_logged_once(interrupt, caplog):
     requested(interrupt)
     with pytest.raises(RankShouldRestart):

@@ -10,6 +10,7 @@ import logging
 import queue
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -17,6 +18,7 @@ from nvrx_core.inprocess.interruption import landing
 from nvrx_core.inprocess.interruption.landing import (
     Landing,
     destination,
+    drops_exception,
     handlers_of,
     is_safe_line,
     judge,
@@ -528,6 +530,39 @@ def test_a_line_of_a_handler_is_safe_if_the_handler_was_entered_before():
     assert outside < after == outer < inner
     for within, expected in ((outside, (0, 0, 0, 1)), (outer, (1, 0, 1, 1)), (inner, (1, 1, 1, 1))):
         assert [is_safe_line(each, lines_of.__code__, within) for each in calls] == list(expected)
+
+
+def test_an_exception_goes_at_the_end_of_its_handler_or_where_it_was_stored():
+    class Noted(Exception):
+        pass
+
+    ends = []
+
+    def raise_noted():
+        error = Noted()
+        noted.append(weakref.ref(error, lambda _: ends.append(drops_exception(sys._getframe(1)))))
+        try:
+            raise error
+        finally:
+            del error
+
+    noted, stored = [], []
+    with contextlib.suppress(Noted):
+        raise_noted()
+    try:
+        raise_noted()
+    except Noted:
+        call()
+    try:
+        raise_noted()
+    except Noted as error:
+        str(error)
+    try:
+        raise_noted()
+    except Noted as error:
+        stored.append(error)
+    stored.clear()
+    assert ends == [True, True, True, False]
 
 
 def test_a_call_of_importlib_s_may_be_landed_in_where_it_begins():

@@ -70,24 +70,37 @@ def test_a_flow_that_is_dropped_does_nothing_more() -> None:
     flow.close()
 
 
-def test_a_flow_is_over_when_it_has_told_the_others() -> None:
+@pytest.mark.parametrize("fails", [{"declare_keys"}, {"declare_keys", "report_failure"}])
+def test_a_flow_tells_the_others_before_all_else(fails: set[str]) -> None:
     flow = main_thread(finished=False)
-    running = flow.run()
-    assert running.send(None) == ask("declare_keys", -1)
-    assert not flow.over
-    told = list[Asked]()
+    told = list[tuple[str, bool]]()
 
     def fail(asked: Asked) -> None:
-        told.append(asked)
-        if asked.name == "declare_keys":
+        told.append((asked.name, flow.over))
+        if asked.name in fails:
             raise KeyboardInterrupt
-        assert not flow.over
 
     with pytest.raises(KeyboardInterrupt):
         drive(flow.run(), fail)
-    assert told[-1].name == "abandon"
-    assert flow.over
+    assert told == [("declare_keys", False), ("abandon", False), ("report_failure", True)]
+
+
+def test_a_flow_that_could_not_tell_the_others_is_not_over() -> None:
+    def fail(_: Asked) -> None:
+        raise KeyboardInterrupt
+
+    flow = main_thread(finished=False)
+    with pytest.raises(KeyboardInterrupt):
+        drive(flow.run(), fail)
+    assert not flow.over
+
+
+def test_a_flow_that_is_closed_has_told_nobody() -> None:
+    flow = main_thread(finished=False)
+    running = flow.run()
+    assert running.send(None) == ask("declare_keys", -1)
     running.close()
+    assert not flow.over
 
 
 def test_released_ports_are_gone_though_a_traceback_keeps_the_flow() -> None:
