@@ -15,10 +15,6 @@ FOLDERS = "nvrx_core|tests|examples|docs|" + "|".join(
     sorted(each.name for each in (ROOT / "nvrx_core").iterdir() if each.is_dir())
 )
 FILE = re.compile(rf"`((?:{FOLDERS})/[\w./-]+)`")
-PACKAGE_ROW = re.compile(r"^\| `([\w/]+)/` \|[^|]*\|([^|]*)\|$", re.MULTILINE)
-BARE_FILE = re.compile(r"`(\w+\.py)`")
-HOMES = ["nvrx_core/inprocess", "launcher/nvrx_launcher", "integrations/nvrx_lightning"]
-ARCHITECTURE = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -61,22 +57,3 @@ def test_every_file_that_is_named_exists(document: pathlib.Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS[:2], ids=name)
 def test_every_link_has_an_end(document: pathlib.Path) -> None:
     assert not [link for link in LINK.findall(document.read_text()) if not (ROOT / link).exists()]
-
-
-@pytest.mark.parametrize(
-    "package", ["nvrx_core", "launcher/nvrx_launcher", "integrations/nvrx_lightning", "integrations/nvrx_megatron"]
-)
-def test_the_architecture_names_every_file(package: str) -> None:
-    files = [path.relative_to(ROOT) for path in (ROOT / package).rglob("*.py") if not path.stem.startswith("__")]
-    assert not [str(file) for file in files if f"{file.name}`" not in ARCHITECTURE]
-
-
-def test_a_package_of_the_architecture_has_the_files_that_its_row_names() -> None:
-    rows = [
-        (folder, text)
-        for package, text in PACKAGE_ROW.findall(ARCHITECTURE)
-        for home in HOMES
-        if (folder := ROOT / home / package).is_dir()
-    ]
-    assert len(rows) > len(HOMES)
-    assert not [file for folder, text in rows for file in BARE_FILE.findall(text) if not (folder / file).exists()]

@@ -1,4 +1,4 @@
-"""The four paths through the files, as docs/explanation/architecture.md has them, are those that a job takes."""
+"""The paths through the files that docs/explanation/architecture.md has for a rank are those that a job takes."""
 
 import os
 import re
