@@ -112,9 +112,14 @@ class Coordinator:
                 assert_never(never)
 
     def lost(self, node: int, reason: str, *, now: float) -> tuple[Decision, ...]:
-        """Handle the loss of a node; if it is alive after all, it is notified and may join again."""
+        """Handle the loss of a node; if it is alive after all, it is notified and may join again.
+
+        After the end of the job nothing is said: the end remains the last decision.
+        """
         if node not in self._nodes:
             return ()
+        if self._phase is Phase.ENDED:
+            return self._gone(node, reason, now)
         return (Decision(Verdict.LOST, self.cycle, reason, node=node), *self._gone(node, reason, now))
 
     def abandon(self, code: int, reason: str) -> tuple[Decision, ...]:

@@ -173,6 +173,15 @@ def test_another_coordinator_gives_the_node_up_as_well():
     assert successor.tick(now=130.0)[0].node == 0
 
 
+def test_after_the_end_a_lost_node_is_no_longer_waited_for_and_nothing_is_decided():
+    made = running()
+    for node in range(2):
+        end = made.received(Message(node, MessageKind.DONE, 0), now=1.0)
+    assert [each.verdict for each in end] == [Verdict.END]
+    assert made.lost(1, "no lease", now=6.0) == ()
+    assert made.nodes == {0}
+
+
 def test_the_job_ends_when_all_nodes_are_done():
     made = running()
     assert made.received(Message(0, MessageKind.DONE, 0), now=1.0) == ()
