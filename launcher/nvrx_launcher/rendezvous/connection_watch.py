@@ -3,8 +3,10 @@
 The kernel closes the connections of a process that ends, so the end of a launcher shows at once, and not only when its
 lease has expired. But a proxy or a firewall closes connections as well, and those of a launcher that lives. So a close
 only shortens the lease: a node that has neither connected again nor renewed its lease for `CLOSED_FOR` beats after the
-close is lost. A partition closes nothing, and a launcher that never connected has no connection to lose: for both, the
-lease remains.
+close is lost. In a partition the kernels give the connection up after 10 s, and a launcher that never connected has
+none to lose: until then, and for such a launcher, the lease alone counts.
+
+An observer that is late by more than a beat was stopped itself, perhaps with all others: the time begins anew.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class ConnectionWatch:
     """
 
     def __init__(self, beat: float) -> None:
-        self.grace = beat * CLOSED_FOR
+        self._beat, self.grace = beat, beat * CLOSED_FOR
         self._connections, self._closed = Counter[int](), dict[int, _Closed]()
 
     def connected(self, node: int) -> None:
@@ -89,6 +91,8 @@ class ConnectionWatch:
             elif closed.lease != lease:
                 del self._closed[node]
                 continue
+            elif now >= closed.judged_at + self._beat:
+                closed.judged_at = now + self.grace
             elif now >= closed.judged_at:
                 del self._closed[node]
                 lost.append(node)

@@ -69,6 +69,18 @@ def test_an_answer_that_belongs_to_an_earlier_close_does_not_shorten_the_time_af
     assert watch.deadline == 6.5
 
 
+def test_an_observer_that_stood_still_gives_the_node_its_time_again() -> None:
+    watch = watched(1)
+    watch.closed(1)
+    watch.tick(now=0.0)
+    watch.observed({1: "7"}, now=0.0)
+    assert watch.tick(now=60.0) == (1,)
+    assert watch.observed({1: "7"}, now=60.0) == ()
+    assert watch.deadline == 61.5
+    assert watch.tick(now=61.5) == (1,)
+    assert watch.observed({1: "7"}, now=61.6) == (1,)
+
+
 def test_a_node_that_has_left_is_forgotten() -> None:
     watch = watched(1)
     watch.closed(1)
