@@ -175,14 +175,15 @@ class CoordinatorConnection:
 
     Attributes:
         deadline: when `tick` is due, monotonic seconds.
-        closed_since: since when there is none, after there was one, monotonic seconds; else `inf`.
+        closed: the term whose launcher it was held to, and since when there is none, after there was one, monotonic
+            seconds; else `inf`. Together, for another thread.
     """
 
     def __init__(self, loop: EventLoop, job: str, closed: Callable[[], object] = bool) -> None:
         self._loop, self._job, self._report = loop, job, closed
         self._target, self._is_held = (0, "", -1), False
         self._channel: _Channel | None = None
-        self._pause, self.deadline, self.closed_since = FIRST_PAUSE, math.inf, math.inf
+        self._pause, self.deadline, self.closed = FIRST_PAUSE, math.inf, (0, math.inf)
 
     def hold(self, term: int, endpoint: str, node: int) -> None:
         """Hold a connection to the coordinator.
@@ -196,7 +197,7 @@ class CoordinatorConnection:
             return
         self._drop()
         self._target, self._pause = (term, endpoint, node), FIRST_PAUSE
-        self.deadline = self.closed_since = math.inf
+        self.deadline, self.closed = math.inf, (term, math.inf)
         if endpoint:
             self._connect()
 
@@ -227,7 +228,7 @@ class CoordinatorConnection:
             return
         for line in lines:
             if line == GREETING and not self._is_held:
-                self._is_held, self._pause, self.closed_since = True, FIRST_PAUSE, math.inf
+                self._is_held, self._pause, self.closed = True, FIRST_PAUSE, (self._target[0], math.inf)
                 self._channel.say(json.dumps({"job": self._job, "node": self._target[2]}))
             elif line == FAREWELL:
                 self._drop()
@@ -242,7 +243,7 @@ class CoordinatorConnection:
         self._drop()
         self.deadline = now if was_held else now + self._pause
         if was_held:
-            self.closed_since = now
+            self.closed = self._target[0], now
             self._report()
         else:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)

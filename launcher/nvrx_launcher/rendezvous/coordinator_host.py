@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +10,6 @@ from dataclasses import replace
 from typing import Final
 
 from nvrx_core import failpoint
-from nvrx_core.liveness.lease import LeaseTable
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.connection_watch import ConnectionWatch
@@ -19,6 +19,7 @@ from nvrx_launcher.rendezvous.decision_log import DecisionLog
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, Verdict
+from nvrx_launcher.rendezvous.observed_leases import ObservedLeases, closed_and_not_moved, not_moved
 from nvrx_launcher.rendezvous.progress import ProgressSummary
 from nvrx_launcher.rendezvous.roll_call import RollCall
 from nvrx_launcher.rendezvous.rules import Rules
@@ -81,7 +82,7 @@ class CoordinatorHost:
         self._roll_call = RollCall(self._coordinator)
         self._nodes = self._coordinator.nodes
         self._is_ahead = False  # the coordinator has decided what was not handed on
-        self._leases = LeaseTable[int](settings.beat * settings.lost_after)
+        self._leases = ObservedLeases(settings.beat, settings.lost_after)
         self._requests = Requests(connect(), self._watch_leases, settings.beat, name="nvrx-coordinator", failed=failed)
         self.inbox = Follower(
             connect(), keys.message, name="nvrx-inbox",
@@ -97,7 +98,7 @@ class CoordinatorHost:
         if self._opening.checkpoint is None:
             self._coordinator.start(now=time.monotonic())
         elif self._opening.predecessor >= 0:
-            self._lost(self._opening.predecessor)
+            self._lost(self._opening.predecessor, self._opening.reason)
 
     def store_in_use(self) -> None:
         """Announce to all nodes that a rank uses the store of in-process restart."""
@@ -149,8 +150,7 @@ class CoordinatorHost:
             self._roll_call.joined(message.node, now=now)
         self._publish(decisions)
 
-    def _lost(self, node: int) -> None:
-        reason = f"node {node} has not moved its lease for {self._leases.timeout:g} s"
+    def _lost(self, node: int, reason: str) -> None:
         self._publish(self._coordinator.lost(node, reason, now=time.monotonic()))
 
     def _doubt(self, closed: tuple[int, ...]) -> None:
@@ -169,8 +169,7 @@ class CoordinatorHost:
     def _judge(self, leases: Mapping[int, str], now: float) -> None:
         within = self._connections.grace
         for node in self._connections.observed(leases, now=now):
-            reason = f"the connection of node {node} was closed, and it has not moved its lease for {within:g} s since"
-            self._publish(self._coordinator.lost(node, reason, now=time.monotonic()))
+            self._lost(node, closed_and_not_moved(node, within))
 
     def _publish(self, decisions: tuple[Decision, ...]) -> None:
         """Publish the decisions to all nodes, and the nodes of the job to the request thread.
@@ -213,9 +212,9 @@ class CoordinatorHost:
     def _watch_leases(self, store: Store) -> None:
         """Observe which leases were renewed, and collect the progress; runs in the request thread."""
         nodes = sorted(self._nodes)
+        self._leases.begin(now=time.monotonic())
         self._progress.collect(store, nodes)
-        self._leases.keep(nodes)
-        for node, lease in zip(nodes, multi_get(store, map(self._keys.lease, nodes)), strict=True):
-            self._leases.observe(node, lease, now=time.monotonic())
+        found = multi_get(store, map(self._keys.lease, nodes))
+        self._leases.observe(dict(zip(nodes, found, strict=True)), now=time.monotonic())
         for node in self._leases.stale(now=time.monotonic()):
-            self._mailbox.post(lambda node=node: self._lost(node))  # type: ignore[misc]
+            self._mailbox.post(functools.partial(self._lost, node, not_moved(node, self._leases.timeout)))

@@ -16,11 +16,11 @@ from typing import Final
 
 import torch.distributed as dist
 
-from nvrx_core.liveness.lease import LeaseTable
 from nvrx_core.store.endpoint import StoreConnectionError
 from nvrx_launcher.rendezvous.connection_watch import CLOSED_FOR
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.messages import Verdict
+from nvrx_launcher.rendezvous.observed_leases import ObservedLeases, closed_and_not_moved, not_moved
 from nvrx_launcher.rendezvous.progress import existing
 from nvrx_launcher.rendezvous.store_threads import KEYS_GONE, Store
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
@@ -32,6 +32,8 @@ log = logging.getLogger("nvrx_launcher")
 PAUSE: Final = 0.1
 HOST_FIRST: Final = timedelta(seconds=1)
 """How long the others leave it to the launcher that hosts the store to run the coordinator as well."""
+WITHIN_A_JOB: Final = frozenset({Verdict.RUN, Verdict.STOP, Verdict.END})
+"""The decisions that tell whether a job has ended: a fence, a loss and a note may be written before and after."""
 
 
 class Election:
@@ -53,7 +55,8 @@ class Election:
         endpoint: Callable[[], str] = str,
     ) -> None:
         self._keys, self._settings, self._hosts_store, self._endpoint = keys, settings, hosts_store, endpoint
-        self._leases = LeaseTable[int](settings.beat * settings.lost_after)
+        self._leases = ObservedLeases(settings.beat, settings.lost_after)
+        self._closed = 0, ""
         self._pause, self._instance = threading.Event(), ""
 
     def enter(self, store: Store, node: int) -> Opening:
@@ -65,51 +68,82 @@ class Election:
             known = self._known(store)
             term = Term.from_text(known) if known else None
             if term is None or term.node == node or not self._lives(store, term):
-                if (opening := self._claim(store, known, node)) is not None:
+                why = "" if term is None else self._expired(term)
+                if (opening := self._claim(store, known, node, why)) is not None:
                     return opening
             elif term.is_open:
                 return Opening(term)
             self._pause.wait(PAUSE)
 
-    def observe(self, store: Store, node: int, term: Term, *, is_closed: bool = False) -> Opening:
+    def observe(self, store: Store, node: int, term: Term, *, closed: int = 0) -> Opening:
         """Return the current term, or a new one of this node if the coordinator is lost; called at each beat.
 
         Args:
             store: the store.
             node: this node.
             term: the last known term.
-            is_closed: its launcher has closed the connection, and there has been none for `CLOSED_FOR` beats.
+            closed: the term whose launcher has closed the connection, and there has been none for `CLOSED_FOR` beats;
+                0 for none.
 
         Raises:
             StoreConnectionError: when the keys of the job are gone.
         """
         if term.hosts_store:
             return Opening(term)
+        self._leases.begin(now=time.monotonic())
         known, lease = self._still_known(store, term)
         present = Term.from_text(known)
         if present.node == node and present.number == term.number:
             return Opening(present)
+        if present.is_over or present.node == node:
+            return self._claim(store, known, node, self._expired(present)) or Opening(present)
         if present.node != term.node:
-            lease = store.get(self._keys.lease(present.node)).decode()
-        self._leases.keep([present.node])
-        self._leases.observe(present.node, lease, now=time.monotonic())
-        share = CLOSED_FOR / self._settings.lost_after if is_closed and present.number == term.number else 1.0
-        if present.is_over or present.node == node or self._leases.stale(now=time.monotonic(), share=share):
-            return self._claim(store, known, node) or Opening(present)
-        return Opening(present)
+            lease = self._lease(store, present.node)
+        self._leases.observe({present.node: lease}, now=time.monotonic())
+        lost = self._why_lost(present, lease, closed)
+        return (self._claim(store, known, node, lost) if lost else None) or Opening(present)
+
+    def _why_lost(self, term: Term, lease: str, closed: int) -> str:
+        """Return why the launcher of a term counts as lost; "" while it does not.
+
+        A close shortens its lease, until it has moved since.
+        """
+        if closed != term.number:
+            self._closed = 0, ""
+        elif self._closed[0] != closed:
+            self._closed = closed, lease
+        now, beats = time.monotonic(), self._settings.beat * CLOSED_FOR
+        if self._leases.stale(now=now):
+            return self._expired(term)
+        if self._closed == (term.number, lease) and self._leases.stale(now=now, share=beats / self._leases.timeout):
+            return closed_and_not_moved(term.node, beats)
+        return ""
+
+    def _expired(self, term: Term) -> str:
+        if term.is_over:
+            return f"the launcher of node {term.node} has left"
+        return not_moved(term.node, self._leases.timeout)
 
     def _known(self, store: Store) -> str:
         found = existing(store, [self._keys.leader])
         return "" if found is None else found[0].decode()
 
     def _still_known(self, store: Store, term: Term) -> tuple[str, str]:
-        """Return the current term, in the store in which this launcher has found one, and the lease of a known term."""
-        found = existing(store, [self._keys.instance, self._keys.leader, self._keys.lease(term.node)])
+        """Return the current term, in the store in which this launcher has found one, and the lease of a known term.
+
+        After the end of a job its leases are deleted.
+        """
+        keys = [self._keys.instance, self._keys.leader]
+        found = existing(store, [*keys, self._keys.lease(term.node)]) or existing(store, keys)
         if found is not None:
-            instance, known, lease = (value.decode() for value in found)
+            instance, known, *leases = (value.decode() for value in found)
             if self._instance in ("", instance):
-                return known, lease
+                return known, "".join(leases)
         raise StoreConnectionError(KEYS_GONE)
+
+    def _lease(self, store: Store, node: int) -> str:
+        found = existing(store, [self._keys.lease(node)])
+        return "" if found is None else found[0].decode()
 
     def _leave_it_to_the_host(self, store: Store) -> None:
         try:
@@ -121,16 +155,20 @@ class Election:
         """Return whether the launcher of a term runs; observe its lease until it is renewed or expires."""
         if term.hosts_store or term.is_over:
             return term.hosts_store
-        key = self._keys.lease(term.node)
-        first, deadline = store.get(key), time.monotonic() + self._leases.timeout
-        while time.monotonic() < deadline:
-            self._pause.wait(PAUSE)
-            if store.get(key) != first:
+        leases, first = ObservedLeases(self._settings.beat, self._settings.lost_after), None
+        while True:
+            leases.begin(now=time.monotonic())
+            lease = self._lease(store, term.node)
+            leases.observe({term.node: lease}, now=time.monotonic())
+            first = lease if first is None else first
+            if lease != first:
                 return True
-        return False
+            if leases.stale(now=time.monotonic()):
+                return False
+            self._pause.wait(PAUSE)
 
-    def _claim(self, store: Store, known: str, node: int) -> Opening | None:
-        """Start a term that replaces a known one; return None if another node was faster."""
+    def _claim(self, store: Store, known: str, node: int, why: str = "") -> Opening | None:
+        """Start a term that replaces a known one, for a reason; return None if another node was faster."""
         last = Term.from_text(known) if known else Term(0, -1)
         mine = replace(last, number=last.number + 1, node=node, hosts_store=self._hosts_store, is_open=False)
         mine = replace(mine, is_over=False, endpoint=self._endpoint())
@@ -139,6 +177,7 @@ class Election:
         opening = self._opening(store, mine, last.node if last.node != node else -1)
         if opening is None:
             return None
+        opening = replace(opening, reason=why)
         opened = opening.term.to_text()
         if store.compare_set(self._keys.leader, mine.to_text(), opened).decode() != opened:
             return None
@@ -175,11 +214,18 @@ class Election:
         entry = Entry.from_text(store.get(self._keys.decision(decided)))
         if entry.term > mine.number:
             return None
-        if any(each.verdict is Verdict.END for each in entry.decisions):
+        if self._has_ended(store, mine.since, decided, entry):
             anew = replace(mine, since=decided + 1, inbox=store.add(self._keys.inbox, 0))
             return Opening(anew, decided)
         state = store.get(self._keys.state(decided, entry.term))
         return Opening(mine, decided, Checkpoint.from_text(state) if state else None, predecessor)
+
+    def _has_ended(self, store: Store, since: int, number: int, entry: Entry) -> bool:
+        """Return whether the job has ended; the fence of a claim may follow its end, or a loss, and no cycle does."""
+        while (verdicts := {each.verdict for each in entry.decisions}).isdisjoint(WITHIN_A_JOB) and number > since:
+            number -= 1
+            entry = Entry.from_text(store.get(self._keys.decision(number)))
+        return Verdict.END in verdicts
 
     def _last(self, store: Store, since: int) -> int:
         number = since

@@ -67,9 +67,9 @@ class Leadership:
         self._take(opening, node)
         return opening.term
 
-    def observe(self, store: Store, node: int, *, is_closed: bool) -> None:
-        """Take over from a coordinator whose launcher is lost; `is_closed`: it has closed its connection for good."""
-        opening = self._election.observe(store, node, self.term, is_closed=is_closed)
+    def observe(self, store: Store, node: int, *, closed: int) -> None:
+        """Take over from a coordinator whose launcher is lost; `closed`: as of `Election.observe`."""
+        opening = self._election.observe(store, node, self.term, closed=closed)
         if opening.term.number != self.term.number:
             self._take(opening, node)
         self.term = opening.term

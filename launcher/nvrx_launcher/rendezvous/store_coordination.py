@@ -219,8 +219,9 @@ class StoreCoordination:
         if self._node >= 0:
             self._move_lease(store)
         if self._decisions is not None and not self._is_over:
-            is_closed = time.monotonic() - self._connection.closed_since >= self._closed_for
-            self._leadership.observe(store, self._node, is_closed=is_closed)
+            term, since = self._connection.closed
+            is_closed = time.monotonic() - since >= self._closed_for
+            self._leadership.observe(store, self._node, closed=term if is_closed else 0)
 
     def _move_lease(self, store: Store) -> None:
         """Renew the lease, by a request that is answered: a node that is cut off must detect it."""

@@ -115,9 +115,11 @@ class Opening:
         decided: the number of the last decision.
         checkpoint: the last state of its predecessor; None: the job starts.
         predecessor: the node of the predecessor, which is lost; -1 for none.
+        reason: why it counts as lost, for people.
     """
 
     term: Term
     decided: int = 0
     checkpoint: Checkpoint | None = None
     predecessor: int = -1
+    reason: str = ""

@@ -92,7 +92,7 @@ def test_a_connection_that_is_closed_on_its_way_is_made_again(ends: Ends) -> Non
     (channel,) = ends.listener._nodes
     ends.listener._end(channel)
     assert ends.heard(3) == [("connected", 3), ("closed", 3), ("connected", 3)]
-    assert ends.node.closed_since == math.inf
+    assert ends.node.closed[1] == math.inf
 
 
 def test_the_end_of_the_coordinators_launcher_shows_until_another_one_runs_it(ends: Ends) -> None:
@@ -104,12 +104,12 @@ def test_the_end_of_the_coordinators_launcher_shows_until_another_one_runs_it(en
     ends.listener._listener.close()
     (channel,) = ends.listener._nodes
     ends.listener._end(channel)
-    ends.turn(lambda: ends.node.closed_since < math.inf)
-    since = ends.node.closed_since
+    ends.turn(lambda: ends.node.closed[1] < math.inf)
+    since = ends.node.closed[1]
     ends.turn(lambda: ends.node._pause > 0.3)  # it has tried several times
-    assert ends.node.closed_since == since
+    assert ends.node.closed[1] == since
     ends.node.hold(2, "", 3)
-    assert (ends.node.closed_since, ends.node.deadline) == (math.inf, math.inf)
+    assert (ends.node.closed[1], ends.node.deadline) == (math.inf, math.inf)
     ends.listener._listener = None
 
 
@@ -119,7 +119,7 @@ def test_a_coordinator_that_leaves_in_order_says_so(ends: Ends) -> None:
     ends.heard(1)
     ends.listener.stop()
     ends.turn(lambda: ends.node._channel is None)
-    assert (ends.node.closed_since, ends.node.deadline) == (math.inf, math.inf)
+    assert (ends.node.closed[1], ends.node.deadline) == (math.inf, math.inf)
     assert ends.watch.heard == [("connected", 3)]
 
 
@@ -151,7 +151,7 @@ def test_what_listens_where_the_coordinator_was_is_left_alone(ends: Ends) -> Non
             connection.sendall(b"220 mail\r\n")
             ends.turn(lambda: ends.node._channel is None)
             assert connection.recv(1) == b""
-    assert ends.node.closed_since == math.inf
+    assert ends.node.closed[1] == math.inf
 
 
 def test_an_address_of_another_machine_is_no_endpoint() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -46,11 +47,26 @@ def test_a_coordinator_that_cannot_hand_on_a_decision_leaves_the_next_ones_to_it
     with pytest.raises(OSError, match="no thread"):
         host._received(2, ready(1))
     monkeypatch.undo()
-    host._lost(0)
+    host._lost(0, "node 0 has not moved its lease for 5 s")
     host.close(loop, 0)
     assert Term.from_text(store.get(KEYS.leader)).is_over
     assert not store.check([KEYS.decision(2)])
     loop.close()
+
+
+def test_a_coordinator_that_stood_still_does_not_take_its_nodes_for_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a job that is suspended as a whole."""
+    store, posted, clock = dist.HashStore(), list[object](), SimpleNamespace(now=0.0)
+    monkeypatch.setattr(coordinator_host, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    host = hosted(store, mailbox=SimpleNamespace(post=posted.append), settings=RendezvousSettings())
+    host._nodes = frozenset({0})
+    store.add(KEYS.lease(0), 1)
+    for clock.now in (0.0, 1.0, 61.0, 62.0, 63.0):
+        host._watch_leases(store)  # type: ignore[arg-type]
+    assert posted == []
+    clock.now = 64.0
+    host._watch_leases(store)  # type: ignore[arg-type]
+    assert len(posted) == 1
 
 
 def test_a_refused_write_cancels_all_later_ones_of_its_term() -> None:
@@ -101,12 +117,12 @@ class Forgetting:
         return getattr(self._store, name)
 
 
-def hosted(store: dist.Store) -> CoordinatorHost:
+def hosted(store: dist.Store, *, mailbox: Any = None, settings: RendezvousSettings = SETTINGS) -> CoordinatorHost:
     """Return the host of a job of two nodes, that begins in a store which none of its launchers hosts."""
     connections: list[Callable[..., object]] = [lambda request: request(store), gone]
     return CoordinatorHost(
         Rules(2, 2, 1), Opening(TERM, 1), iter(connections).__next__,  # type: ignore[arg-type]
-        KEYS, mailbox=SimpleNamespace(), settings=SETTINGS, control=str,
+        KEYS, mailbox=mailbox or SimpleNamespace(), settings=settings, control=str,
         listener=SimpleNamespace(serve=print, stop=lambda: None), replaced=lambda: None, failed=print,  # type: ignore[arg-type]
     )  # fmt: skip
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
+from nvrx_launcher.rendezvous import election
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.election import Election
@@ -38,10 +41,10 @@ class Moving:
     def __init__(self, store):
         self.store = store
 
-    def get(self, key):
-        if key == KEYS.lease(0):
-            self.store.add(key, 1)
-        return self.store.get(key)
+    def multi_get(self, keys):
+        if KEYS.lease(0) in keys:
+            self.store.add(KEYS.lease(0), 1)
+        return self.store.multi_get(keys)
 
     def __getattr__(self, name):
         return getattr(self.store, name)
@@ -111,16 +114,122 @@ def test_one_whose_connection_is_closed_is_replaced_long_before_its_lease_expire
     opening = member.observe(store, 1, first.term)
     while opening.term.node == 0:
         assert member.observe(store, 1, first.term) == opening
-        assert member.observe(store, 1, Term(0, 2), is_closed=True) == opening  # that was another one's
-        opening = member.observe(store, 1, first.term, is_closed=True)
+        assert member.observe(store, 1, first.term, closed=7) == opening  # that was another term's
+        opening = member.observe(store, 1, first.term, closed=first.term.number)
     assert (opening.term.number, opening.predecessor) == (2, 0)
+    assert opening.reason == "the connection of node 0 was closed, and it has not moved its lease for 0.015 s since"
 
 
 def test_one_that_renews_its_lease_is_not_replaced_for_a_closed_connection(store):
     member = candidate()
     first = candidate().enter(store, 0)
     for _ in range(4):
-        assert member.observe(Moving(store), 1, first.term, is_closed=True) == Opening(first.term)
+        assert member.observe(Moving(store), 1, first.term, closed=first.term.number) == Opening(first.term)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(election, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def member_of(store):
+    """A launcher with a beat of a second, in the job of node 0, which has renewed its lease just now."""
+    term = Term(1, 0, is_open=True)
+    store.set(KEYS.leader, term.to_text())
+    store.set(KEYS.instance, "i")
+    store.set(KEYS.decision(1), Entry(1, ()).to_text())
+    store.set(KEYS.state(1, 1), "")
+    member = Election(KEYS, RendezvousSettings(), hosts_store=False)
+    assert member.observe(store, 1, term) == Opening(term)
+    return member, term
+
+
+def test_a_close_shortens_the_lease_only_until_it_moves(store, clock):
+    """The launcher of the coordinator lives, and connections to it remain impossible."""
+    member, term = member_of(store)
+    clock.now = 1.0
+    assert member.observe(store, 1, term, closed=1) == Opening(term)
+    store.add(KEYS.lease(0), 1)
+    for clock.now in (2.0, 3.0, 4.0, 5.0, 6.0):
+        assert member.observe(store, 1, term, closed=1) == Opening(term)
+    clock.now = 7.0
+    opening = member.observe(store, 1, term, closed=1)
+    assert (opening.term.node, opening.reason) == (1, "node 0 has not moved its lease for 5 s")
+
+
+def test_a_launcher_that_stood_still_does_not_take_the_others_for_lost(store, clock):
+    """As in a job that is suspended as a whole: its own silence is no sign of theirs."""
+    member, term = member_of(store)
+    clock.now = 60.0
+    assert member.observe(store, 1, term) == Opening(term)
+    for clock.now in (61.0, 62.0, 63.0):
+        assert member.observe(store, 1, term) == Opening(term)
+    clock.now = 65.0
+    assert member.observe(store, 1, term).term.node == 1
+
+
+def test_a_launcher_that_stands_still_in_a_request_does_not_take_the_others_for_lost(store, clock):
+    class Stopping:
+        """A connection on which the launcher is stopped for a minute."""
+
+        def __init__(self):
+            self.store = store
+
+        def multi_get(self, keys):
+            clock.now += 60.0
+            return store.multi_get(keys)
+
+        def __getattr__(self, name):
+            return getattr(store, name)
+
+    member, term = member_of(store)
+    clock.now = 1.0
+    assert member.observe(Stopping(), 1, term) == Opening(term)
+    assert member.observe(store, 1, term) == Opening(term)
+
+
+def test_a_launcher_that_comes_late_reads_the_end_of_a_job_whose_leases_are_deleted(store):
+    """It learns of the end by the decisions, which remain; nothing of the job is missing."""
+    first = candidate().enter(store, 0)
+    member = candidate()
+    member.enter(Moving(store), 1)
+    store.set(KEYS.leader, replace(first.term, is_over=True).to_text())
+    decide(store, 1, 2, Decision(Verdict.END, 0, "done"))
+    for key in (KEYS.lease(0), KEYS.lease(1), KEYS.state(2, 1)):
+        store.delete_key(key)
+    assert member.observe(store, 1, first.term).term.since == 3
+
+
+def test_a_term_of_a_node_without_a_lease_is_replaced_in_time(store, clock):
+    member, term = member_of(store)
+    other = Term(2, 2, is_open=True)
+    store.set(KEYS.leader, other.to_text())
+    store.delete_key(KEYS.lease(2))
+    for clock.now in (1.0, 2.0, 3.0, 4.0, 5.0):
+        assert member.observe(store, 1, term) == Opening(other)
+    clock.now = 6.0
+    assert member.observe(store, 1, term).term.node == 1
+
+
+@pytest.mark.parametrize("last", [Entry(1, (Decision(Verdict.LOST, 0, "no lease", node=2),)), Entry(2, ())])
+def test_a_job_has_ended_whatever_follows_its_end(store, last):
+    """A loss that was noticed afterwards, or the fence of a claim that was given up; their states may be gone."""
+    candidate().enter(store, 0)
+    decide(store, 1, 2, Decision(Verdict.RUN, 0, "1 node"))
+    decide(store, 1, 3, Decision(Verdict.END, 0, "done"))
+    store.set(KEYS.decision(4), last.to_text())
+    opening = candidate().enter(store, 1)
+    assert (opening.term.since, opening.decided, opening.checkpoint) == (5, 5, None)
+
+
+def test_a_loss_and_a_fence_alone_end_no_job(store):
+    candidate().enter(store, 0)
+    decide(store, 1, 2, Decision(Verdict.RUN, 0, "2 nodes"))
+    decide(store, 1, 3, Decision(Verdict.LOST, 0, "no lease", node=2))
+    opening = candidate().enter(store, 1)
+    assert (opening.term.since, opening.decided, opening.checkpoint) == (1, 4, known())
 
 
 def test_one_that_has_left_is_replaced_at_once(store):
