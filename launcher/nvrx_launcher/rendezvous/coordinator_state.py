@@ -6,13 +6,17 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from nvrx_core.parsing import integer, integers, number
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.restart_budget import BudgetState
 
 __all__ = ["CoordinatorState", "Phase"]
+
+COMPARED: Final = ("command", "given")
+"""What a node says of itself only to be compared when it says so. It is long: that of 1,500 nodes does not fit in a
+request to etcd (1.5 MB)."""
 
 
 class Phase(enum.Enum):
@@ -59,10 +63,10 @@ class CoordinatorState:
     former: frozenset[int] = frozenset()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the wire format."""
+        """Return the wire format, without what is compared only when a node describes itself."""
         return {
             "phase": self.phase.value, "cycle": self.cycle,
-            "nodes": [[node, description.to_json()] for node, description in self.nodes],
+            "nodes": [[node, _kept(description)] for node, description in self.nodes],
             "active": sorted(self.active), "busy": sorted(self.busy), "unhealthy": sorted(self.unhealthy),
             "budget": self.budget.to_json(), "gathering_for": _finite(self.gathering_for),
             "enough_for": _finite(self.enough_for), "stopping_for": _finite(self.stopping_for),
@@ -85,6 +89,10 @@ class CoordinatorState:
             _seconds(data.get("enough_for")), _seconds(data.get("stopping_for")),
             failed, misused, former,
         )  # fmt: skip
+
+
+def _kept(description: NodeDescription) -> dict[str, Any]:
+    return {name: value for name, value in description.to_json().items() if name not in COMPARED}
 
 
 def _finite(seconds: float) -> float | None:

@@ -20,6 +20,8 @@ __all__ = ["RollCall", "command_difference"]
 
 LINE_EVERY: Final = 10.0
 """Seconds between two lines while nodes are missing."""
+MOST_NOTES: Final = 200
+"""Notes that are written at a time: the values of a store are bounded, and there may be one of each node."""
 COLLECTS_FOR: Final = 1.0
 """Seconds that a line waits for others, or for a decision, with which it is written: many nodes may join at a time."""
 NAMED: Final = 8
@@ -76,7 +78,9 @@ class RollCall:
         if self._spares:
             text = f"joined as a spare: cycle {self._coordinator.cycle} runs on {named(self._active_hosts())}"
             self._note(Verdict.NOTE, text, sorted(self._spares), now)
-        notes, self._notes, self._spares, self._notes_due = tuple(self._notes), [], set(), math.inf
+        notes, rest = tuple(self._notes[:MOST_NOTES]), self._notes[MOST_NOTES:]
+        self._notes, self._spares = [] if self._coordinator.is_over else rest, set()
+        self._notes_due = now + COLLECTS_FOR if self._notes else math.inf
         return (*notes, *decisions)
 
     def tick(self, *, now: float) -> None:

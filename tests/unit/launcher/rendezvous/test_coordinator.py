@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
+from dataclasses import replace
 
 import pytest
 from nvrx_launcher.departure import coordination_lost, signalled
@@ -326,6 +327,18 @@ def test_a_node_without_a_coordinator_ends():
 @pytest.mark.parametrize("thing", [RUN, Decision(Verdict.STOP, 3, "x"), Decision(Verdict.END, 3, "x", code=93)])
 def test_a_decision_survives_the_wire(thing):
     assert Decision.from_json(thing.to_json()) == thing
+
+
+def test_the_state_of_a_large_job_fits_in_a_request_to_etcd():
+    """It takes 1.5 MB; what nodes say only to be compared is not part of the state."""
+    made = coordinator(1500, 1500)
+    given = tuple((f"--an-option-of-the-launcher-{number}", "600") for number in range(10))
+    for node in range(1500):
+        description = replace(described(node), command=f"--rank {node} " + "x" * 1000, given=given)
+        made.received(Message(node, MessageKind.READY, -1, description=description), now=0.0)
+    text = json.dumps(made.state(now=0.0).to_json())
+    assert len(text) < 400_000
+    assert dict(CoordinatorState.from_json(parse_object(text)).nodes)[1499] == described(1499)
 
 
 def test_a_message_survives_the_wire():

@@ -63,6 +63,20 @@ def test_every_10_s_all_that_wait_say_who_has_joined_and_how_many_are_missing():
     assert job.tick(now=30.0) == []
 
 
+def test_of_many_nodes_that_differ_some_are_named_at_a_time_and_none_after_the_end():
+    """A value of etcd is bounded."""
+    job = Job(least=500, most=500)
+    for node in range(450):
+        job.ready(node, now=0.0, given=(("--max-restarts", "5"),))
+    assert [len(job.tick(now=float(at))) for at in (1, 2)] == [200, 200]
+    assert job.roll_call.deadline == 3.0
+    for node in range(450, 750):
+        job.coordinator.received(Message(node, MessageKind.LEFT, -1, ""), now=2.0)
+        job.ready(node, now=2.0, given=(("--max-restarts", "5"),))
+    decisions = job.write(job.coordinator.abandon(75, "x"), 2.5)
+    assert (len(decisions), decisions[-1], job.roll_call.deadline) == (201, Verdict.END, math.inf)
+
+
 def test_hosts_that_slurm_has_named_are_missed_by_name():
     job = Job(least=3, most=3, expected_hosts=("host0", "host1", "host2"))
     job.ready(0, host="host0.cluster", now=0.0)
