@@ -29,6 +29,7 @@ from nvrx_core.settings.environment import store_answers_within
 __all__ = [
     "StoreConnectionError",
     "StoreHostingError",
+    "StoreRefusedError",
     "StoreSilentError",
     "answer_deadline",
     "await_listener",
@@ -53,6 +54,10 @@ class StoreConnectionError(RestartError):
 
 class StoreHostingError(StoreConnectionError):
     """This process was to host the control store and cannot; one that answers there is another job's."""
+
+
+class StoreRefusedError(RuntimeError):
+    """The store has answered that it does not carry out a request, and repeating it is of no use."""
 
 
 class StoreSilentError(StoreConnectionError):

@@ -32,9 +32,9 @@ from etcd3gw.exceptions import (
 
 from nvrx_core.parsing import endpoint_text
 from nvrx_core.process.sockets import of_descriptor
-from nvrx_core.store.endpoint import LINE_EVERY, StoreConnectionError, StoreSilentError
+from nvrx_core.store.endpoint import LINE_EVERY, StoreConnectionError, StoreRefusedError, StoreSilentError
 
-__all__ = ["Endpoint", "EtcdClient", "EtcdError", "EtcdLost", "encoded"]
+__all__ = ["Endpoint", "EtcdClient", "EtcdError", "EtcdLost", "EtcdRefused", "encoded"]
 
 log = logging.getLogger("nvrx_core.store")
 DEFAULT_PORT: Final = 2379
@@ -48,18 +48,26 @@ PAUSE: Final = 0.01
 PAUSE_MOST: Final = 0.25
 _PASSING: Final = frozenset({1, 4, 8, 10, 13, 14})
 """Codes of gRPC for what may go well the next time: cancelled, late, exhausted, aborted, internal, unavailable."""
+_DOUBTFUL: Final = frozenset({-1, 5})
+"""A proxy may have answered; and a lease that has expired is granted again by the next write."""
+TOO_LARGE: Final = "larger than max"
+"""The text of gRPC, under the code of what is exhausted, about a request that never fits."""
 
 
 class EtcdError(RuntimeError):
-    """etcd refused a request.
+    """A request was refused.
 
     Attributes:
-        code: its gRPC code; -1 when the answer was not etcd's.
+        code: its gRPC code; -1 when the answer was not etcd's, but perhaps that of a proxy.
     """
 
     def __init__(self, text: str, code: int) -> None:
         super().__init__(text)
         self.code = code
+
+
+class EtcdRefused(EtcdError, StoreRefusedError):
+    """etcd itself refused a request."""
 
 
 class EtcdLost(ConnectionError):
@@ -197,9 +205,9 @@ class EtcdClient:
             raise _NoAnswer(_line(error), refused=False) from None
         except Etcd3Exception as error:
             text, code = _refusal(error)
-            if code in _PASSING:
+            if code in _PASSING and TOO_LARGE not in text:
                 raise _NoAnswer(text, refused=False) from None
-            raise EtcdError(text, code) from None
+            raise (EtcdError if code in _DOUBTFUL else EtcdRefused)(text, code) from None
         self._answered = time.monotonic()
         return answer
 

@@ -17,7 +17,7 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.inprocess.store import StoreConnectionError
-from nvrx_core.store.etcd_client import Endpoint, EtcdError, EtcdLost
+from nvrx_core.store.etcd_client import Endpoint, EtcdLost, EtcdRefused
 from nvrx_core.store.etcd_store import LEASE, EtcdStore
 from tests.harness.process.etcd import Etcd, etcd_in
 
@@ -249,8 +249,18 @@ def test_what_is_no_etcd_is_named(running: Etcd) -> None:
     with pytest.raises(TypeError, match="unknown argument ca_certificate"):
         EtcdStore(running.endpoint, ca_certificate="x")
     store = EtcdStore(running.endpoint)
-    with pytest.raises(EtcdError, match="key is not provided"):
+    with pytest.raises(EtcdRefused, match="key is not provided"):
         store._etcd.call("/kv/range", {})
+    store.cut()
+
+
+@pytest.mark.parametrize("size", [1_600_000, 3_000_000])
+def test_a_value_that_is_too_large_is_refused_at_once(running: Etcd, size: int) -> None:
+    store = EtcdStore(running.endpoint)
+    begun = time.monotonic()
+    with pytest.raises(EtcdRefused, match=r"request is too large|larger than max"):
+        store.set("large", "x" * size)
+    assert time.monotonic() - begun < 5.0
     store.cut()
 
 

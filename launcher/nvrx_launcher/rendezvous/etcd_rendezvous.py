@@ -63,16 +63,16 @@ class EtcdRendezvous:
         Raises:
             StoreConnectionError: when it does not in time.
         """
-        return Link(self._open(self._settings.connect_timeout), self._connect_again)
+        store = self._open(self._settings.connect_timeout)
+        return Link(store, self._connect_again, self._settings.join_timeout)
 
-    def _connect_again(self) -> Store:
+    def _connect_again(self, deadline: float) -> Store:
         """Open a connection that replaces a broken one, also to an etcd that accepts it and is silent for a while.
 
         Raises:
-            StoreConnectionError: when etcd has not answered for `join_timeout`.
+            StoreConnectionError: when etcd has not answered until the deadline, a monotonic time.
         """
         log.warning("etcd at %s does not answer", ", ".join(self._endpoints))
-        deadline = time.monotonic() + self._settings.join_timeout
         while True:
             try:
                 return self._open(max(0.0, deadline - time.monotonic()))

@@ -2,12 +2,15 @@
 
 A wait for a key blocks in torch, and its result is passed to the event loop. Requests are made one after another by
 one thread, which makes a regular one in between. A request whose connection breaks is repeated on a new one, so each
-must be idempotent. The end of a thread is reported, with the loss of the store or the exception that has caused it.
+must be idempotent; one that the store refuses is not. The end of a thread is reported, with the loss of the store or
+the exception that has caused it.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
@@ -19,7 +22,7 @@ import torch.distributed as dist
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 from nvrx_core.process.sockets import shut_down, tcp_sockets
 from nvrx_core.store.connection import Connection
-from nvrx_core.store.endpoint import StoreConnectionError
+from nvrx_core.store.endpoint import StoreConnectionError, StoreRefusedError
 
 __all__ = ["KEYS_GONE", "Follower", "Link", "Requests", "Store", "multi_get"]
 
@@ -28,6 +31,10 @@ LOOKS_EVERY: Final = timedelta(seconds=5)
 
 LOST: Final = (RuntimeError, OSError, StoreConnectionError)
 """The errors of a store that is lost."""
+
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 5.0
+"""Seconds before a request whose connection has broken twice is repeated; each pause is twice as long as the last."""
 
 KEYS_GONE: Final = (
     "the keys of this job are gone: the store was started again without its data, or no launcher of the job has "
@@ -43,11 +50,13 @@ class Link:
 
     Args:
         store: the first connection.
-        again: opens another one, as soon as the store can be reached; raises StoreConnectionError when it is lost.
+        again: opens another one, as soon as the store can be reached, until a monotonic time; raises
+            StoreConnectionError when it is lost.
+        within: seconds for which a request is repeated.
     """
 
-    def __init__(self, store: Store, again: Callable[[], Store]) -> None:
-        self._store, self._again, self._is_cut = store, again, False
+    def __init__(self, store: Store, again: Callable[[float], Store], within: float) -> None:
+        self._store, self._again, self._within, self._cut = store, again, within, threading.Event()
 
     @property
     def store(self) -> object:
@@ -59,20 +68,28 @@ class Link:
 
         Raises:
             StoreConnectionError: when the store is lost.
+            StoreRefusedError: when it does not carry the request out.
         """
+        deadline, pause = math.inf, 0.0
         while True:
             try:
                 return request(self._store)
-            except dist.DistStoreError:  # the store's answer
+            except (dist.DistStoreError, StoreRefusedError):  # the store's answer
                 raise
             except (RuntimeError, OSError):
-                if self._is_cut:
+                now = time.monotonic()
+                deadline = min(deadline, now + self._within)
+                if (pause and now >= deadline) or self._cut.wait(pause):
                     raise
-                self._store = self._again()
+                pause = min(2 * pause or FIRST_PAUSE, LONGEST_PAUSE)
+                self._store = self._again(deadline)
+                if self._cut.is_set():
+                    raise
 
     def cut(self) -> None:
         """End a wait on it in another thread; it cannot be used afterwards."""
-        self._is_cut, connection = True, self._store
+        self._cut.set()
+        connection = self._store
         store, inodes = connection.store, connection.inodes
         connection.close()
         if hasattr(store, "cut"):
@@ -216,9 +233,15 @@ class Requests:
 
 
 def _store_lost(error: BaseException) -> str:
+    if isinstance(error, StoreRefusedError):
+        return f"the rendezvous store refuses a request: {_first_line(error)}"
     if isinstance(error, dist.DistStoreError):  # a request waits for keys that are known to exist
         error = StoreConnectionError(KEYS_GONE)
-    return f"the rendezvous store is lost: {(str(error).splitlines() or [type(error).__name__])[0]}"
+    return f"the rendezvous store is lost: {_first_line(error)}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def multi_get(store: Store, keys: Iterable[str]) -> list[str]:

@@ -94,7 +94,7 @@ class TcpRendezvous:
                 raise
             raise self._no_rendezvous(f"it {why}") from None
         self._instance = self._instance or self._join_instance(store)
-        return Link(store, self._connect_again)
+        return Link(store, self._connect_again, self._settings.join_timeout)
 
     def _join_instance(self, store: Connection) -> str:
         """Return what identifies the store; the first launcher writes it, before any other key.
@@ -127,16 +127,15 @@ class TcpRendezvous:
             self._why_not = error.strerror or str(error)
             return None
 
-    def _connect_again(self) -> Store:
+    def _connect_again(self, deadline: float) -> Store:
         """Open a connection that replaces a broken one.
 
         A network partition may heal. A store that has ended does not come back; another one at its endpoint belongs to
         another job.
 
         Raises:
-            StoreConnectionError: when the store is lost, or cannot be reached for too long.
+            StoreConnectionError: when the store is lost, or cannot be reached until the deadline, a monotonic time.
         """
-        deadline = time.monotonic() + self._settings.join_timeout
         while True:
             try:
                 socket.create_connection((self._host, self._port), timeout=PROBE).close()
