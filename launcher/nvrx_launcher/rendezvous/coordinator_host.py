@@ -42,7 +42,7 @@ class CoordinatorHost:
     Args:
         rules: what the coordinator decides by.
         opening: the term, and the state that the coordinator starts from.
-        connect: opens a connection to the store.
+        links: two connections to the store.
         keys: the job's.
         mailbox: delivers the results of threads to the event loop.
         settings: the settings of the rendezvous.
@@ -59,7 +59,7 @@ class CoordinatorHost:
         self,
         rules: Rules,
         opening: Opening,
-        connect: Callable[[], Link],
+        links: tuple[Link, Link],
         keys: RendezvousKeys,
         *,
         mailbox: Mailbox,
@@ -83,9 +83,9 @@ class CoordinatorHost:
         self._nodes = self._coordinator.nodes
         self._is_ahead = False  # the coordinator has decided what was not handed on
         self._leases = ObservedLeases(settings.beat, settings.lost_after)
-        self._requests = Requests(connect(), self._watch_leases, settings.beat, name="nvrx-coordinator", failed=failed)
+        self._requests = Requests(links[0], self._watch_leases, settings.beat, name="nvrx-coordinator", failed=failed)
         self.inbox = Follower(
-            connect(), keys.message, name="nvrx-inbox",
+            links[1], keys.message, name="nvrx-inbox",
             found=handing_on(mailbox, Message.from_text, self._received), failed=failed,
             first=self._handled + 1, count=lambda store: store.add(keys.inbox, 0),
         )  # fmt: skip

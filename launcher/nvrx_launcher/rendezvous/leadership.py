@@ -10,11 +10,12 @@ from nvrx_core import failpoint
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.connections import NodeListener
 from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost
+from nvrx_launcher.rendezvous.decision_log import DecisionLog
 from nvrx_launcher.rendezvous.election import Election
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.rules import Rules
-from nvrx_launcher.rendezvous.store_threads import Link, Store
+from nvrx_launcher.rendezvous.store_threads import LOST, Link, Store
 from nvrx_launcher.rendezvous.term import Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 from nvrx_launcher.store_host import ControlStore
@@ -28,7 +29,8 @@ ENDS_WITHIN: Final = 2.0
 class Leadership:
     """The coordinator, while this launcher runs it.
 
-    `enter` and `observe` are called in the request thread, all other methods in that of the event loop.
+    `enter` and `observe` are called in the request thread, all other methods in that of the event loop. What may wait
+    for the store is done in the request thread.
 
     Args:
         rules: the parameters of the decisions.
@@ -55,6 +57,7 @@ class Leadership:
         self._election = Election(keys, settings, hosts_store=hosts_store, endpoint=listener.endpoint)
         self.term = Term(0, -1)
         self._host: CoordinatorHost | None = None
+        self._links: tuple[Link, Link] | None = None
 
     @property
     def deadline(self) -> float:
@@ -64,14 +67,14 @@ class Leadership:
     def enter(self, store: Store, node: int) -> Term:
         """Return the current term, once there is a coordinator; run the coordinator if it is this node's term."""
         opening = self._election.enter(store, node)
-        self._take(opening, node)
+        self._take(store, opening, node)
         return opening.term
 
     def observe(self, store: Store, node: int, *, closed: int) -> None:
         """Take over from a coordinator whose launcher is lost; `closed`: as of `Election.observe`."""
         opening = self._election.observe(store, node, self.term, closed=closed)
         if opening.term.number != self.term.number:
-            self._take(opening, node)
+            self._take(store, opening, node)
         self.term = opening.term
 
     def tick(self, *, now: float) -> None:
@@ -98,18 +101,36 @@ class Leadership:
         """End the threads that wait, once it is closed."""
         if self._host is not None:
             self._host.inbox.end(ENDS_WITHIN)
+        for link in self._links or ():
+            link.cut()
 
-    def _take(self, opening: Opening, node: int) -> None:
-        self.term = opening.term
+    def _take(self, store: Store, opening: Opening, node: int) -> None:
+        """Run the coordinator if it is this node's term; without connections for it, another launcher runs it."""
         if opening.term.node == node:
-            self._mailbox.post(lambda: self._lead(opening))
+            try:
+                links = self._links = self._connect_twice()
+            except LOST:
+                DecisionLog(self._keys, opening.term).resign(store)
+                raise
+            self._mailbox.post(lambda: self._lead(opening, links))
+        self.term = opening.term
 
-    def _lead(self, opening: Opening) -> None:
+    def _connect_twice(self) -> tuple[Link, Link]:
+        first = self._connect()
+        try:
+            return first, self._connect()
+        except LOST:
+            first.cut()
+            raise
+
+    def _lead(self, opening: Opening, links: tuple[Link, Link]) -> None:
         """Run the coordinator."""
         failpoint.hit("coordinator-lead", -1)
         self.stop()
+        if self._links is links:
+            self._links = None
         self._host = CoordinatorHost(
-            self._rules, opening, self._connect, self._keys, mailbox=self._mailbox, settings=self._settings,
+            self._rules, opening, links, self._keys, mailbox=self._mailbox, settings=self._settings,
             control=self._control.own_endpoint, listener=self._listener, replaced=self._replaced, failed=self._failed,
         )  # fmt: skip
         self._host.start()

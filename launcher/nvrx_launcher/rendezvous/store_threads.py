@@ -24,7 +24,7 @@ from nvrx_core.process.sockets import shut_down, tcp_sockets
 from nvrx_core.store.connection import Connection
 from nvrx_core.store.endpoint import StoreConnectionError, StoreRefusedError
 
-__all__ = ["KEYS_GONE", "Follower", "Link", "Requests", "Store", "multi_get"]
+__all__ = ["KEYS_GONE", "LOST", "Follower", "Link", "Requests", "Store", "multi_get"]
 
 LOOKS_EVERY: Final = timedelta(seconds=5)
 """How long one wait for a key lasts; then the store is asked whether a later key exists."""

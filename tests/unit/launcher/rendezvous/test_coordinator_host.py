@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -119,9 +118,9 @@ class Forgetting:
 
 def hosted(store: dist.Store, *, mailbox: Any = None, settings: RendezvousSettings = SETTINGS) -> CoordinatorHost:
     """Return the host of a job of two nodes, that begins in a store which none of its launchers hosts."""
-    connections: list[Callable[..., object]] = [lambda request: request(store), gone]
+    links: Any = (lambda request: request(store), gone)
     return CoordinatorHost(
-        Rules(2, 2, 1), Opening(TERM, 1), iter(connections).__next__,  # type: ignore[arg-type]
+        Rules(2, 2, 1), Opening(TERM, 1), links,
         KEYS, mailbox=mailbox or SimpleNamespace(), settings=settings, control=str,
         listener=SimpleNamespace(serve=print, stop=lambda: None), replaced=lambda: None, failed=print,  # type: ignore[arg-type]
     )  # fmt: skip
