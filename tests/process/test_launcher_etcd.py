@@ -33,7 +33,7 @@ def start(launcher: Start, etcd: Etcd) -> Start:
 
 
 def test_the_launcher_of_the_coordinator_may_be_lost(start: Start) -> None:
-    """Its place is taken by the spare, and another launcher runs the coordinator."""
+    """Its place is taken by the spare, and another launcher runs the coordinator; the others hear of it at once."""
     options = ("--nnodes", "2:3")
     first = start("restarted", *options)
     first.await_log(LEADS)
@@ -43,6 +43,7 @@ def test_the_launcher_of_the_coordinator_may_be_lost(start: Start) -> None:
     ends = [job.finish() for job in others]
     assert [code for code, _ in ends] == [0, 0], ends
     assert sum(LEADS in log for _, log in ends) == 1
+    assert all("the connection of node 0 was closed, and it has not moved" in log for _, log in ends), ends
     starts = {(each["cycle"], each["rank"]) for job in others for each in job.events if each["event"] == "start"}
     assert {rank for cycle, rank in starts if cycle == 1} == {0, 1, 2, 3}
 
@@ -123,7 +124,8 @@ def test_launchers_that_all_stood_still_until_their_keys_had_expired_end(start: 
 
 
 def test_a_spare_that_stood_still_at_the_end_of_the_job_ends_as_the_others(start: Start, tmp_path: Path) -> None:
-    options = ("gated", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0,close_timeout=1")
+    """And the name can be used again: its loss, which is noticed after the end, is not what the next job begins with."""
+    options = ("gated", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0,same_command=0")
     first = start(*options)
     first.read(2, "start")
     spare = start(*options)
@@ -136,6 +138,8 @@ def test_a_spare_that_stood_still_at_the_end_of_the_job_ends_as_the_others(start
     code, log = spare.finish()
     assert code == 0, log
     assert "all workers are done" in log
+    code, log = start("done", "--nnodes", "1", "--rdzv-conf", "same_command=0").finish()
+    assert code == 0, log
 
 
 def test_the_name_of_a_job_can_be_used_again(start: Start) -> None:
