@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvrx_core.process.children import note_child
+from nvrx_core.process.file_limit import first_file_limit, set_file_limit
 from nvrx_core.process.lifeline import ParentDeathSignal, describe_exit, exit_status, open_pidfd
 from nvrx_core.process.waiting import readable
 from nvrx_launcher import guardian_program
@@ -162,6 +163,8 @@ def start_guarded(
 ) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own, which the kernel kills when the calling thread has ended.
 
+    Its limit of open files is the one with which the launcher was started.
+
     Args:
         command: program and arguments.
         bind: called in the child as well: a few system calls.
@@ -170,10 +173,11 @@ def start_guarded(
     Raises:
         OSError: when the program cannot be started.
     """
-    guard = ParentDeathSignal(os.getpid())
+    guard, files = ParentDeathSignal(os.getpid()), first_file_limit()
 
     def prepare() -> None:
         guard.set()
+        set_file_limit(files)
         if bind is not None:
             bind()
 

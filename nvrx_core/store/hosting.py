@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 from types import TracebackType
 from typing import Any, Final
 
 from nvrx_core.parsing import endpoint_text
+from nvrx_core.process.file_limit import allow_more_files
 from nvrx_core.store.endpoint import handed_over, listen
 
 __all__ = ["StoreServer", "serve", "serve_on"]
@@ -47,7 +47,8 @@ class StoreServer:
 def serve(host: str = "127.0.0.1", port: int = 0) -> StoreServer:
     """Host a control store in this process, in its own thread.
 
-    Each rank holds three connections, so the process's soft limit of open files is raised to the hard one.
+    Each rank holds three connections, so the process's soft limit of open files is raised by 65,536, as far as the hard
+    one allows.
 
     Args:
         host: the address of this machine that the ranks connect to; "0.0.0.0" or "::" listens on all interfaces, and
@@ -70,8 +71,7 @@ def serve_on(listener: socket.socket, host: str) -> StoreServer:
     import torch.distributed as dist
 
     port = listener.getsockname()[1]
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    allow_more_files()
     with handed_over(listener) as fd:
         server = dist.TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=fd)
     return StoreServer(socket.gethostname() if host in ALL_INTERFACES else host, port, server)

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+from nvrx_core.process.file_limit import set_file_limit
 from nvrx_core.process.lifeline import ParentDeathSignal
 from nvrx_core.process.waiting import readable
 from nvrx_launcher.workers.binding import Binding
@@ -43,6 +44,7 @@ class FunctionCall:
         binding: the CPUs and memory to bind to.
         launcher: the launcher's process, if it is the parent of this one; else a connection that closes when it exits.
         signals: signals to unblock and reset to their default handlers.
+        files: the soft limit of open files with which the launcher was started; None: its present one.
     """
 
     function: Callable[..., Any]
@@ -53,6 +55,7 @@ class FunctionCall:
     binding: Binding | None
     launcher: int | Connection
     signals: tuple[int, ...]
+    files: int | None = None
 
 
 def run_function(call: FunctionCall) -> None:
@@ -94,6 +97,7 @@ def _take_over(call: FunctionCall) -> None:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, call.signals)
     become(call.variables)
+    set_file_limit(call.files)
     for number, stream in enumerate(call.streams, start=1):
         os.dup2(stream.fileno(), number)
         stream.close()

@@ -15,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
+from nvrx_core.process.file_limit import first_file_limit
 from nvrx_core.process.lifeline import open_pidfd
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.signals import signal_numbers
@@ -80,7 +81,7 @@ class FunctionStarter:
         return FunctionCall(
             self._function, arguments, variables, streams, str(result), self.bound[local_rank],
             launcher=self._lifeline[0] if self._method == FORKSERVER else os.getpid(),
-            signals=self._signals if is_fork else (),
+            signals=self._signals if is_fork else (), files=first_file_limit(),
         )  # fmt: skip
 
     def _inheriting(self, variables: Mapping[str, str]) -> AbstractContextManager[None]:
