@@ -1,8 +1,9 @@
 """The connections by which the launchers of a job notice each other's end: each holds one to the coordinator's.
 
 Nothing but the greetings is sent over such a connection: the coordinator's launcher says first what it is, the other
-one names its job and its node. The kernel closes it with the process at either end (`ConnectionWatch`). The record of
-the coordinator's term has the endpoint. A launcher that cannot connect, because of a firewall, goes without.
+one names its job and its node. An end that is not greeted in time closes it. The kernel closes it with the process at
+either end (`ConnectionWatch`). The record of the coordinator's term has the endpoint. A launcher that cannot connect,
+because of a firewall, goes without.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import errno
 import json
 import logging
 import math
-import resource
 import socket
 import time
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import Final
 
 from nvrx_core.parsing import endpoint_text, integer, parse_endpoint, parse_object
+from nvrx_core.process.file_limit import allow_more_files
 from nvrx_core.process.sockets import probe_when_idle
 from nvrx_core.store.endpoint import listener_at
 from nvrx_launcher.loop import EventLoop
@@ -34,6 +35,17 @@ LONGEST: Final = 4096
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 10.0
 """Seconds between two attempts to connect; each pause is twice as long as the one before."""
+GREETS_WITHIN: Final = 10.0
+"""Seconds from a connection, or the attempt to make one, to the greeting of the other end."""
+MOST_STRANGERS: Final = 1024
+"""Connections that have not greeted yet; further ones wait in the kernel."""
+ACCEPTS_AGAIN: Final = 1.0
+"""Seconds after which connections are accepted again when no descriptor was left, or too many have not greeted."""
+OF_THE_CONNECTION: Final = (
+    errno.EAGAIN, errno.ECONNABORTED, errno.ECONNRESET, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT,
+    errno.EHOSTDOWN, errno.ENONET, errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH, errno.EPERM,
+)  # fmt: skip
+"""Errors of accept(2) that are those of a connection which is gone; after others the listener stays readable."""
 
 
 class _Channel:
@@ -78,18 +90,26 @@ class NodeListener:
     Args:
         loop: the event loop that watches the descriptors.
         job: the job's name.
-        address: the address to listen at.
+        address: the address to listen at, in numbers, because another thread asks for the endpoint and a resolver may
+            take long; empty: it cannot be used.
+
+    Attributes:
+        deadline: when `tick` is due, monotonic seconds.
     """
 
     def __init__(self, loop: EventLoop, job: str, address: str) -> None:
         self._loop, self._job, self._address = loop, job, address
         self._listener: socket.socket | None = None
         self._watch: ConnectionWatch | None = None
-        self._nodes = dict[_Channel, int | None]()
+        self._nodes = dict[_Channel, int]()
+        self._strangers = dict[_Channel, float]()
+        self._accepts_at, self._is_short = math.inf, False
 
     def endpoint(self) -> str:
         """Return the endpoint, which listens from then on; empty if the address cannot be used."""
         if self._listener is None:
+            if not self._address:
+                return ""
             try:
                 self._listener = listener_at(self._address, 0)
             except OSError as error:
@@ -102,17 +122,28 @@ class NodeListener:
         """Accept connections, and report them and their ends to `watch`."""
         if self._listener is None:
             return
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # one descriptor for each node
+        allow_more_files()  # one for each node
         self._watch = watch
-        self._loop.watch(self._listener.fileno(), self._accept)
+        self._accept_again()
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due."""
+        return min(self._accepts_at, *self._strangers.values(), math.inf)
+
+    def tick(self, *, now: float) -> None:
+        """Handle that time has passed: close what has not greeted, and accept again."""
+        for channel in [channel for channel, until in self._strangers.items() if now >= until]:
+            self._end(channel)
+        if now >= self._accepts_at:
+            self._accept_again()
 
     def stop(self) -> None:
         """End the connections in order: the other launchers do not connect again."""
         if self._listener is not None:
             self._loop.forget(self._listener.fileno())
-        self._watch = None
-        for channel in list(self._nodes):
+        self._watch, self._accepts_at = None, math.inf
+        for channel in [*self._nodes, *self._strangers]:
             channel.say(FAREWELL)
             self._end(channel)
 
@@ -124,18 +155,34 @@ class NodeListener:
 
     def _accept(self) -> None:
         assert self._listener is not None
+        if len(self._strangers) >= MOST_STRANGERS:
+            self._pause_accepting()
+            return
         try:
             connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):
+            channel = _Channel(connection)
+        except OSError as error:
+            if error.errno not in OF_THE_CONNECTION:  # no descriptor is left
+                if not self._is_short:
+                    log.warning("no more launchers can connect to this one at the moment: %s", error)
+                self._is_short = True
+                self._pause_accepting()
             return
-        except OSError as error:  # no descriptor is left: the listener would stay readable
-            log.warning("no more launchers can connect to this one, whose loss is noticed by their leases: %s", error)
-            self._loop.forget(self._listener.fileno())
-            return
-        channel = _Channel(connection)
-        self._nodes[channel] = None
+        self._is_short = False
+        self._strangers[channel] = time.monotonic() + GREETS_WITHIN
         self._loop.watch(channel.fileno(), lambda: self._read(channel))
         channel.say(GREETING)
+
+    def _pause_accepting(self) -> None:
+        """Accept later: the listener stays readable."""
+        assert self._listener is not None
+        self._loop.forget(self._listener.fileno())
+        self._accepts_at = time.monotonic() + ACCEPTS_AGAIN
+
+    def _accept_again(self) -> None:
+        assert self._listener is not None
+        self._accepts_at = math.inf
+        self._loop.watch(self._listener.fileno(), self._accept)
 
     def _read(self, channel: _Channel) -> None:
         lines = channel.lines()
@@ -143,9 +190,10 @@ class NodeListener:
             self._end(channel)
             return
         for line in lines:
-            if self._nodes[channel] is not None or (node := self._node(line)) is None:  # no launcher of this job
+            if channel in self._nodes or (node := self._node(line)) is None:  # no launcher of this job
                 self._end(channel)
                 return
+            del self._strangers[channel]
             self._nodes[channel] = node
             if self._watch is not None:
                 self._watch.connected(node)
@@ -160,7 +208,8 @@ class NodeListener:
     def _end(self, channel: _Channel) -> None:
         self._loop.forget(channel.fileno())
         channel.close()
-        node = self._nodes.pop(channel)
+        self._strangers.pop(channel, None)
+        node = self._nodes.pop(channel, None)
         if node is not None and self._watch is not None:
             self._watch.closed(node)
 
@@ -202,20 +251,30 @@ class CoordinatorConnection:
             self._connect()
 
     def tick(self, *, now: float) -> None:
-        """Handle that time has passed."""
-        if now >= self.deadline:
+        """Handle that time has passed: connect, or give up what has not greeted."""
+        if now < self.deadline:
+            return
+        if self._channel is None:
             self._connect()
+        else:
+            self._lose()
 
     def close(self) -> None:
         """Close it."""
         self.hold(0, "", -1)
 
     def _connect(self) -> None:
-        self.deadline = math.inf
         host, port = parse_endpoint(self._target[1])
-        connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-        self._channel = _Channel(connection)
-        if connection.connect_ex((host, port)) in (0, errno.EINPROGRESS):
+        self.deadline = time.monotonic() + GREETS_WITHIN
+        try:
+            connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+            self._channel = _Channel(connection)
+            failure = connection.connect_ex((host, port))
+        except OSError as error:  # no descriptor is left, or this machine has no IPv6
+            log.debug("this launcher cannot connect to %s: %s", self._target[1], error)
+            self._lose()
+            return
+        if failure in (0, errno.EINPROGRESS):
             self._loop.watch(self._channel.fileno(), self._read)
         else:
             self._lose()
@@ -228,10 +287,12 @@ class CoordinatorConnection:
             return
         for line in lines:
             if line == GREETING and not self._is_held:
-                self._is_held, self._pause, self.closed = True, FIRST_PAUSE, (self._target[0], math.inf)
+                self._is_held, self._pause, self.deadline = True, FIRST_PAUSE, math.inf
+                self.closed = self._target[0], math.inf
                 self._channel.say(json.dumps({"job": self._job, "node": self._target[2]}))
             elif line == FAREWELL:
                 self._drop()
+                self.deadline = math.inf
                 return
             else:
                 self._lose()

@@ -62,7 +62,7 @@ class Leadership:
     @property
     def deadline(self) -> float:
         """When `tick` is due, monotonic seconds."""
-        return math.inf if self._host is None else self._host.deadline
+        return math.inf if self._host is None else min(self._host.deadline, self._listener.deadline)
 
     def enter(self, store: Store, node: int) -> Term:
         """Return the current term, once there is a coordinator; run the coordinator if it is this node's term."""
@@ -81,6 +81,7 @@ class Leadership:
         """Handle that time has passed."""
         if self._host is not None:
             self._host.tick(now=now)
+            self._listener.tick(now=now)
 
     def store_in_use(self) -> None:
         """Announce to all nodes that a rank uses this launcher's store of in-process restart."""

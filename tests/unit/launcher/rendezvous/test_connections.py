@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import resource
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.rendezvous import connections
 from nvrx_launcher.rendezvous.connection_watch import ConnectionWatch
 from nvrx_launcher.rendezvous.connections import LONGEST, CoordinatorConnection, NodeListener
 
 from nvrx_core.parsing import endpoint_text, parse_endpoint
+from nvrx_core.store.endpoint import listener_at
 
 
 class Watch(ConnectionWatch):
@@ -43,8 +48,9 @@ class Ends:
     def turn(self, until: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 10.0
         while not until():
-            now = self.loop.turn(min(deadline, self.node.deadline))
+            now = self.loop.turn(min(deadline, self.node.deadline, self.listener.deadline))
             self.node.tick(now=now)
+            self.listener.tick(now=now)
             assert now < deadline
 
     def heard(self, count: int) -> list[tuple[str, int]]:
@@ -135,8 +141,8 @@ def test_what_is_no_launcher_of_the_job_is_not_served(ends: Ends, said: bytes) -
     ends.listener.serve(ends.watch)
     with socket.create_connection(parse_endpoint(endpoint), timeout=5.0) as stranger:
         stranger.sendall(said)
-        ends.turn(lambda: bool(ends.listener._nodes))
-        ends.turn(lambda: not ends.listener._nodes)
+        ends.turn(lambda: bool(ends.listener._strangers))
+        ends.turn(lambda: not ends.listener._strangers and not ends.listener._nodes)
     assert ("connected", 4) not in ends.watch.heard
 
 
@@ -154,8 +160,85 @@ def test_what_listens_where_the_coordinator_was_is_left_alone(ends: Ends) -> Non
     assert ends.node.closed[1] == math.inf
 
 
+def test_a_launcher_that_gets_no_socket_tries_again(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = ends.listener.endpoint()
+    ends.listener.serve(ends.watch)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connections.socket, "socket", fail)
+        ends.node.hold(1, endpoint, 3)
+        assert time.monotonic() < ends.node.deadline < math.inf
+    assert ends.heard(1) == [("connected", 3)]
+
+
+class Failing:
+    """A listener whose first calls of accept(2) fail."""
+
+    def __init__(self, listener: socket.socket, code: int, times: int) -> None:
+        self._listener, self._code, self.times = listener, code, times
+
+    def accept(self) -> object:
+        if self.times:
+            self.times -= 1
+            raise OSError(self._code, os.strerror(self._code))
+        return self._listener.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._listener, name)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOBUFS, errno.EPROTO, errno.EHOSTUNREACH])
+def test_an_error_of_accepting_is_no_end_of_it(
+    ends: Ends, code: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "ACCEPTS_AGAIN", 0.02)
+    endpoint = ends.listener.endpoint()
+    assert ends.listener._listener is not None
+    ends.listener._listener = Failing(ends.listener._listener, code, 3)  # type: ignore[assignment]
+    ends.listener.serve(ends.watch)
+    ends.node.hold(1, endpoint, 3)
+    assert ends.heard(1) == [("connected", 3)]
+    assert len(caplog.records) == (code in (errno.EMFILE, errno.ENOBUFS))
+
+
+def test_what_does_not_greet_is_closed_at_both_ends(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "GREETS_WITHIN", 0.1)
+    endpoint = ends.listener.endpoint()
+    ends.listener.serve(ends.watch)
+    with socket.create_connection(parse_endpoint(endpoint), timeout=5.0) as stranger:
+        ends.turn(lambda: bool(ends.listener._strangers))
+        ends.turn(lambda: not ends.listener._strangers)
+        assert stranger.recv(4096).startswith(b"nvrx-coordinator")
+        assert stranger.recv(1) == b""
+    with listener_at(ends.listener._address, 0) as silent:
+        ends.node.hold(2, endpoint_text(*silent.getsockname()[:2]), 3)
+        assert ends.node._channel is not None
+        ends.turn(lambda: ends.node._channel is None)
+    assert ends.node.closed[1] == math.inf
+    assert ends.watch.heard == []
+
+
+def test_strangers_are_bounded_and_make_room_for_launchers(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "GREETS_WITHIN", 0.2)
+    monkeypatch.setattr(connections, "ACCEPTS_AGAIN", 0.02)
+    monkeypatch.setattr(connections, "MOST_STRANGERS", 2)
+    endpoint = ends.listener.endpoint()
+    ends.listener.serve(ends.watch)
+    with ExitStack() as strangers:
+        for _ in range(4):
+            strangers.enter_context(socket.create_connection(parse_endpoint(endpoint), timeout=5.0))
+        ends.turn(lambda: ends.listener._accepts_at < math.inf)
+        assert len(ends.listener._strangers) == 2
+        ends.node.hold(1, endpoint, 3)
+        assert ends.heard(1) == [("connected", 3)]
+
+
 def test_an_address_of_another_machine_is_no_endpoint() -> None:
     loop = EventLoop()
+    assert NodeListener(loop, "job", "").endpoint() == ""
     listener = NodeListener(loop, "job", "192.0.2.1")
     assert listener.endpoint() == ""
     listener.serve(Watch())
