@@ -38,6 +38,7 @@ __all__ = [
     "listen",
     "listener_at",
     "local_address",
+    "numeric_address",
 ]
 
 log = logging.getLogger("nvrx_core.store")
@@ -236,6 +237,13 @@ def local_address(host: str, port: int) -> str:
                 probe.connect(address)
                 return str(probe.getsockname()[0])
     return socket.gethostname()
+
+
+def numeric_address(host: str) -> str:
+    """Return the address of this machine that a name stands for, at which it can listen; "" if there is none."""
+    with suppress(OSError), listener_at(host, 0) as probe:
+        return str(probe.getsockname()[0])
+    return ""
 
 
 def is_loopback(address: str) -> bool:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nvrx_core.store.endpoint import local_address
+from nvrx_core.store.endpoint import local_address, numeric_address
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import Coordination, LocalCoordination, NodeEvents
@@ -124,7 +124,7 @@ def join_over_store(
     address = place.local_addr or local_address(*store.endpoint)
     control = ControlStore(loop, place.job_name, address=address, hosted=lambda: coordination.control_in_use())  # noqa: PLW0108 - it is made below
     cleanup.callback(control.close)
-    listener = NodeListener(loop, place.run_id, address)
+    listener = NodeListener(loop, place.run_id, numeric_address(address))
     cleanup.callback(listener.close)
     coordination = StoreCoordination(
         store, keys, mailbox, node, describe=functools.partial(job[1], address), control=control, rules=job[0],

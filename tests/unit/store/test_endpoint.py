@@ -7,7 +7,14 @@ import socket
 import pytest
 
 from nvrx_core.store import endpoint
-from nvrx_core.store.endpoint import StoreHostingError, is_loopback, listen, listener_at, local_address
+from nvrx_core.store.endpoint import (
+    StoreHostingError,
+    is_loopback,
+    listen,
+    listener_at,
+    local_address,
+    numeric_address,
+)
 
 FOREIGN, FOREIGN_6 = "192.0.2.1", "2001:db8::1"
 """Addresses of documents, which no machine has."""
@@ -66,3 +73,11 @@ def test_a_machine_without_ipv6_says_so(monkeypatch):
     monkeypatch.setattr(endpoint, "_listening", no_socket)
     with pytest.raises(StoreHostingError, match=r"on \[::1\]:1: Address family not supported"):
         listen("::1", 1, anywhere=True)
+
+
+def test_a_name_is_resolved_to_an_address_at_which_this_machine_can_listen(monkeypatch):
+    assert numeric_address("::1") == "::1"
+    resolved(monkeypatch, FOREIGN, "127.0.0.1")
+    assert numeric_address("name") == "127.0.0.1"
+    resolved(monkeypatch, FOREIGN)
+    assert numeric_address("name") == ""
