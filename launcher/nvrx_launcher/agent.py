@@ -58,7 +58,7 @@ from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import Monitors
 from nvrx_launcher.workers.output import Logs
-from nvrx_launcher.workers.script_mistake import script_mistake
+from nvrx_launcher.workers.script_mistake import ScriptMistake
 from nvrx_launcher.workers.survivors import survivor
 from nvrx_launcher.workers.warm_start import WarmStart
 from nvrx_launcher.workers.worker import Failure
@@ -110,6 +110,7 @@ class Agent:
         self._stopping, self._code = Stopping(options.kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
         self._hung, self._started, self._told = dict[int, str](), math.inf, list[str]()
+        self._script = ScriptMistake(options)
         self._policy = NodePolicy(
             options.workers,
             stop_signal=signal.SIGTERM, stop_grace=options.stop_timeout, signal_grace=options.term_timeout,
@@ -270,6 +271,7 @@ class Agent:
         self._stopping.ended()
         self._hung.clear()
         self._told.clear()
+        self._script.begin_cycle()
         self._left.kill()
         self._processes.begin_cycle()
         self._monitors.begin_cycle()
@@ -327,7 +329,7 @@ class Agent:
         if is_failure:
             self._control.catch_up()  # its monitor has said before why it ends it
         is_fruitless = not self._monitors.may_have_stepped(time.monotonic() - self._started)
-        mistake = self._mistake() if code == FAILED and is_fruitless else ""
+        mistake = self._mistake() if is_failure and code == FAILED and is_fruitless else ""
         if is_failure:
             rank = self._policy.rank_of(local_rank)
             report = self._log_failure(rank, report, mistake)
@@ -359,7 +361,7 @@ class Agent:
 
     def _mistake(self) -> str:
         """Return the mistake by which the script cannot start, "" if there is none."""
-        return "" if self._functions is not None else script_mistake(self.options, self._environ)
+        return "" if self._functions is not None else self._script.find(self._environ)
 
     def _await_round(self, local_rank: int, rank: int) -> None:
         """Let the wrapped call in which a worker was handle its exit, if it was in one."""

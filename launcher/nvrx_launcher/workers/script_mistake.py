@@ -7,19 +7,57 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import logging
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Final
 
+from nvrx_core.errors import TimeoutError
+from nvrx_core.process.bounded import call_bounded
 from nvrx_launcher.options import LaunchOptions
 
-__all__ = ["script_mistake"]
+__all__ = ["ScriptMistake", "script_mistake"]
 
+log = logging.getLogger("nvrx_launcher")
+WITHIN: Final = timedelta(seconds=1)
+"""How long it is sought: the script may lie on a file system that does not answer."""
 _OURS: Final = ("nvrx_core", "nvrx_lightning", "nvrx_megatron")
+
+
+class ScriptMistake:
+    """The mistake in the script of a job, sought once a cycle and for a limited time.
+
+    Args:
+        options: the command line of the job.
+    """
+
+    def __init__(self, options: LaunchOptions) -> None:
+        self._options, self._is_stalled = options, False
+        self._found: str | None = None
+
+    def begin_cycle(self) -> None:
+        """Seek it anew: the script may have been changed."""
+        self._found = None
+
+    def find(self, environ: Mapping[str, str]) -> str:
+        """Return it, "" if none is found; `environ` is what workers inherit."""
+        if self._found is None:
+            self._found = "" if self._is_stalled else self._seek(environ)
+        return self._found
+
+    def _seek(self, environ: Mapping[str, str]) -> str:
+        found = list[str]()
+        try:
+            call_bounded(lambda: found.append(script_mistake(self._options, environ)), WITHIN, "nvrx-script-mistake")
+        except TimeoutError:
+            self._is_stalled = True
+            log.warning("%s cannot be read: its file system does not answer", self._options.script)
+        return found[0] if found else ""
 
 
 def script_mistake(options: LaunchOptions, environ: Mapping[str, str]) -> str:
@@ -33,9 +71,10 @@ def script_mistake(options: LaunchOptions, environ: Mapping[str, str]) -> str:
     if options.module or options.no_python or environ.get("PYTHON_EXEC") or script.suffix != ".py":
         return ""
     try:
+        text = script.read_bytes()
         with warnings.catch_warnings():  # the worker has printed those of its script
             warnings.simplefilter("ignore")
-            tree = ast.parse(script.read_bytes(), str(script))
+            tree = ast.parse(text, str(script))
     except (SyntaxError, ValueError) as error:
         return f"{script} does not compile: {error}"
     except (OSError, RecursionError, MemoryError):  # it cannot be read here, or is nested too deep for the parser

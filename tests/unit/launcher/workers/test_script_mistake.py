@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from datetime import timedelta
+
 import pytest
 from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.workers.script_mistake import script_mistake
+from nvrx_launcher.workers import script_mistake as script_mistakes
+from nvrx_launcher.workers.script_mistake import ScriptMistake, script_mistake
+
+
+def options(*given):
+    return LaunchOptions.of(parse_arguments(list(given), {})[0], lambda _: 1, {})
 
 
 def mistake(*given, environ=None):
-    return script_mistake(LaunchOptions.of(parse_arguments(list(given), {})[0], lambda _: 1, {}), environ or {})
+    return script_mistake(options(*given), environ or {})
 
 
 @pytest.mark.parametrize(
@@ -50,3 +59,31 @@ def test_nothing_is_said_of_what_is_no_script(tmp_path):
     script = str(tmp_path / "train.py")
     assert mistake("-m", "train") == mistake("--no-python", script) == mistake(str(tmp_path / "gone.py")) == ""
     assert mistake(script, environ={"PYTHON_EXEC": "python3"}) == ""
+
+
+def test_it_is_sought_once_a_cycle(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import no_such_module")
+    found = ScriptMistake(options(str(script)))
+    assert "no_such_module" in found.find({})
+    script.write_text("")
+    assert "no_such_module" in found.find({})
+    found.begin_cycle()
+    assert found.find({}) == ""
+
+
+def test_a_file_system_that_does_not_answer_holds_the_launcher_up_for_a_moment_and_once(monkeypatch, tmp_path, caplog):
+    """A FIFO, like a file on NFS, is not opened as long as nobody is at the other end."""
+    os.mkfifo(script := tmp_path / "train.py")
+    monkeypatch.setattr(script_mistakes, "WITHIN", timedelta(seconds=0.05))
+    found = ScriptMistake(options(str(script)))
+    for _ in range(2):
+        assert found.find({}) == ""
+        found.begin_cycle()
+    assert [each.getMessage() for each in caplog.records] == [
+        f"{script} cannot be read: its file system does not answer"
+    ]
+    (thread,) = (each for each in threading.enumerate() if each.name == "nvrx-script-mistake")
+    with script.open("w"):
+        pass
+    thread.join(10)
