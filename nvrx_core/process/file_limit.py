@@ -12,8 +12,8 @@ from typing import Final
 
 __all__ = ["allow_more_files", "first_file_limit", "set_file_limit"]
 
-MORE: Final = 1 << 16
-"""Descriptors for connections: three each of 20,000 ranks."""
+MORE: Final = 1 << 18
+"""Descriptors for connections: three each of 80,000 ranks."""
 
 
 class _FileLimit:

@@ -93,6 +93,25 @@ def test_etcd_that_stands_still_costs_a_cycle(start: Start, etcd: Etcd, tmp_path
     assert {each["cycle"] for job in jobs for each in job.events} == {0, 1}
 
 
+def test_a_job_that_is_suspended_as_a_whole_goes_on(start: Start, etcd: Etcd, tmp_path: Path) -> None:
+    """For longer than a lease, as by `scontrol suspend`: nobody is lost, and no worker notices."""
+    jobs = [start("gated", "--nnodes", "2") for _ in range(2)]
+    for job in jobs:
+        job.read(2, "start")
+    for job in jobs:
+        job.process.send_signal(signal.SIGSTOP)
+    etcd.kill(signal.SIGSTOP)
+    time.sleep(7.0)
+    etcd.kill(signal.SIGCONT)
+    for job in jobs:
+        job.process.send_signal(signal.SIGCONT)
+    time.sleep(3.0)  # who counts as lost hears of it in this time
+    (tmp_path / "gate").touch()
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert {each["cycle"] for job in jobs for each in job.events} == {0}
+
+
 KEYS_GONE = "the keys of this job are gone: the store was started again without its data, or no launcher"
 
 
