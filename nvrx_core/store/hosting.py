@@ -47,8 +47,8 @@ class StoreServer:
 def serve(host: str = "127.0.0.1", port: int = 0) -> StoreServer:
     """Host a control store in this process, in its own thread.
 
-    Each rank holds three connections, so the process's soft limit of open files is raised by 262,144, as far as the hard
-    one allows.
+    Each rank holds three connections, so the process's soft limit of open files is raised by 262,144, as far as the
+    hard one allows.
 
     Args:
         host: the address of this machine that the ranks connect to; "0.0.0.0" or "::" listens on all interfaces, and
