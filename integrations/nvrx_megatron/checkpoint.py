@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import require
 from nvrx_core.failpoint import hit
-from nvrx_core.inprocess.wrap import CallWrapper, current_call
+from nvrx_core.inprocess.call.current import interruptions
+from nvrx_core.inprocess.wrap import current_call
 from nvrx_megatron.atomic_file import section, synchronise_folder
 from nvrx_megatron.manifest import damage, write_manifest
 
@@ -43,8 +44,8 @@ _NAME: Final = re.compile(r"step-(\d+)-(\d+)")
 class AtomicCheckpoint:
     """The checkpoints of a job in one folder, which all ranks share.
 
-    An object may be made once, outside of the function that is called anew after each fault: an attempt ends with the
-    iteration that began it. One with a `group` is made within the function, because its group ends with the iteration.
+    An object may be made once, outside of the function that is called anew after each fault: a restart ends the
+    attempts before it. One with a `group` is made within the function, because its group ends with the iteration.
 
     Example:
         checkpoints = AtomicCheckpoint("/checkpoints/run-1", keep=2)
@@ -135,11 +136,11 @@ class AtomicCheckpoint:
     def begin(self, step: int) -> Attempt:
         """Create the folder of an attempt, for a background save; a collective call of all ranks.
 
-        The next attempt removes the folder if the attempt has failed by then, if its iteration of the wrapped function
-        has ended, or if nothing refers to it.
+        The next attempt removes the folder if the attempt has failed by then, if a restart has ended it, or if nothing
+        refers to it.
         """
         number, token = self._from_leader(lambda: self._prepare(step))
-        attempt = Attempt(self, step, number, token, _weak(current_call()))
+        attempt = Attempt(self, step, number, token, interruptions())
         self._attempts.add(attempt)
         _hit("checkpoint-write")
         return attempt
@@ -193,14 +194,14 @@ class Attempt:
         step: its number.
         number: the number of the checkpoint among those of this step.
         token: makes the name of the folder unique.
-        call: the iteration of the wrapped function that has begun it; None if none had.
+        interruptions: how many iterations of wrapped functions had been interrupted in this process when it began.
     """
 
     checkpoints: AtomicCheckpoint
     step: int
     number: int
     token: str
-    call: weakref.ref[CallWrapper] | None
+    interruptions: int
 
     @property
     def folder(self) -> Path:
@@ -213,9 +214,8 @@ class Attempt:
         return self.checkpoints.folder / _name(self.step, self.number)
 
     def is_current(self) -> bool:
-        """Return whether the attempt can be completed: a restart of the wrapped function ends it."""
-        running = current_call()
-        return running is None or self.call is None or self.call() is running
+        """Return whether the attempt can be completed: a restart ends it, and the return of the function does not."""
+        return self.interruptions == interruptions()
 
     def commit(self) -> None:
         """Commit the checkpoint; to be called on all ranks after all have written. It waits for no other rank.
@@ -238,33 +238,57 @@ class Attempt:
         _hit("checkpoint-marker")
         self.checkpoints._prune()
 
-    def finish(self, future: Future[Any], wait: bool = True) -> bool:
-        """Complete a background save of torch (`torch.distributed.checkpoint.async_save`); a collective call.
+    def finish(self, future: Future[Any]) -> bool:
+        """Wait for a background save of torch (`async_save`), and complete it; a collective call.
 
         Args:
-            future: the return value of `async_save`.
-            wait: wait for the save; False only checks whether it is done on all ranks.
+            future: the return value of `torch.distributed.checkpoint.async_save`.
 
         Returns:
-            Whether the checkpoint is complete; never if a restart has ended the attempt, which is logged.
+            Whether the checkpoint is complete; it is not if a restart has ended the attempt, which is logged.
 
         Raises:
             Exception: the exception of the save; the attempt has ended.
         """
-        if self._was_interrupted() or (not wait and not _all_ranks(future.done(), self.checkpoints.group)):
+        if self._was_interrupted():
             return False
+        self._complete(future)
+        return True
+
+    def poll(self, future: Future[Any]) -> bool:
+        """Complete a background save of torch if it is done on all ranks, without waiting; a collective call.
+
+        Args:
+            future: the return value of `torch.distributed.checkpoint.async_save`.
+
+        Returns:
+            Whether the attempt has ended, so that the next save can begin: its checkpoint is complete, or a restart
+            has ended it, which is logged.
+
+        Raises:
+            Exception: the exception of the save; the attempt has ended.
+        """
+        if self._was_interrupted():
+            return True
+        done = _all_ranks(future.done(), self.checkpoints.group)
+        if done:
+            self._complete(future)
+        return done
+
+    def _complete(self, future: Future[Any]) -> None:
         try:
             future.result()
             self.checkpoints._barrier()
             self.checkpoints._from_leader(self.commit)
         finally:
             self.checkpoints._attempts.discard(self)
-        return True
 
     def _was_interrupted(self) -> bool:
         if self.is_current():
             return False
-        log.warning("the save of step %d is dropped: a restart has ended the iteration that began it", self.step)
+        if self in self.checkpoints._attempts:
+            self.checkpoints._attempts.discard(self)
+            log.warning("the save of step %d is dropped: a restart has ended the iteration that began it", self.step)
         return True
 
 
@@ -278,10 +302,6 @@ def _outcome(find: Callable[[], Any]) -> Any:
         except Exception as reason:  # boundary: an exception of any class
             return RuntimeError(f"{type(error).__name__}: {error} (it cannot be sent to other ranks: {reason})")
         return error
-
-
-def _weak(call: CallWrapper | None) -> weakref.ref[CallWrapper] | None:
-    return None if call is None else weakref.ref(call)
 
 
 def _free_bytes(folder: Path) -> int:

@@ -277,7 +277,10 @@ class Wrapper(Parameters):
                 with OneCall():
                     bound, call = self._prepare(fn, names, args, kwargs)
                     result: Result = call.run(self._injected(call, bound))
+                    current.ended(call.handles.state.iteration)
             except BaseException as error:  # boundary: the caller sees the frames of its function, not those in between
+                if call is not None:
+                    current.ended(None)
                 trim(error, started=call is not None)
                 print_shortened(error)
                 raise
@@ -290,7 +293,7 @@ class Wrapper(Parameters):
 
         def run() -> Any:
             handle = CallWrapper(call.handles, self)
-            current.hold(handle)
+            current.hold(handle, handle.iteration)
             return bound(handle)
 
         return run

@@ -32,6 +32,8 @@ def test_the_running_call_and_the_last_restart_are_at_hand(job: Job) -> None:
         ("initialize", None, 1), ("function", 2, 2), ("thread", 2, 2), ("between", None, 2),
         ("initialize", None, None), ("second call", 0, None), ("after", None, None),
     ]  # fmt: skip
+    interrupted = [look["interruptions"] for look in job.lines("look", initial_rank=0)]
+    assert interrupted == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2], "not by the return of a call"
     assert all(look["child"] for look in job.lines("look", place="function")), "a child of os.fork is in no call"
 
     first, second = job.lines("restart", initial_rank=0)

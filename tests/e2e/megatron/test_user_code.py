@@ -98,6 +98,17 @@ def test_checkpoints_of_the_module_survive_a_save_that_is_not_finished(guided: T
     assert all(len({line["sum"] for line in job.lines("weights", initial_rank=rank)}) == 1 for rank in (0, 1))
 
 
+def test_saves_that_are_polled_go_on_after_a_restart(guided: Train) -> None:
+    """The attempt that the fault has left to the module is over, and the next save begins."""
+    job = guided("exception while a polled save is pending")
+    assert job.codes == {0: 0, 1: 0}, job.told()
+    assert {line["step"] for line in job.lines("resume", iteration=1)} == {2}, job.told()
+    folder = job.directory / "checkpoints"
+    assert "step-00000004-0" in {path.name for path in folder.iterdir()}, job.told()
+    assert {manifest.damage(path) for path in folder.iterdir()} == {None}
+    assert all(job.errors(rank).count("is dropped: a restart has ended") == 1 for rank in (0, 1)), job.told()
+
+
 def test_an_error_of_the_first_rank_in_a_save_is_raised_on_all_ranks(guided: Train) -> None:
     job = guided("error of the first rank")
     assert job.codes == {0: 0, 1: 0}, job.told()

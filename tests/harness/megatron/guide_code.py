@@ -29,6 +29,7 @@ plan = Plan.of_environment()
 record = Record.of_environment()
 me, way = int(os.environ["RANK"]), sys.argv[1]
 BREAKS_AT = 4
+POLLED = "exception while a polled save is pending"
 checkpoints = nvrx_megatron.AtomicCheckpoint(os.environ["NVRX_TEST_CHECKPOINTS"], keep=2)
 pending: list[tuple[Attempt, Future[Any]]] = []
 
@@ -51,8 +52,7 @@ def train(call: CallWrapper) -> None:
         record("step", iteration=call.iteration, step=step, rank=os.environ["RANK"], loss=training.step(step))
         call.ping()
         call.progress(step)
-        if (step + 1) % plan.save_every == 0:
-            finish()
+        if (step + 1) % plan.save_every == 0 and is_free(polled=way == POLLED and call.iteration > 0):
             save(step + 1, training, broken=call.iteration == 0 and step + 1 == BREAKS_AT)
     finish()
     dist.barrier()
@@ -85,8 +85,18 @@ def save(step: int, training: Any, broken: bool) -> None:
     if broken and way == "failed future" and me == 1:
         state["unsaved"] = Unsaved()
     pending.append((attempt, dcp.async_save(state, checkpoint_id=str(attempt.folder))))  # type: ignore[arg-type]
-    if broken and way == "exception while it is pending" and me == 1:
+    if broken and way in {"exception while it is pending", POLLED} and me == 1:
         raise RuntimeError("injected while a save is pending")
+
+
+def is_free(polled: bool) -> bool:
+    """Return whether a save may begin: the one before is waited for, or polled, as the guide writes it."""
+    if not polled:
+        finish()
+    elif pending and not pending[0][0].poll(pending[0][1]):
+        return False
+    pending.clear()
+    return True
 
 
 def finish() -> None:

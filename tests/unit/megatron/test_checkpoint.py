@@ -10,8 +10,10 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from nvrx_megatron import AtomicCheckpoint, atomic_file, atomic_writes, checkpoint
+from nvrx_megatron import AtomicCheckpoint, atomic_file, atomic_writes
 from nvrx_megatron.manifest import NAME
+
+from nvrx_core.inprocess.call import current
 
 
 def write(text):
@@ -70,27 +72,108 @@ def test_two_saves_of_a_step_may_be_in_progress(checkpoints):
 class Iteration:
     """Stands for a `CallWrapper`."""
 
+    iteration = 0
 
-def test_an_attempt_ends_with_the_iteration_that_began_it(checkpoints, monkeypatch, caplog):
-    monkeypatch.setattr(checkpoint, "current_call", lambda: running)
-    monkeypatch.setattr(checkpoint, "_hit", lambda _: None)
-    monkeypatch.setattr(atomic_file, "current_call", lambda: None)
-    running = Iteration()
+
+def enter(iteration):
+    current.hold(Iteration(), iteration)
+
+
+def leave(*returned):
+    """Leave the function; the call has returned with this iteration, or by None raised."""
+    current.clear()
+    for iteration in returned:
+        current.ended(iteration)
+
+
+@pytest.fixture
+def calls():
+    yield
+    leave(None)
+
+
+def done():
+    future = Future()
+    future.set_result(None)
+    return future
+
+
+@pytest.mark.usefixtures("calls")
+def test_an_attempt_ends_with_the_iteration_that_began_it(checkpoints, caplog):
+    enter(0)
     attempt = checkpoints.begin(4)
     write("four")(attempt.folder)
-    done = Future()
-    done.set_result(None)
-    running = Iteration()
+    leave()
+    assert not attempt.is_current(), "a restart may follow"
+    enter(1)
     assert not attempt.is_current()
-    assert not attempt.finish(done)
+    assert not attempt.finish(done())
     attempt.commit()
-    assert "the save of step 4 is dropped" in caplog.text
+    assert [message.partition(":")[0] for message in caplog.messages] == ["the save of step 4 is dropped"]
     assert checkpoints.latest() is None
     again = checkpoints.begin(4)
     assert not attempt.folder.exists()
     assert again.is_current()
-    running = None
-    assert again.finish(done), "a save may be completed after the function has returned"
+    leave(1)
+    assert not attempt.finish(done()), "its iteration was interrupted, although its call has returned"
+    assert again.finish(done()), "a save may be completed after the function has returned"
+
+
+@pytest.mark.usefixtures("calls")
+def test_an_attempt_that_spans_two_calls_is_completed_in_the_second(checkpoints, caplog):
+    enter(2)
+    attempt = checkpoints.begin(4)
+    write("four")(attempt.folder)
+    leave(2)
+    enter(0)
+    assert attempt.poll(done())
+    assert checkpoints.latest() == (4, attempt.target)
+    assert not caplog.messages
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    "returned", [None, 1], ids=["the call has raised", "this rank was not active in its last iteration"]
+)
+def test_after_the_call_an_attempt_of_an_interrupted_iteration_does_not_commit(checkpoints, returned):
+    enter(0)
+    attempt = checkpoints.begin(4)
+    write("four")(attempt.folder)
+    leave(returned)
+    attempt.commit()
+    assert attempt.poll(done())
+    assert checkpoints.latest() is None
+    enter(0)
+    assert not attempt.is_current()
+
+
+@pytest.mark.usefixtures("calls")
+def test_saves_that_are_polled_go_on_after_a_restart(checkpoints, caplog):
+    """The loop of the guide: what is pending is kept by the module, and the restart has ended it."""
+    pending = None
+
+    def step(number):
+        nonlocal pending
+        if pending is None or pending[0].poll(pending[1]):
+            attempt = checkpoints.begin(number)
+            write("x")(attempt.folder)
+            pending = attempt, Future()
+
+    enter(0)
+    step(1)
+    step(2)
+    assert pending[0].step == 1
+    leave()
+    enter(1)
+    step(2)
+    assert pending[0].step == 2
+    assert len(caplog.messages) == 1
+    step(3)
+    pending[1].set_result(None)
+    step(4)
+    assert checkpoints.latest()[0] == 2
+    assert pending[0].step == 4
+    assert len(caplog.messages) == 1
 
 
 def test_a_save_in_the_background_that_fails_ends_its_attempt(checkpoints):
@@ -152,10 +235,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(checkpoints, c
 def test_a_background_save_is_complete_when_its_future_is(checkpoints):
     attempt, future = checkpoints.begin(5), Future()
     write("five")(attempt.folder)
-    assert not attempt.finish(future, wait=False)
+    assert not attempt.poll(future)
     assert checkpoints.latest() is None
     future.set_result(None)
-    assert attempt.finish(future, wait=False)
+    assert attempt.poll(future)
     assert checkpoints.latest() == (5, attempt.target)
 
 

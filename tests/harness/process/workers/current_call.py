@@ -11,6 +11,7 @@ from typing import Any
 
 from nvrx_core import inprocess
 from nvrx_core.inprocess import CallWrapper, current_call, last_restart
+from nvrx_core.inprocess.call.current import interruptions
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.initialize import Initialize
 from nvrx_core.inprocess.state import FrozenState
@@ -24,7 +25,7 @@ def look(place: str, **more: Any) -> None:
     call, restart = current_call(), last_restart()
     record(
         "look", place=place, iteration=None if call is None else call.iteration,
-        restart=None if restart is None else restart.number, **more,
+        restart=None if restart is None else restart.number, interruptions=interruptions(), **more,
     )  # fmt: skip
 
 
