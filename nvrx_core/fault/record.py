@@ -47,6 +47,7 @@ class FaultRecord:
         message: the description for people.
         error_type: the exception's qualified type name, or "".
         origin: the user's file and line that led to the exception, or "".
+        raised_at: the file and line that raised it, or "": below one line of the user's, a library fails in many ways.
         category: "out of memory" where that is known to be the reason, or "".
         occurred: the time at which the fault happened, monotonic seconds of its host.
         announced: the time at which the fault was announced to the other ranks, monotonic seconds of its host.
@@ -64,6 +65,7 @@ class FaultRecord:
     message: str = ""
     error_type: str = ""
     origin: str = ""
+    raised_at: str = ""
     category: str = ""
     occurred: float = 0.0
     announced: float = 0.0

@@ -1,10 +1,11 @@
 """The limit on restarts without progress: a job that fails repeatedly in the same way gives up. Pure.
 
-An iteration counts when it was short, ended with the same exception type at the same origin as the previous one, and no
-rank's step exceeded the highest step reported so far. A higher step is progress and resets the count to zero, as does
-an iteration that does not count; a job that reports no steps makes no progress. With a limit of 3, a job without steps
-gives up after 3 equal failures, and a job with steps after 3 equal failures without a new highest step. From the third
-one on, restarts back off: an error in the script must not restart hundreds of times in a second.
+An iteration counts when it was short, ended with the same exception type at the same origin as the previous one, which
+is the user's line and the line that raised, and no rank's step exceeded the highest step reported so far. A higher step
+is progress and resets the count to zero, as does an iteration that does not count; a job that reports no steps makes no
+progress. With a limit of 3, a job without steps gives up after 3 equal failures, and a job with steps after 3 equal
+failures without a new highest step. From the third one on, restarts back off: an error in the script must not restart
+hundreds of times in a second.
 
 Invariant: the count is never negative, and only an iteration without progress raises it.
 """
@@ -36,12 +37,14 @@ class NoProgressState:
     Attributes:
         error_type: the exception type that ended the last iteration; None before the first.
         origin: the user's file and line that led to it.
+        raised_at: the file and line that raised it.
         highest: the highest step reported so far.
         count: the number of consecutive iterations that ended this way without progress.
     """
 
     error_type: str | None = None
     origin: str = ""
+    raised_at: str = ""
     highest: int | None = None
     count: int = 0
 
@@ -105,6 +108,7 @@ class NoProgressLimit:
         *,
         error_type: str,
         origin: str,
+        raised_at: str = "",
         step: int | None,
         culprit: int | None,
         counts: bool = True,
@@ -115,17 +119,19 @@ class NoProgressLimit:
         Args:
             error_type: the exception's type name, or the kind of interruption if there was no exception.
             origin: the user's file and line that led to it, or "".
+            raised_at: the file and line that raised it, or "".
             step: the highest step that any rank has reported in the call, None when none was reported.
             culprit: the initial rank that failed, None when it is not known.
             counts: it was short, and the rank that failed can fail again.
             message: the text of this failure, for people; failures that differ in it are alike.
         """
         before = self._state
-        alike = (error_type, origin) == (before.error_type, before.origin)
+        kind = error_type, origin, raised_at
+        alike = kind == (before.error_type, before.origin, before.raised_at)
         progressed = step is not None and (before.highest is None or step > before.highest)
         count = 0 if progressed or not counts else before.count + 1 if alike else 1
         highest = step if progressed else before.highest
-        self._state = NoProgressState(error_type, origin, highest, count)
+        self._state = NoProgressState(*kind, highest, count)
         reached = self.limit is not None and count >= self.limit
         reason = self._reason(_in_a_line(message) or error_type, culprit, progressed)
         return Verdict(reached, count, culprit, reason, self._pause(count))

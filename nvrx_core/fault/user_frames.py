@@ -12,45 +12,74 @@ from itertools import groupby
 from types import TracebackType
 from typing import Any, Final
 
-__all__ = ["is_users", "origin", "shortened"]
+__all__ = ["is_users", "origin", "raised_at", "shortened"]
 
 _STDLIB: Final = traceback.__file__.rpartition("/")[0] + "/"
 _OWN: Final = tuple(f"/{name}/" for name in ("nvrx_core", "nvrx_lightning", "nvrx_megatron", "nvrx_launcher"))
+_INSTALLED: Final = ("/site-packages/", "/dist-packages/")
 _INTERACTIVE: Final = ("<stdin>", "<ipython-input", "<python-input")
 UNSHORTENED: Final = 8
 """Frames that are shown where none is the user's, the innermost ones."""
+INNERMOST: Final = 3
+"""Frames of libraries that are shown where the innermost ones are theirs."""
+_NONE: Final = frozenset[str]()
 
 
-def is_users(file: str) -> bool:
-    """Return whether a file is neither the standard library's, an installed package's, nor nvrx's."""
+def is_users(file: str, packages: frozenset[str] = _NONE) -> bool:
+    """Return whether a file is the user's.
+
+    Args:
+        file: as in a frame.
+        packages: the installed packages that are the user's. The others, the standard library and nvrx are not.
+    """
     if file.startswith("<"):
         return file.startswith(_INTERACTIVE)
-    return not (file.startswith(_STDLIB) or "-packages/" in file or any(part in file for part in _OWN))
+    if installed := _below_packages(file):
+        return _top_level(installed) in packages
+    return not (file.startswith(_STDLIB) or any(part in file for part in _OWN))
 
 
-def origin(trace: TracebackType | None) -> str:
+def raised_at(trace: TracebackType | None) -> str:
+    """Return file and line of the innermost frame, which has raised; "" for a traceback without frames."""
+    return "".join(f"{file}:{line}" for file, line in _places(trace)[-1:])
+
+
+def origin(trace: TracebackType | None, packages: frozenset[str] = _NONE) -> str:
     """Return file and line of the innermost frame that is the user's, else of the innermost one that has a file.
 
     "" for a traceback without frames.
+
+    Args:
+        trace: the traceback.
+        packages: as for `is_users`.
     """
-    places = list[tuple[str, int]]()
-    while trace is not None:
-        places.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
-        trace = trace.tb_next
-    users = [place for place in places if is_users(place[0])]
+    places = _places(trace)
+    users = [place for place in places if is_users(place[0], packages)]
     files = [place for place in places if not place[0].startswith("<")]
     found = (users or files or places)[-1:]
     return "".join(f"{file}:{line}" for file, line in found)
 
 
-def shortened(captured: traceback.TracebackException) -> str:
+def _places(trace: TracebackType | None) -> list[tuple[str, int]]:
+    places = list[tuple[str, int]]()
+    while trace is not None:
+        places.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    return places
+
+
+def shortened(captured: traceback.TracebackException, packages: frozenset[str] = _NONE) -> str:
     """Return the text of an exception and what is chained to it, a run of frames that are not the user's as one line.
 
-    The innermost frames of a traceback without any of the user's are shown. Only the innermost frame has the carets
-    under its line.
+    The innermost frames of a traceback are shown in any case, more of them where none is the user's. Only the last
+    frame has the carets under its line.
+
+    Args:
+        captured: the exception.
+        packages: as for `is_users`.
     """
     for each in _related(captured):
-        each.stack = _Shortened(_without_libraries(each.stack))
+        each.stack = _Shortened(_without_libraries(each.stack, packages))
     return "".join(captured.format())
 
 
@@ -65,13 +94,11 @@ def _related(captured: traceback.TracebackException) -> Iterator[traceback.Trace
 class _LeftOut(traceback.FrameSummary):
     """A run of frames that are not shown."""
 
-    def __init__(self, frames: list[traceback.FrameSummary], *, innermost: bool) -> None:
-        last = frames[-1]
-        super().__init__(last.filename, last.lineno, last.name, lookup_line=False, line="")
+    def __init__(self, frames: list[traceback.FrameSummary]) -> None:
+        super().__init__("", 0, "", lookup_line=False, line="")  # no repetition of a frame beside it
         packages = sorted({_package(frame.filename) for frame in frames})
         count = f"{len(frames)} frame{'s' if len(frames) > 1 else ''} of {', '.join(packages)}"
-        where = f", raised in {last.name} at {_within_package(last.filename)}:{last.lineno}" if innermost else ""
-        self.text = f"  [{count}{where}]\n"
+        self.text = f"  [{count}]\n"
 
 
 class _Shortened(traceback.StackSummary):
@@ -82,17 +109,16 @@ class _Shortened(traceback.StackSummary):
         return super().format_frame_summary(frame_summary, **options)
 
 
-def _without_libraries(frames: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    runs = [(users, list(run)) for users, run in groupby(frames, lambda frame: is_users(frame.filename))]
-    if runs and not any(users for users, _ in runs):
-        ((_, run),) = runs
-        outer, inner = run[:-UNSHORTENED], run[-UNSHORTENED:]
-        return [_LeftOut(outer, innermost=False), *inner] if outer else inner
+def _without_libraries(
+    frames: Iterable[traceback.FrameSummary], packages: frozenset[str]
+) -> list[traceback.FrameSummary]:
+    runs = [(users, list(run)) for users, run in groupby(frames, lambda frame: is_users(frame.filename, packages))]
     shown = list[traceback.FrameSummary]()
     for index, (users, run) in enumerate(runs):
-        shown += run if users else [_LeftOut(run, innermost=index == len(runs) - 1)]
-    last = max(index for index, frame in enumerate(shown) if not isinstance(frame, _LeftOut)) if shown else 0
-    return [*map(_without_carets, shown[:last]), *shown[last:]]
+        innermost = UNSHORTENED if len(runs) == 1 else INNERMOST if index == len(runs) - 1 else 0
+        left_out = [] if users else run[: max(0, len(run) - innermost)]
+        shown += [*([_LeftOut(left_out)] if left_out else []), *run[len(left_out) :]]
+    return [*map(_without_carets, shown[:-1]), *shown[-1:]]
 
 
 def _without_carets(frame: traceback.FrameSummary) -> traceback.FrameSummary:
@@ -103,18 +129,16 @@ def _without_carets(frame: traceback.FrameSummary) -> traceback.FrameSummary:
 
 def _package(file: str) -> str:
     """Return the top-level package of a library's file, "Python" for the standard library."""
-    return "Python" if _is_standard(file) else _within_package(file).partition("/")[0].removesuffix(".py")
-
-
-def _within_package(file: str) -> str:
-    """Return a library's file from its top-level package on; a file of the standard library as it is."""
-    if _is_standard(file):
-        return file
     for part in _OWN:
         if part in file:
-            return part[1:] + file.rpartition(part)[2]
-    return file.rpartition("-packages/")[2]
+            return part.strip("/")
+    return _top_level(_below_packages(file)) or "Python"
 
 
-def _is_standard(file: str) -> bool:
-    return file.startswith("<") or (file.startswith(_STDLIB) and "-packages/" not in file)
+def _below_packages(file: str) -> str:
+    """Return the path of an installed file from its top-level package on; "" for any other file."""
+    return next((file.rpartition(each)[2] for each in _INSTALLED if each in file), "")
+
+
+def _top_level(installed: str) -> str:
+    return installed.partition("/")[0].removesuffix(".py")

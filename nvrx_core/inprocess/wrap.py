@@ -26,6 +26,7 @@ from nvrx_core.inprocess.faults.user_errors import plainly, trim
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.process import user_packages
 from nvrx_core.progress.page import ProgressField
 from nvrx_core.rank_assignment.base import FrozenState
 from nvrx_core.settings.environment import check_variables
@@ -269,6 +270,7 @@ class Wrapper(Parameters):
         if not self.enabled:
             return fn
         names = parameters_for(CallWrapper, fn)
+        user_packages.note(fn)
 
         @functools.wraps(fn)
         def wrapped(*args: Any, **kwargs: Any) -> Result:

@@ -137,7 +137,14 @@ def _report(events: EventLog, state: PureState, decision: Decision, marks: Mappi
 def _failure(decision: Decision) -> object:
     """Return the key by which failures count as equal."""
     cause = decision.cause
-    return cause and (cause.error_type, cause.interruption, cause.origin, decision.culprits, decision.lost)
+    return cause and (
+        cause.error_type,
+        cause.interruption,
+        cause.origin,
+        cause.raised_at,
+        decision.culprits,
+        decision.lost,
+    )
 
 
 def _log(state: PureState, decision: Decision, marks: Mapping[str, float], left_out: int) -> None:

@@ -19,8 +19,9 @@ from nvrx_core.events.log import boot_id
 from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.exceptions import exit_code, related, set_traceback, text_of, type_name
 from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, FaultRecord
-from nvrx_core.fault.user_frames import origin
+from nvrx_core.fault.user_frames import origin, raised_at
 from nvrx_core.process.garbage import watch_frames
+from nvrx_core.process.user_packages import user_packages
 from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["FaultMaker", "clear_frames", "of_function", "release_frames"]
@@ -41,26 +42,24 @@ class FaultMaker:
         """Return the fault record of `error`."""
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
         name = type_name(type(error))
-        fault = self._fault(
-            kind, text_of(error), name, rank=rank, occurred=occurred, origin=origin(error.__traceback__)
+        fault = self._fault(kind, text_of(error), name, rank=rank, occurred=occurred)
+        trace = error.__traceback__
+        fault = replace(
+            fault, origin=origin(trace, user_packages()), raised_at=raised_at(trace), exit_code=exit_code(error)
         )
-        fault = replace(fault, exit_code=exit_code(error))
         return replace(fault, category=OUT_OF_MEMORY) if _is_out_of_memory(error) else fault
 
     def late_completion(self, reason: str, rank: int, now: float) -> FaultRecord:
         """Return the fault record for ranks that have not completed in time."""
         return self._fault(Interruption.EXCEPTION, reason, LATE_COMPLETION, rank=rank, occurred=now)
 
-    def _fault(
-        self, kind: Interruption, message: str, error_type: str, *, rank: int, occurred: float, origin: str = ""
-    ) -> FaultRecord:
+    def _fault(self, kind: Interruption, message: str, error_type: str, *, rank: int, occurred: float) -> FaultRecord:
         return FaultRecord(
             initial_rank=self.initial_rank,
             rank=rank,
             interruption=kind.name,
             message=message,
             error_type=error_type,
-            origin=origin,
             occurred=occurred,
             announced=time.monotonic(),
             wall=time.time(),

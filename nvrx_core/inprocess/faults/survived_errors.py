@@ -26,9 +26,10 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import text_of, type_name
 from nvrx_core.fault.log_rate import LogRate
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.fault.user_frames import origin, shortened
+from nvrx_core.fault.user_frames import origin, raised_at, shortened
 from nvrx_core.inprocess.faults.user_errors import user_traceback
 from nvrx_core.process.bounded import call_all_bounded
+from nvrx_core.process.user_packages import user_packages
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.settings.environment import full_tracebacks
 
@@ -47,20 +48,15 @@ class _Failure:
     """An exception that is not logged yet.
 
     Attributes:
-        error_type, origin: those of its fault record, by which ranks fail alike.
+        kind: type and places of its fault record, by which ranks fail alike.
         times: how many of this rank in a row were equal.
         captured: its traceback.
     """
 
     iteration: int
-    error_type: str
-    origin: str
+    kind: tuple[str, str, str]
     times: int
     captured: traceback.TracebackException
-
-    @property
-    def kind(self) -> tuple[str, str]:
-        return self.error_type, self.origin
 
     def last_line(self) -> str:
         return "".join(self.captured.format_exception_only()).strip()
@@ -83,7 +79,7 @@ class SurvivedErrors:
         self._times, self._rate = 0, LogRate()
         self._shorten = not full_tracebacks()
         self._failure: _Failure | None = None
-        self._told: tuple[str, str] | None = None
+        self._told: tuple[str, str, str] | None = None
 
     def survived(self, error: BaseException, iteration: int) -> None:
         """Note the exception that ended the function in `iteration`; a new one is written to the event file."""
@@ -106,7 +102,9 @@ class SurvivedErrors:
         if times == 1:
             full = _capture(error)
             self._defer(lambda: _in_thread(lambda lines: self._write_event(iteration, full, lines)))
-        self._failure = _Failure(iteration, key[0], origin(error.__traceback__), times, captured)
+        trace = error.__traceback__
+        kind = key[0], origin(trace, user_packages()), raised_at(trace)
+        self._failure = _Failure(iteration, kind, times, captured)
 
     def decided(self, cause: FaultRecord | None) -> None:
         """Log the exception, if there is one; a repetition, or the failure of another rank too, is a line, or less.
@@ -115,7 +113,7 @@ class SurvivedErrors:
             cause: the fault that the round's decision names as the cause; None if there is no decision.
         """
         failure, self._failure = self._failure, None
-        told, self._told = self._told, None if cause is None else (cause.error_type, cause.origin)
+        told, self._told = self._told, None if cause is None else (cause.error_type, cause.origin, cause.raised_at)
         if failure is None:
             return
         wanted = self._rate.line(self._last, now=time.monotonic()) is not None
@@ -159,7 +157,7 @@ def _with_lines(captured: traceback.TracebackException, *, shorten: bool) -> str
     found: list[str] = []
 
     def read() -> None:
-        found.append(shortened(captured) if shorten else "".join(captured.format()))
+        found.append(shortened(captured, user_packages()) if shorten else "".join(captured.format()))
 
     with suppress(RuntimeError):  # no thread is to be had
         call_all_bounded({"nvrx-source-lines": read}, READ_WITHIN)

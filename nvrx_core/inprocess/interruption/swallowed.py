@@ -8,6 +8,7 @@ import traceback
 from typing import Final
 
 from nvrx_core.fault.user_frames import is_users
+from nvrx_core.process.user_packages import user_packages
 
 __all__ = ["CaughtInterruptions", "innermost_frames"]
 
@@ -60,7 +61,7 @@ class CaughtInterruptions:
 
     def _level_at(self, place: str) -> int:
         """Return the level of a line about code at this place, which only its author can change."""
-        return self._level(place) if is_users(place.rpartition(":")[0]) else logging.DEBUG
+        return self._level(place) if is_users(place.rpartition(":")[0], user_packages()) else logging.DEBUG
 
     def _level(self, place: str) -> int:
         if place in self._warned:

@@ -239,6 +239,7 @@ class MainThread:
         verdict = self.limit.iteration_ended(
             error_type=cause.error_type or cause.interruption,
             origin=cause.origin,
+            raised_at=cause.raised_at,
             step=decision.step if decision.step >= 0 else None,
             culprit=cause.initial_rank,
             counts=not decision.long and cause.initial_rank not in decision.lost,

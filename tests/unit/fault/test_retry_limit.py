@@ -7,8 +7,10 @@ from nvrx_core.errors import InternalError
 from nvrx_core.fault.retry_limit import NoProgressLimit, NoProgressState
 
 
-def ended(machine, error_type="ValueError", origin="train.py:7", step=None, culprit=1, counts=True):
-    verdict = machine.iteration_ended(error_type=error_type, origin=origin, step=step, culprit=culprit, counts=counts)
+def ended(machine, error_type="ValueError", origin="train.py:7", step=None, culprit=1, counts=True, raised_at=""):
+    verdict = machine.iteration_ended(
+        error_type=error_type, origin=origin, raised_at=raised_at, step=step, culprit=culprit, counts=counts
+    )
     machine.check()
     return verdict
 
@@ -32,6 +34,11 @@ def test_another_type_or_origin_starts_anew():
         {"error_type": "KeyError", "origin": "x.py:1"},
     )
     assert counts(machine, *ends) == [1, 2, 1, 2, 1]
+
+
+def test_another_line_that_raises_below_that_of_the_user_starts_anew():
+    c10d, adam = {"raised_at": "torch/c10d.py:9"}, {"raised_at": "torch/adam.py:7"}
+    assert counts(NoProgressLimit(3), c10d, c10d, adam, adam) == [1, 2, 1, 2]
 
 
 def test_an_iteration_that_does_not_count_starts_anew():

@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from nvrx_core.fault.user_frames import is_users, origin, shortened
+from nvrx_core.fault.user_frames import is_users, origin, raised_at, shortened
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
 OS = traceback.__file__.replace("traceback.py", "os.py")
@@ -22,12 +22,22 @@ OS = traceback.__file__.replace("traceback.py", "os.py")
         (OS, False),
         (f"{PACKAGES}/torch/nn/modules/module.py", False),
         ("/usr/lib/python3/dist-packages/yaml/__init__.py", False),
+        ("/work/my-packages/train.py", True),
+        (f"{PACKAGES}/mytrain/cli.py", False),
         ("/src/integrations/nvrx_lightning/strategy.py", False),
         ("/src/nvrx_core/inprocess/wrap.py", False),
     ],
 )
 def test_the_users_files(file, users):
     assert is_users(file) == users
+
+
+@pytest.mark.parametrize(
+    ("file", "users"),
+    [("mytrain/models/net.py", True), ("mytrain.py", True), ("mytrainer/net.py", False), ("torch/mytrain.py", False)],
+)
+def test_an_installed_package_of_the_users_is_no_library(file, users):
+    assert is_users(f"{PACKAGES}/{file}", frozenset({"mytrain"})) == users
 
 
 def raised(*files, error=None):
@@ -57,7 +67,12 @@ def test_the_origin_is_the_users_innermost_line(files, line):
 
 
 def test_an_exception_that_was_never_raised_has_no_origin():
-    assert origin(ValueError().__traceback__) == ""
+    assert origin(ValueError().__traceback__) == raised_at(ValueError().__traceback__) == ""
+
+
+def test_the_line_that_raises_is_a_librarys_where_the_origin_is_the_users():
+    trace = raised("/me/train.py", f"{PACKAGES}/torch/linear.py", "<frozen os>").__traceback__
+    assert (origin(trace), raised_at(trace)) == ("/me/train.py:2", "<frozen os>:2")
 
 
 def text(error):
@@ -75,15 +90,36 @@ def test_a_run_of_library_frames_is_a_line_and_the_users_frame_is_last():
     ]
 
 
-def test_where_a_library_has_raised_it_is_named_below_the_users_frame():
-    shown = text(raised("/me/train.py", f"{PACKAGES}/torch/nn/linear.py"))
-    assert shown[-2:] == ["  [1 frame of torch, raised in f0 at torch/nn/linear.py:2]", "ValueError: injected"]
-    assert text(raised("/me/train.py", "/src/nvrx_core/testing/injectors.py"))[-2] == (
-        "  [1 frame of nvrx_core, raised in f0 at nvrx_core/testing/injectors.py:2]"
-    )
-    assert text(raised("/me/train.py", OS, "<frozen os>"))[-2] == (
-        "  [2 frames of Python, raised in f0 at <frozen os>:2]"
-    )
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [
+        (f"{PACKAGES}/torch/nn/linear.py", "torch"),
+        ("/src/nvrx_core/testing.py", "nvrx_core"),
+        ("<frozen os>", "Python"),
+    ],
+)
+def test_where_a_library_has_raised_its_innermost_frames_are_shown(library, name):
+    assert text(raised("/me/train.py", *[library] * 5)) == [
+        "Traceback (most recent call last):",
+        '  File "/me/train.py", line 2, in f5',
+        f"  [2 frames of {name}]",
+        *(f'  File "{library}", line 2, in f{number}' for number in (2, 1, 0)),
+        "ValueError: injected",
+    ]
+    assert len(text(raised("/me/train.py", *[library] * 3))) == 1 + 4 + 1
+
+
+def test_the_frames_of_an_installed_training_are_shown():
+    """/venv/bin/mytrain, its modules in site-packages, and torch below them."""
+    ours = [f"{PACKAGES}/mytrain/{name}.py" for name in ("cli", "recipe", "model")]
+    error = raised("/venv/bin/mytrain", *ours, *[f"{PACKAGES}/torch/module.py"] * 4)
+    captured = traceback.TracebackException.from_exception(error, compact=True)
+    assert origin(error.__traceback__, frozenset({"mytrain"})) == f"{ours[-1]}:2"
+    shown = shortened(captured, frozenset({"mytrain"})).splitlines()
+    assert [line for line in shown if "mytrain" in line] == [
+        '  File "/venv/bin/mytrain", line 2, in f7',
+        *(f'  File "{file}", line 2, in f{number}' for file, number in zip(ours, (6, 5, 4), strict=True)),
+    ]
 
 
 def test_the_innermost_frames_of_a_library_alone_are_shown():
@@ -95,7 +131,7 @@ def test_the_innermost_frames_of_a_library_alone_are_shown():
     assert text(ValueError("never raised")) == ["ValueError: never raised"]
 
 
-def test_only_the_innermost_frame_has_carets():
+def test_only_the_last_frame_has_carets():
     def outer():
         return [inner()]
 
@@ -108,9 +144,9 @@ def test_only_the_innermost_frame_has_carets():
 
 
 def test_what_is_chained_is_shortened_too():
-    library = f"{PACKAGES}/torch/linear.py"
-    cause, context, member = (raised("/me/train.py", library, error=KeyError(name)) for name in ("a", "b", "c"))
+    library = [f"{PACKAGES}/torch/linear.py"] * 4
+    cause, context, member = (raised("/me/train.py", *library, error=KeyError(name)) for name in ("a", "b", "c"))
     member.__context__ = context
-    group = raised("/me/train.py", library, error=ExceptionGroup("several", [member]))
+    group = raised("/me/train.py", *library, error=ExceptionGroup("several", [member]))
     group.__cause__ = cause
     assert sum(line.strip(" |").startswith("[1 frame of torch") for line in text(group)) == 4

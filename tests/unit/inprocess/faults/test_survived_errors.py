@@ -139,6 +139,22 @@ def test_what_another_rank_has_logged_long_ago_is_logged(errors, caplog):
     assert "Traceback" in text
 
 
+def of_torch(module):
+    """Call a function of torch's, in a line of the user's."""
+    path, space = f"/venv/lib/python3.11/site-packages/torch/{module}.py", {"error": InjectedError(module)}
+    exec(compile("def run():\n    raise error", path, "exec"), space)
+    space["run"]()
+
+
+def test_what_a_library_has_raised_elsewhere_is_another_failure(errors, caplog):
+    """Below one line of the user's: an aborted communicator, then an error of CUDA."""
+    first, second = failed(of_torch, "c10d"), failed(of_torch, "adam")
+    survive(errors, first, 0, cause=fault_of(first, 3))
+    survive(errors, second, 1, cause=fault_of(second, 3))
+    survive(errors, second, 2, cause=fault_of(second, 3))
+    assert [text.rpartition(": ")[2] for text in texts(caplog)] == ["c10d", "adam"]
+
+
 @pytest.mark.parametrize(("there", "rank"), [("elsewhere", 1), ("train", 3)])
 def test_another_failure_and_the_cause_are_logged(errors, caplog, there, rank):
     other = fault_of(failed(globals()[there]), rank)
