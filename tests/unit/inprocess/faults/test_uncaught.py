@@ -1,10 +1,14 @@
 """The traceback of the exception that has ended a call is printed in one write, without the frames of libraries."""
 
+import fcntl
 import json
 import sys
+import threading
+from datetime import timedelta
 
 import pytest
 
+from nvrx_core.inprocess.faults import uncaught
 from nvrx_core.inprocess.faults.uncaught import print_shortened
 
 
@@ -26,7 +30,7 @@ class Stream:
         pass
 
 
-def uncaught(error):
+def shown(error):
     """Let the interpreter's hook print the error; return what it writes."""
     try:
         raise error
@@ -41,7 +45,7 @@ def uncaught(error):
 def test_it_is_one_write():
     error = ValueError("injected")
     print_shortened(error)
-    (text,) = uncaught(error)
+    (text,) = shown(error)
     assert text.startswith("Traceback (most recent call last):")
     assert text.endswith("ValueError: injected\n")
     assert sys.excepthook is sys.__excepthook__
@@ -92,7 +96,82 @@ def test_the_launcher_is_told_the_cause_once(launch, tmp_path, monkeypatch):
         text = printed(failed("injected. Next: mend it"), terminal)
         printed(failed("another"), terminal)
     told = json.loads(file.read_text())["message"]
-    assert (told["message"], told["extraInfo"]["py_callstack"]) == ("ValueError: injected", text)
+    assert (told["message"], text.endswith("injected. Next: mend it\n")) == ("ValueError: injected", True)
+
+
+def through_torch():
+    path, space = "/venv/lib/python3.11/site-packages/torch/linear.py", {}
+    exec(compile("def run(depth):\n    return run(depth - 1) if depth else 1 / 0", path, "exec"), space)
+    space["run"](8)
+
+
+@pytest.fixture
+def told(launch, monkeypatch):
+    """The error file, for a launcher."""
+    monkeypatch.setenv("FT_LAUNCHER_IPC_SOCKET", "/tmp/socket")
+    (file := launch / "attempt_0" / "1" / "error.json").parent.mkdir(parents=True)
+    return lambda: json.loads(file.read_text())["message"]["extraInfo"]["py_callstack"]
+
+
+def test_the_launcher_is_told_all_frames(told, tmp_path):
+    with pytest.raises(ZeroDivisionError) as found:
+        through_torch()
+    with (tmp_path / "terminal").open("w+") as terminal:
+        text = printed(found.value, terminal)
+    assert "  [6 frames of torch]\n" in text
+    assert text.count("linear.py") == 3
+    assert "[Previous line repeated 6 more times]" in told()
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_launcher_is_told_whoever_prints_it(told, tmp_path, monkeypatch, full):
+    shown = []
+    if full:
+        monkeypatch.setenv("NVRX_FULL_TRACEBACK", "1")
+    else:
+        monkeypatch.setattr(sys, "excepthook", lambda *error: shown.append(error[1]))
+    with (tmp_path / "terminal").open("w+") as terminal:
+        text = printed(error := failed(), terminal)
+    assert "ValueError: injected" in told()
+    assert ("Traceback" in text, shown) == (full, [] if full else [error])
+
+
+def test_an_exception_that_was_caught_keeps_no_other_from_being_shortened(told, tmp_path):
+    print_shortened(failed("caught"))
+    with (tmp_path / "terminal").open("w+") as terminal:
+        text = printed(failed(), terminal, "[rank0]: ")
+    assert text.startswith("[rank0]: Traceback")
+    assert "ValueError: injected" in told()
+    assert sys.excepthook is sys.__excepthook__
+
+
+def test_a_traceback_whose_rank_was_terminated_before_it_was_printed_is_printed_by_another(launch, tmp_path):
+    class Terminated(BaseException):
+        pass
+
+    def terminate(*text, **options):
+        raise Terminated
+
+    with (tmp_path / "terminal").open("w+") as terminal:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Terminated):  # noqa: PT012
+            patch.setattr(uncaught, "print", terminate, raising=False)
+            printed(failed(), terminal)
+        assert "Traceback" in printed(failed(), terminal)
+        assert "Traceback" not in printed(failed(), terminal)
+
+
+def test_a_rank_that_prints_the_same_is_waited_for_but_not_for_ever(launch, tmp_path, monkeypatch):
+    with (tmp_path / "terminal").open("w+") as terminal:
+        printed(failed(), terminal)
+        (marker,) = launch.glob("printed-*")
+        marker.write_text("")
+        with marker.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            monkeypatch.setattr(uncaught, "PRINTED_WITHIN", timedelta(seconds=0.05))
+            assert "Traceback" in printed(failed(), terminal)
+        for thread in threading.enumerate():
+            if thread.name == "nvrx-traceback-lock":
+                thread.join(10)
 
 
 def test_torchrun_is_told_nothing(launch, tmp_path):
@@ -112,7 +191,7 @@ def test_without_a_folder_of_the_launch_each_traceback_is_printed(monkeypatch, t
 def test_another_exception_is_printed_by_the_interpreter():
     caught = ValueError("caught")
     print_shortened(caught)
-    assert len(uncaught(KeyError("other"))) > 1
+    assert len(shown(KeyError("other"))) > 1
 
 
 def test_a_hook_of_the_users_is_left_alone(monkeypatch):
@@ -134,4 +213,4 @@ def test_an_exception_that_cannot_be_formatted_is_left_to_the_interpreter(monkey
     monkeypatch.setattr("nvrx_core.inprocess.faults.uncaught.shortened", refuse)
     error = ValueError("injected")
     print_shortened(error)
-    assert "".join(uncaught(error)).endswith("ValueError: injected\n")
+    assert "".join(shown(error)).endswith("ValueError: injected\n")
