@@ -19,7 +19,7 @@ from typing import Any
 
 from nvrx_megatron.atomic_file import filling, replacing, section
 from nvrx_megatron.installed import Piece
-from nvrx_megatron.internals import TRACKER, WHOLE_FILES, common_savers, openers
+from nvrx_megatron.internals import TRACKER, WHOLE_FILES, common_savers, openers, writes_common_state
 
 __all__ = ["protect_checkpoint_files", "protect_metadata"]
 
@@ -39,10 +39,12 @@ def protect_checkpoint_files() -> list[Piece]:
         missing = "" if home is not None else f"the function that opens {file}"
         without = f"{what} is not written atomically: a rank that ends meanwhile leaves an empty one, and loads fail"
         pieces.append(Piece(f"{what} is written atomically", without, missing))
-    for home, name in common_savers():
+    savers = common_savers()
+    for home, name in savers:
         _replace(home, name, _whole, getattr(home, name))
-    protect_metadata()
-    return pieces
+    missing = "" if savers or not writes_common_state() else "save_common, the function that writes common.pt"
+    without = "common.pt is not replaced as a whole: a rank that ends meanwhile leaves a part, and loads fail"
+    return [*pieces, *([Piece("so is common.pt", without, missing)] if savers or missing else []), protect_metadata()]
 
 
 def _replace(home: Any, name: str, protected: Callable[[Any], Callable[..., Any]], original: Any) -> None:
@@ -88,16 +90,18 @@ def _writes_common_state() -> bool:
     return dist.get_rank() == 0
 
 
-def protect_metadata() -> None:
+def protect_metadata() -> Piece:
     """Delay restarts while torch writes and renames the metadata of a checkpoint, which a single rank does."""
     from torch.distributed.checkpoint import FileSystemWriter
 
+    effect, without = "no restart interrupts torch's metadata", "a restart may cut the metadata that torch writes"
     for kind in FileSystemWriter.__mro__:
         finish = vars(kind).get("finish")
         if finish is not None:
             if not hasattr(finish, "__nvrx__"):
                 kind.finish = _protected(finish)  # type: ignore[attr-defined]
-            return
+            return Piece(effect, without)
+    return Piece(effect, without, "torch.distributed.checkpoint.FileSystemWriter.finish")
 
 
 def _protected(finish: Callable[..., Any]) -> Callable[..., Any]:

@@ -37,12 +37,20 @@ class Piece:
 
 
 def announce(pieces: list[Piece]) -> None:
-    """Log one line on rank 0, once in a process: a warning if a piece is not installed."""
+    """Log one line on rank 0, once in a process: a warning if a piece is not installed.
+
+    It is visible where the program has not configured logging as well: the default would hide all but warnings.
+    """
     if _announced or rank() != 0:
         return
     _announced.append(_line(pieces))
-    missing = any(piece.missing for piece in pieces)
-    log.log(logging.WARNING if missing else logging.INFO, "%s", _announced[-1])
+    level = logging.WARNING if any(piece.missing for piece in pieces) else logging.INFO
+    if log.getEffectiveLevel() > logging.WARNING:
+        return
+    if log.hasHandlers():
+        log.handle(log.makeRecord(log.name, level, __file__, 0, "%s", (_announced[-1],), None))
+    else:
+        print(f"{logging.getLevelName(level)}:{log.name}:{_announced[-1]}", file=sys.stderr)
 
 
 def _line(pieces: list[Piece]) -> str:

@@ -6,6 +6,7 @@ A name of `megatron.training` is checked at run time only, because no package in
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,7 +17,7 @@ __all__ = [
     "ACCUMULATED", "CORE_STATE", "DESTROYERS", "TRACKER", "TRAINING_STATE", "WHOLE_FILES", "accumulated",
     "build_of_helpers", "common_savers", "destroyers", "destroyers_gone", "flag_texts", "ft_client", "has_ft_client",
     "loaded", "openers", "persistent_caller_class", "recent_saves_queue", "results_queue_module", "saves_module",
-    "saves_queue_class", "straggler_detector", "trackers_gone",
+    "saves_queue_class", "state_gone", "straggler_detector", "trackers_gone", "writes_common_state",
 ]  # fmt: skip
 
 CORE_STATE: Final = (
@@ -44,11 +45,15 @@ DESTROYERS: Final = (
 )
 """Functions that drop the state of a run; each may be called if there is no state."""
 
+_TRACKER: Final = re.compile(r"_MOE\w*_TRACKER")
+_DESTROYS: Final = re.compile(r"destroy_\w*tracker")
 _CORE: Final = "megatron.core"
 _CLIENT: Final = "_GLOBAL_RANK_MONITOR_CLIENT"
+_EXPERTS: Final = (f"{_CORE}.transformer.moe.moe_utils", f"{_CORE}.transformer.moe.moe_logging")
 ACCUMULATED: Final = (
     (f"{_CORE}.transformer.moe.moe_utils", "_MOE_LAYER_WISE_LOGGING_TRACKER", None),  # up to 0.16
     (f"{_CORE}.transformer.moe.moe_logging", "_MOE_METRICS_TRACKER", None),
+    (f"{_CORE}.transformer.moe.moe_logging", "_MOE_OVERLOAD_FACTOR_TRACKER", None),
     (f"{_CORE}.transformer.multi_token_prediction", "MTPLossLoggingHelper.tracker", None),
     (f"{_CORE}.transformer.experimental_attention_variant.dsa", "DSAIndexerLossLoggingHelper.tracker", None),
     (f"{_CORE}.dist_checkpointing.strategies.cached_metadata_filesystem_reader",
@@ -73,9 +78,14 @@ def loaded(module: str) -> Any:
 
 
 def destroyers() -> list[tuple[str, Callable[[], object]]]:
-    """Return the functions of `DESTROYERS` whose modules are imported, by name."""
+    """Return the functions of `DESTROYERS` whose modules are imported, and those of trackers of experts, by name."""
     found = ((name, getattr(loaded(module), name, None)) for module, name in DESTROYERS)
-    return [(name, function) for name, function in found if function is not None]
+    trackers = ((name, value) for module in _EXPERTS for name, value in _globals(module) if _DESTROYS.fullmatch(name))
+    return [(name, function) for name, function in (*found, *trackers) if function is not None]
+
+
+def _globals(module: str) -> list[tuple[str, Any]]:
+    return [] if loaded(module) is None else list(vars(loaded(module)).items())
 
 
 def accumulated() -> list[tuple[str, Any, str, Any]]:
@@ -97,10 +107,24 @@ def destroyers_gone() -> list[str]:
     return [f"{module}.{name}" for module, name in imported if not hasattr(loaded(module), name)]
 
 
-def trackers_gone() -> bool:
-    """Return whether megatron-core has experts, but keeps their losses in none of the places of `ACCUMULATED`."""
-    experts = f"{_CORE}.transformer.moe."
-    return loaded(f"{experts}moe_utils") is not None and not any(each[0].startswith(experts) for each in accumulated())
+def trackers_gone() -> list[str]:
+    """Return the trackers of experts that nothing empties; "the tracker of losses" where none is found."""
+    if loaded(_EXPERTS[0]) is None:
+        return []
+    emptied = {name for name, *_ in accumulated()}
+    found = [(module, name) for module in _EXPERTS for name, _ in _globals(module) if _TRACKER.fullmatch(name)]
+    left = [
+        f"{module}.{name}"
+        for module, name in found
+        if f"{module}.{name}" not in emptied and not hasattr(loaded(module), f"destroy{name.lower()}")
+    ]
+    return left if found else [f"{_CORE}.transformer.moe: the tracker of losses"]
+
+
+def state_gone() -> list[str]:
+    """Return the modules of `CORE_STATE`, and with Megatron-LM those of `TRAINING_STATE`, that are not imported."""
+    names = (*CORE_STATE, *(TRAINING_STATE if loaded("megatron.training.training") is not None else ()))
+    return [name for name in names if loaded(name) is None]
 
 
 def has_ft_client() -> bool:
@@ -172,6 +196,12 @@ def _opener(module: Any, name: str) -> tuple[Any, str]:
     if shared is not None and mentions(module, "maybe_msc", "open"):
         return shared, "open"
     return (module if module is not None and mentions(module, name) else None), name
+
+
+def writes_common_state() -> bool:
+    """Return whether a function of megatron-core, other than those of `common_savers`, writes `common.pt`."""
+    modules = (loaded(f"{_CORE}.dist_checkpointing.{name}") for name in ("serialization", "strategies.common"))
+    return any(module is not None and mentions(module, "COMMON_STATE_FNAME", "save") for module in modules)
 
 
 def common_savers() -> list[tuple[Any, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable
@@ -56,10 +57,13 @@ def inprocess_restart(train: Callable[..., Result], args: Any) -> Callable[..., 
     given = inprocess_arguments(args)
     if not given.restart:
         return train
+    importlib.import_module("megatron.core")
     for module in CORE_STATE:
-        importlib.import_module(module)
+        with contextlib.suppress(ModuleNotFoundError):  # which is announced
+            importlib.import_module(module)
+    importlib.import_module("megatron.core.utils")
     wrapper = wrapper_for(given)
-    announce([*teardown_pieces(), observe_saves()])
+    announce([*teardown_pieces(), *observe_saves()])
     return wrapper(_with_ordinary_errors(train))
 
 

@@ -114,9 +114,9 @@ def prepare(script: str) -> Any:
     compute_once()
     args = parse_args(ignore_unknown_args=True)
     saves = _choose_async_strategy(args)
-    pieces = [*wire(), *protect_checkpoint_files(), *_pieces_of_training(), *teardown_pieces(), observe_saves(), *saves]
+    pieces = [*wire(), *protect_checkpoint_files(), *_pieces_of_training(), *teardown_pieces(), *observe_saves()]
     if args.inprocess_restart:
-        announce(pieces)
+        announce([*pieces, *saves])
     return args
 
 

@@ -83,11 +83,15 @@ def _put_back(space: dict[str, Any], key: str, before: Any) -> None:
 
 def teardown_pieces() -> list[Piece]:
     """Return what of the state of a run a restart drops, and what it does not."""
-    names = ", ".join(internals.destroyers_gone())
-    experts = "megatron.core.transformer.moe: the tracker of losses" if internals.trackers_gone() else ""
+    functions, modules, experts = (
+        ", ".join(names) for names in (internals.destroyers_gone(), internals.state_gone(), internals.trackers_gone())
+    )
+    stragglers = "" if hasattr(internals.straggler_detector(), "configured") else "megatron.core.utils.__straggler__"
     return [
-        Piece("a restart drops the global state", "a restart keeps what a function of Megatron frees", names),
-        Piece("and the losses of its step", "losses of experts are logged doubled after a restart", experts),
+        Piece("a restart drops the global state", "a restart keeps what a function of Megatron frees", functions),
+        Piece("restores that of its modules", "a restart keeps values that the interrupted run has set", modules),
+        Piece("drops the losses of its step", "losses of experts are logged doubled after a restart", experts),
+        Piece("frees the detector of stragglers", "it keeps its first rank, and its port", stragglers),
     ]
 
 

@@ -38,7 +38,7 @@ _synchronous: list[frozenset[int]] = []
 """For each running synchronous write, the children that the process had before it."""
 
 
-def observe_saves() -> Piece:
+def observe_saves() -> list[Piece]:
     """Record every new queue of background saves and every synchronous write; a second call changes nothing.
 
     Returns:
@@ -49,14 +49,20 @@ def observe_saves() -> Piece:
         module.AsyncCallsQueue.__init__ = _noticing(module.AsyncCallsQueue.__init__)
     for queue in filter(None, (_global_queue(), internals.recent_saves_queue())):
         _queues.add(queue)
-    if hasattr(files, "FileSystemWriterAsync"):
-        _observe_synchronous_writes(files.FileSystemWriterAsync)
-        _observe_writing_threads(files.FileSystemWriterAsync)
+    writer = getattr(files, "FileSystemWriterAsync", None)
+    if writer is not None:
+        _observe_synchronous_writes(writer)
+        _observe_writing_threads(writer)
     missing = [] if internals.saves_queue_class() is not None else ["AsyncCallsQueue"]
-    missing += [] if hasattr(files, "FileSystemWriterAsync") else ["FileSystemWriterAsync"]
+    missing += [] if writer is not None else ["FileSystemWriterAsync"]
     effect = "a restart ends the writers of checkpoints"
     without = "a writer of an interrupted save may write while that step is saved again"
-    return Piece(effect, without, ", ".join(missing))
+    writes = any(hasattr(writer, f"write_preloaded_data_{by}") for by in ("multiproc", "multithread"))
+    synchronous = "" if writes or writer is None else "FileSystemWriterAsync.write_preloaded_data_multiproc"
+    return [
+        Piece(effect, without, ", ".join(missing)),
+        Piece("also of synchronous ones", "a restart does not end what writes a synchronous save", synchronous),
+    ]
 
 
 def _global_queue() -> Any:

@@ -95,8 +95,9 @@ def test_without_the_flag_the_script_runs_as_it_is(run: Launch) -> None:
     assert len(job.entered(-1)) == 2
 
 
-def test_one_line_at_the_start_says_what_is_installed(run: Launch) -> None:
-    job = run("pretrain_gpt.py")
+@pytest.mark.parametrize("script", ["pretrain_gpt.py", "pretrain_enabled.py", "alone:pretrain_gpt.py"])
+def test_one_line_at_the_start_says_what_is_installed(run: Launch, script: str) -> None:
+    job = run(script)
     assert set(job.codes.values()) == {0}, job.told()
     (line,) = [line for line in job.errors(0).splitlines() if "installed in megatron-core" in line]
     assert line.startswith("INFO:nvrx_megatron:installed in megatron-core 0."), line

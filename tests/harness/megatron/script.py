@@ -49,7 +49,8 @@ def break_beside() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO)
+    if sys.argv[1] == "pretrain_gpt.py":  # the others log as Python does by default
+        logging.basicConfig(level=logging.INFO)
     torch.set_num_threads(1)
     on_cpu.install()
     tree = moved_tree() if plan.shape == "moved" else TREE
