@@ -79,8 +79,7 @@ def bind(
     signature, errors = _signature(fn, False), []
     if signature is None:
         return lambda handle: fn(*args, **{**kwargs, **dict.fromkeys(names, handle)})
-    for places in dict.fromkeys((_places(signature, names, args, kind), ())):
-        positional = _inserted(args, places, None)
+    for positional, places in (_placed(signature, names, args, kind), (args, ())):
         try:
             filled = signature.bind_partial(*positional).arguments
             free = tuple(name for name in names if name not in filled)
@@ -88,28 +87,31 @@ def bind(
         except TypeError as error:
             errors.append(str(error))
         else:
-            return lambda handle: fn(*_inserted(args, places, handle), **{**kwargs, **dict.fromkeys(free, handle)})
+            return lambda handle: fn(*_filled(positional, places, handle), **{**kwargs, **dict.fromkeys(free, handle)})
     raise TypeError(_called_wrongly(fn, signature, names, errors[0]))
 
 
-def _inserted(args: tuple[Any, ...], places: tuple[int, ...], handle: object) -> list[Any]:
-    """Return positional arguments with the `CallWrapper` at these places, which ascend."""
-    positional = list(args)
-    for place in places:
-        positional.insert(place, handle)
-    return positional
+def _filled(positional: tuple[Any, ...], places: tuple[int, ...], handle: object) -> list[Any]:
+    """Return positional arguments with the `CallWrapper` at these places."""
+    return [handle if place in places else value for place, value in enumerate(positional)]
 
 
-def _places(signature: inspect.Signature, names: tuple[str, ...], args: tuple[Any, ...], kind: type) -> tuple[int, ...]:
-    """Return the places of those of `names` that a positional argument would fill which is no `kind`."""
+def _placed(
+    signature: inspect.Signature, names: tuple[str, ...], args: tuple[Any, ...], kind: type
+) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """Return the positional arguments with a place for each of `names` that one of them would fill which is no `kind`.
+
+    Where None is its default, a None is for the parameter itself, and no argument for the one behind it.
+    """
     positional, places = list(args), []
     for place, parameter in enumerate(signature.parameters.values()):
         if place >= len(positional) or parameter.kind not in _POSITIONAL:
             break
         if parameter.name in names and not isinstance(positional[place], kind):
-            positional.insert(place, None)
+            if positional[place] is not None or parameter.default is not None:
+                positional.insert(place, None)
             places.append(place)
-    return tuple(places)
+    return tuple(positional), tuple(places)
 
 
 def _called_wrongly(fn: Callable[..., Any], signature: inspect.Signature, names: tuple[str, ...], why: str) -> str:
