@@ -182,11 +182,20 @@ def test_who_swallows_an_interruption_is_told_once_and_by_the_line(prepare: Laun
     assert re.search(rf"was swallowed at {re.escape(str(job.directory))}/script.py:(18|19), where every", told), told
 
 
-def test_the_ranks_of_the_start_are_refused_after_a_loss(prepare: Launch) -> None:
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("rank=RANK, world_size=3", "rank=2, world_size=3"),
+        ("store=dist.FileStore('meeting', 3), rank=int(os.environ['RANK']), world_size=3", "rank=1, world_size=3"),
+    ],
+    ids=["constant", "a store, and the rank read anew"],
+)
+def test_the_ranks_of_the_start_are_refused_after_a_loss(prepare: Launch, given: str, told: str) -> None:
     job = prepare(world=3)
-    told = run(
+    written = run(
         job,
-        "dist.init_process_group('gloo', rank=RANK, world_size=3)\n"
+        f"os.chdir({str(job.directory)!r})\n"
+        f"dist.init_process_group('gloo', {given})\n"
         "dist.barrier()\n"
         "if RANK == 1:\n"
         "    os._exit(3)\n"
@@ -194,8 +203,8 @@ def test_the_ranks_of_the_start_are_refused_after_a_loss(prepare: Launch) -> Non
         "RANK = int(os.environ['RANK'])",
     )
     assert job.codes == {0: 1, 1: 3, 2: 1}
-    assert "init_process_group(rank=2, world_size=3): after the restart this is rank 1 of 2" in job.errors(2)
-    assert "write init_process_group() without rank and world_size" in told
+    assert f"init_process_group({told}): in iteration 1 this is rank 1 of 2" in job.errors(2)
+    assert "write init_process_group() without rank and world_size" in written
 
 
 def test_under_torchrun_the_first_line_says_what_is_not_survived(prepare: Launch) -> None:

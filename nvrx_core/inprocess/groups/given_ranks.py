@@ -8,7 +8,6 @@ of its own, whose restarts the others would not follow.
 from __future__ import annotations
 
 from nvrx_core.errors import RestartAbort
-from nvrx_core.inprocess.groups.store_clients import rank_of
 from nvrx_core.settings.environment import missing_variables, rank_and_world_size
 
 __all__ = ["GivenRanks"]
@@ -24,27 +23,40 @@ class GivenRanks:
     def __init__(self, rank: int, world_size: int) -> None:
         self._on_entry, self._missing = (rank, world_size), missing_variables()
 
-    def check(self, url: str) -> None:
-        """Check those in the URL of a rendezvous, which is where torch puts them.
+    def check(self, rank: int | None, world_size: int | None, iteration: int) -> None:
+        """Check those that the function has passed, in the URL of a rendezvous or with a store.
+
+        Args:
+            rank: the rank that it has passed; None if it has left it out.
+            world_size: the same for the world size.
+            iteration: the present one.
 
         Raises:
             RestartAbort: when they are not those of this iteration; another iteration would not mend it.
         """
-        given = rank_of(url)
-        if given is None:
-            return
-        call = f"init_process_group(rank={given[0]}, world_size={given[1]})"
-        if self._missing[:2] == ["RANK", "WORLD_SIZE"] and given[1] > 1:
+        given = {"rank": rank, "world_size": world_size}
+        call = f"init_process_group({', '.join(f'{name}={each}' for name, each in given.items() if each is not None)})"
+        if self._missing[:2] == ["RANK", "WORLD_SIZE"] and world_size is not None and world_size > 1:
             raise RestartAbort(
                 f"{call} in a wrapped call of one rank: {', '.join(self._missing)} are not set",
-                advice=f"before the call of the wrapped function, set os.environ['RANK'] = '{given[0]}', "
-                f"os.environ['WORLD_SIZE'] = '{given[1]}', and MASTER_ADDR and MASTER_PORT alike on all ranks; "
+                advice=f"before the call of the wrapped function, set os.environ['RANK'] = '{rank or 0}', "
+                f"os.environ['WORLD_SIZE'] = '{world_size}', and MASTER_ADDR and MASTER_PORT alike on all ranks; "
                 "then write init_process_group() without rank and world_size",
             )
         present = rank_and_world_size()
-        if given == self._on_entry != present:
+        if self._are_of_the_start(rank, world_size, present):
             raise RestartAbort(
-                f"{call}: after the restart this is rank {present[0]} of {present[1]}",
+                f"{call}: in iteration {iteration} this is rank {present[0]} of {present[1]}",
                 advice="write init_process_group() without rank and world_size, and ask torch.distributed for them; "
                 "also for what is divided among the ranks, as the samples",
             )
+
+    def _are_of_the_start(self, rank: int | None, world_size: int | None, present: tuple[int, int]) -> bool:
+        """Whether what was passed is that of the entry, and no longer that of the iteration.
+
+        A world size that is larger than the present one is so with any rank: one that was read anew would wait as well.
+        """
+        entry_rank, entry_size = self._on_entry
+        if world_size == entry_size > present[1]:
+            return True
+        return rank == entry_rank != present[0] and world_size in {entry_size, None}

@@ -33,7 +33,7 @@ from nvrx_core.inprocess.groups.store_clients import (
     STORE_TIMEOUT,
     connect,
     given_arguments,
-    rank_of,
+    ranks_in,
     rendezvous_at,
     with_prefix,
 )
@@ -73,7 +73,8 @@ class GroupObserver:
         page: the progress page of the rank.
         nccl_timeout: called with the watchdog timeout of an NCCL group, once per distinct timeout.
         earlier: how many wrapped calls this process has made before.
-        check_ranks: called with the URL of each rendezvous of the function.
+        check_ranks: called with the rank and the world size that the function passes for a default group, each None
+            where it does not, and the iteration.
 
     Attributes:
         held: the groups that the function has created; it releases them in the background.
@@ -88,7 +89,7 @@ class GroupObserver:
         page: Page,
         nccl_timeout: Callable[[timedelta], None] = lambda timeout: None,
         earlier: int = 0,
-        check_ranks: Callable[[str], None] = lambda url: None,
+        check_ranks: Callable[[int | None, int | None, int], None] = lambda rank, world_size, iteration: None,
     ) -> None:
         self.page, self._earlier, self._check_ranks = page, earlier, check_ranks
         self._nccl_timeout = functools.cache(nccl_timeout)
@@ -152,6 +153,8 @@ class GroupObserver:
         def observed(*args: Any, **kwargs: Any) -> Any:
             words = self.page.words  # thousands of groups are created: no look-up twice
             hit("init-pg-before", words[_ITERATION])
+            if len(args) > 3 and not args[2] and args[0] > 0 and args[3] != "fake":  # a default group, also with store=
+                self._check_ranks(args[1], args[0], words[_ITERATION])
             if len(self._reserve) < MAX_RESERVE:
                 self._reserve_descriptors(len(self._reserve) + words[ProgressField.WORLD_SIZE])
             _begin_rendezvous(words)
@@ -213,12 +216,15 @@ class GroupObserver:
         """
 
         def observed(url: str, **kwargs: Any) -> Iterator[Any]:
-            self._check_ranks(url)
+            self._check_ranks(*ranks_in(url), self.page[ProgressField.ITERATION])
             if self.page[ProgressField.ITERATION] < 1 or self.rendezvous_endpoint is None:
                 stores = handler(url, **kwargs)
                 return with_prefix(stores, self._earlier, self._defaults) if self._earlier else stores
-            given = None if url.startswith("env:") else rank_of(url)
-            stores = rendezvous_at(self.rendezvous_endpoint, *given, **kwargs) if given else handler(url, **kwargs)
+            rank, size = (None, None) if url.startswith("env:") else ranks_in(url)
+            if rank is None or size is None:
+                stores = handler(url, **kwargs)
+            else:
+                stores = rendezvous_at(self.rendezvous_endpoint, rank, size, **kwargs)
             return with_prefix(stores, 0, self._defaults)
 
         return observed

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from nvrx_core.store.endpoint import StoreConnectionError, await_listener
 
-__all__ = ["STORE_TIMEOUT", "connect", "given_arguments", "rank_of", "rendezvous_at", "with_prefix"]
+__all__ = ["STORE_TIMEOUT", "connect", "given_arguments", "ranks_in", "rendezvous_at", "with_prefix"]
 
 ARGUMENTS: Final = (
     "world_size", "is_master", "timeout", "wait_for_workers", "multi_tenant", "master_listen_fd", "use_libuv",
@@ -68,12 +68,10 @@ def _await_server(host_name: str, port: int, timeout: timedelta) -> None:
         raise dist.DistNetworkError(str(error)) from None
 
 
-def rank_of(url: str) -> tuple[int, int] | None:
-    """Return the rank and the world size in the URL of a rendezvous, None where it lacks one."""
+def ranks_in(url: str) -> tuple[int | None, int | None]:
+    """Return the rank and the world size in the URL of a rendezvous, None for what it lacks."""
     query = parse_qs(urlsplit(url).query)
-    if not {"rank", "world_size"} <= query.keys():
-        return None
-    rank, world_size = (int(query[name][-1]) for name in ("rank", "world_size"))
+    rank, world_size = (int(query[name][-1]) if name in query else None for name in ("rank", "world_size"))
     return rank, world_size
 
 
