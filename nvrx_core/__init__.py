@@ -13,6 +13,7 @@ if not TYPE_CHECKING:  # checkers know the names
 
     def __getattr__(name: str) -> object:
         """Say where a name is that is imported from here by mistake."""
-        if name in {"CallWrapper", "Wrapper", "current_call"}:
-            raise ImportError(f"{name} is in nvrx_core.inprocess; write from nvrx_core.inprocess import {name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from nvrx_core.settings.spelling import no_such_name
+
+        home = f"{name} is in nvrx_core.inprocess; write from nvrx_core.inprocess import {name}"
+        raise no_such_name(__name__, name, (), told=home if name in {"CallWrapper", "Wrapper", "current_call"} else "")

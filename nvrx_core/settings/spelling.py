@@ -5,6 +5,9 @@ rank_heartbeat_timeout    --ft-rank-heartbeat-timeout    NVRX_FT_RANK_HEARTBEAT_
 
 from __future__ import annotations
 
+import dis
+import sys
+import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -69,15 +72,28 @@ def nearest(name: str, names: Iterable[str], *, likeness: float = 0.6) -> str | 
     return plain[found[0]] if found else None
 
 
-def no_such_name(module: str, name: str, names: Iterable[str]) -> Exception:
-    """Return the error of a module's `__getattr__`; for a slip of the pen, one that an import shows, with its cure.
+def no_such_name(module: str, name: str, names: Iterable[str], *, told: str = "") -> Exception:
+    """Return the error of a module's `__getattr__`; for a slip of the pen, its text has the cure.
 
-    `from module import name` replaces an AttributeError by a text of its own, and some code asks for attributes that
-    are not there: only what is almost a name of the module is an ImportError.
+    By an AttributeError alone know `hasattr` and `getattr` that there is no such attribute. Python replaces its text
+    where `from module import name` asks, which therefore gets an ImportError.
+
+    Args:
+        module: the name of the module.
+        name: the name that it lacks.
+        names: those that it has.
+        told: the text, where the cure is known.
     """
-    if not name.startswith("_") and (meant := nearest(name, names, likeness=ALMOST)):
-        return ImportError(f"{module} has no {name}; write {meant}")
-    return AttributeError(f"module {module!r} has no attribute {name!r}")
+    meant = None if name.startswith("_") else nearest(name, names, likeness=ALMOST)
+    text = told or (f"{module} has no {name}; write {meant}" if meant else "")
+    if text and _imports(sys._getframe(2)):
+        return ImportError(text)
+    return AttributeError(text or f"module {module!r} has no attribute {name!r}")
+
+
+def _imports(frame: types.FrameType) -> bool:
+    """Whether a frame is at the second half of `from module import name`, which gets the name of the module."""
+    return frame.f_code.co_code[frame.f_lasti] == dis.opmap["IMPORT_FROM"]
 
 
 def _plain(name: str) -> str:
