@@ -11,7 +11,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvrx_core.inprocess.abort import Abort
+from nvrx_core.inprocess.call.current import interruptions
+from nvrx_core.inprocess.wrap import current_call
 from nvrx_core.rank_assignment.base import FrozenState
 from nvrx_megatron import internals
 from nvrx_megatron.installed import Piece
@@ -32,8 +33,6 @@ log = logging.getLogger("nvrx_megatron")
 _JOIN_SECONDS: Final = 2.0
 _OF_PERSISTENT_QUEUES: Final = ("_persistent_queue", "_persistent_preload_q", "_persistent_comp_q")
 _queues: weakref.WeakSet[Any] = weakref.WeakSet()
-_writing: dict[str, threading.Thread] = {}
-"""The threads of this process that write a checkpoint, by file."""
 _synchronous: list[frozenset[int]] = []
 """For each running synchronous write, the children that the process had before it."""
 
@@ -99,9 +98,10 @@ def _observe_synchronous_writes(writer: Any) -> None:
 
 
 def _observe_writing_threads(writer: Any) -> None:
-    """Give a save of megatron-core 0.17 and later a new file where a thread of an interrupted save still writes one.
+    """Give each save of megatron-core 0.17 and later new files where threads of an interrupted one may still write.
 
-    Both would write into the same file: the later save truncates it, and the thread goes on at its own position.
+    Both would write into the same file: the later save truncates it, and the thread goes on at its own position. The
+    thread may be another rank's, whose number this rank has got.
     """
     write = getattr(writer, "write_preloaded_data", None)
     if write is None or hasattr(write, "__nvrx__") or not hasattr(writer, "write_preloaded_data_multithread"):
@@ -109,20 +109,19 @@ def _observe_writing_threads(writer: Any) -> None:
 
     @wraps(write)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        path = str(kwargs["write_bucket"][0] if "write_bucket" in kwargs else args[2][0])
-        before = _writing.get(path)
-        if before is not None and before.is_alive():
+        if _follows_an_interruption():
             with suppress(FileNotFoundError):
-                os.unlink(path)
-        _writing[path] = threading.current_thread()
-        try:
-            return write(*args, **kwargs)
-        finally:
-            if _writing.get(path) is threading.current_thread():
-                del _writing[path]
+                os.unlink(kwargs["write_bucket"][0] if "write_bucket" in kwargs else args[2][0])
+        return write(*args, **kwargs)
 
     noted.__nvrx__ = True  # type: ignore[attr-defined]
     writer.write_preloaded_data = staticmethod(noted)
+
+
+def _follows_an_interruption() -> bool:
+    """Return whether an iteration may have been interrupted in the job; a background writer does not know."""
+    call = current_call()
+    return call is None or call.iteration > 0 or interruptions() > 0
 
 
 class AbortCheckpointWriters(Abort):

@@ -147,11 +147,28 @@ class WriterOfThreads:
             file.write(b"2")
 
 
+class Running:
+    """Stands for a `CallWrapper`."""
+
+    def __init__(self, iteration):
+        self.iteration = iteration
+
+
+@pytest.fixture
+def running(monkeypatch):
+    """The call, after no interruption in this process."""
+    call = Running(0)
+    monkeypatch.setattr(writers, "current_call", lambda: call)
+    monkeypatch.setattr(writers, "interruptions", lambda: 0)
+    return call
+
+
 @pytest.mark.parametrize("named", [True, False])
-def test_a_thread_of_an_interrupted_save_writes_into_no_later_save(tmp_path, named):
-    kind = type(
-        "Writer", (WriterOfThreads,), {"write_preloaded_data": staticmethod(WriterOfThreads.write_preloaded_data)}
-    )
+@pytest.mark.parametrize("place", ["this process", "another process", "a spare", "the next call"])
+def test_a_thread_of_an_interrupted_save_writes_into_no_later_save(tmp_path, monkeypatch, running, named, place):
+    """Whose thread it is: another rank's, whose number this one has got, has not passed by here."""
+    write = WriterOfThreads.write_preloaded_data
+    kind = type("Writer", (WriterOfThreads,), {"write_preloaded_data": staticmethod(write)})
     for _ in range(2):
         writers._observe_writing_threads(kind)
     path, begun, end = tmp_path / "__0_0.distcp", threading.Event(), threading.Event()
@@ -160,19 +177,31 @@ def test_a_thread_of_an_interrupted_save_writes_into_no_later_save(tmp_path, nam
         begun.set()
         end.wait(10)
 
-    def write(go_on):
+    def save(write, go_on):
         bucket = (path, "key", ([], []))
         if named:
-            kind.write_preloaded_data([], local_proc_idx=0, write_bucket=bucket, go_on=go_on)
+            write([], local_proc_idx=0, write_bucket=bucket, go_on=go_on)
         else:
-            kind.write_preloaded_data([], 0, bucket, go_on)
+            write([], 0, bucket, go_on)
 
-    left = threading.Thread(target=write, args=[held])
+    left = threading.Thread(target=save, args=[kind.write_preloaded_data if place == "this process" else write, held])
     left.start()
     assert begun.wait(10)
-    write(lambda: path.write_bytes(b"later") and None)
+    running.iteration = 0 if place == "the next call" else 1
+    monkeypatch.setattr(writers, "interruptions", lambda: int(place != "a spare"))
+    save(kind.write_preloaded_data, lambda: None)
     again = path.read_bytes()
     end.set()
     left.join()
-    assert path.read_bytes() == again
-    assert not writers._writing
+    assert path.read_bytes() == again == b"12"
+
+
+def test_no_file_is_removed_where_nothing_was_interrupted(tmp_path, running):
+    kind = type(
+        "Writer", (WriterOfThreads,), {"write_preloaded_data": staticmethod(WriterOfThreads.write_preloaded_data)}
+    )
+    writers._observe_writing_threads(kind)
+    (path := tmp_path / "__0_0.distcp").write_text("")
+    before = path.stat().st_ino
+    kind.write_preloaded_data([], 0, (path, "key", ([], [])), lambda: None)
+    assert path.stat().st_ino == before
