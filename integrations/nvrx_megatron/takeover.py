@@ -7,6 +7,9 @@ instead, as `python -m nvrx_megatron` does.
 
 from __future__ import annotations
 
+import functools
+import logging
+import multiprocessing
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
@@ -15,17 +18,33 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Final
 
+from nvrx_megatron.environment import rank
+
 __all__ = ["FLAG", "watch_for_megatron"]
 
 FLAG: Final = "--inprocess-restart"
 _MODULE: Final = "megatron.training.inprocess_restart"
 _WRAP: Final = "maybe_wrap_for_inprocess_restart"
+_REFUSED: Final = (
+    "%s: this is %s, so that no restart can run it anew: Megatron-LM wraps pretrain alone, which from 0.18 on restarts "
+    "nothing. Next: start a script, with -m nvrx_megatron in front of it"
+)
+
+log = logging.getLogger("nvrx_megatron")
 
 
 def watch_for_megatron() -> None:
     """Replace Megatron-LM's wrapping when its module has been imported, if the command line has the flag."""
     if FLAG in sys.argv and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+@functools.cache
+def _warn_once() -> None:
+    """Say on rank 0 that Megatron-LM wraps `pretrain` itself."""
+    if rank() == 0:
+        where = "a process of multiprocessing" if multiprocessing.parent_process() is not None else "not a script"
+        log.warning(_REFUSED, FLAG, where)
 
 
 class _Finder(MetaPathFinder):
@@ -76,6 +95,9 @@ def _replace(module: ModuleType) -> None:
 
         if not is_running():
             enable()
-        return hand_out_store(pretrain) if is_running() else wrap(pretrain)
+        if is_running():
+            return hand_out_store(pretrain)
+        _warn_once()
+        return wrap(pretrain)
 
     setattr(module, _WRAP, maybe_wrap)

@@ -113,7 +113,8 @@ def megatron(request, tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_megatrons_own_wrapping_is_taken_over_with_its_flag(megatron, monkeypatch):
+def test_megatrons_own_wrapping_is_taken_over_with_its_flag(megatron, monkeypatch, caplog):
+    takeover._warn_once.cache_clear()
     monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py", takeover.FLAG])
     monkeypatch.setattr(script, "enable", lambda: script._running.append("pretrain_gpt.py"))
     wrap = megatron()
@@ -122,7 +123,12 @@ def test_megatrons_own_wrapping_is_taken_over_with_its_flag(megatron, monkeypatc
     finally:
         script._running.clear()
     monkeypatch.setattr(script, "enable", lambda: None)
-    assert wrap("pretrain") == ("pretrain", "of Megatron-LM"), "where there is no script that could be run anew"
+    assert not caplog.messages
+    for _ in range(2):
+        assert wrap("pretrain") == ("pretrain", "of Megatron-LM"), "where there is no script that could be run anew"
+    (warned,) = caplog.messages
+    assert warned.startswith("--inprocess-restart: this is not a script, ")
+    assert "-m nvrx_megatron" in warned
     takeover.watch_for_megatron()
     assert sum(isinstance(each, takeover._Finder) for each in sys.meta_path) == 1
 
