@@ -14,10 +14,10 @@ from typing import Any, Final
 __all__ = ["note", "user_packages"]
 
 LIBRARIES: Final = frozenset({
-    "__main__", "builtins", "lightning", "lightning_fabric", "megatron", "nvrx_compat", "nvrx_core", "nvrx_launcher",
+    "builtins", "lightning", "lightning_fabric", "megatron", "nvrx_compat", "nvrx_core", "nvrx_launcher",
     "nvrx_lightning", "nvrx_megatron", "pytorch_lightning", "torch",
 })  # fmt: skip
-"""Packages whose functions are wrapped, or started by `python -m`, without being the user's; and no packages."""
+"""Packages whose functions are wrapped, or that are started by `python -m`, without being the user's."""
 _noted: Final[set[str]] = set()
 
 
@@ -30,7 +30,8 @@ def note(fn: object) -> None:
 
 def user_packages() -> frozenset[str]:
     """Return the top-level packages that are the user's."""
-    return frozenset(_noted | _of_process(sys.modules.get("__main__"))) - LIBRARIES
+    found = _noted | _of_process(sys.modules.get("__main__"))
+    return frozenset(name for name in found if not name.startswith("__")) - LIBRARIES
 
 
 def _of_process(main: Any) -> set[str]:

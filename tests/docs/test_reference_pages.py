@@ -25,7 +25,10 @@ OF_THE_LAUNCHER = ENVIRONMENT.partition("\n## Of ft_launcher\n")[2].partition("\
 OF_LIGHTNING = ENVIRONMENT.partition("\n## Of nvrx_lightning\n")[2].partition("\n## ")[0]
 COMMANDS = (REFERENCE / "commands.md").read_text()
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-INTERNAL = {"nvrx_core.fault_tolerance"}  # `RankMonitorServer` runs it
+INTERNAL = {
+    "nvrx_core.fault_tolerance",  # `RankMonitorServer` runs it
+    "nvrx_core.process.user_packages",  # asks for the module of the script
+}
 LAUNCHER = {"ft_launcher", "nvrx-launch"}  # its help is its page
 
 

@@ -51,6 +51,5 @@ def test_the_package_whose_command_is_run(monkeypatch, file, packages):
     assert user_packages.user_packages() == packages
 
 
-def test_without_a_script_there_is_none(monkeypatch):
-    monkeypatch.delitem(sys.modules, "__main__")
+def test_a_process_without_a_script_has_none():
     assert user_packages.user_packages() == frozenset()
