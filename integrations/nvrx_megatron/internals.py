@@ -16,7 +16,7 @@ from nvrx_megatron.installed import mentions
 __all__ = [
     "ACCUMULATED", "CORE_STATE", "DESTROYERS", "TRACKER", "TRAINING_STATE", "WHOLE_FILES", "accumulated",
     "build_of_helpers", "common_savers", "destroyers", "destroyers_gone", "flag_texts", "ft_client", "has_ft_client",
-    "loaded", "openers", "persistent_caller_class", "recent_saves_queue", "results_queue_module", "saves_module",
+    "loaded", "openers", "persistent_caller_class", "queues_of_modules", "results_queue_module", "saves_module",
     "saves_queue_class", "state_gone", "straggler_detector", "trackers_gone", "writes_common_state",
 ]  # fmt: skip
 
@@ -162,9 +162,17 @@ def results_queue_module() -> Any:
     return loaded("megatron.core.dist_checkpointing.strategies.filesystem_async")
 
 
-def recent_saves_queue() -> Any:
-    """Return the queue that megatron-core <= 0.16 keeps for all saves of a process; its calls are numbered."""
-    return getattr(loaded("megatron.core.dist_checkpointing.strategies.base"), "async_calls", None)
+def queues_of_modules() -> list[Any]:
+    """Return the queues of saves that a module has made when it was imported, whatever their names.
+
+    megatron-core <= 0.16 keeps one for all saves of a process, Megatron-LM another one; their calls are numbered.
+    """
+    kind = saves_queue_class()
+    if not isinstance(kind, type):
+        return []
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("megatron.")]
+    values = (value for module in modules for value in list(getattr(module, "__dict__", {}).values()))
+    return list({id(value): value for value in values if isinstance(value, kind)}.values())
 
 
 def flag_texts() -> tuple[Any, str]:

@@ -46,8 +46,7 @@ def observe_saves() -> list[Piece]:
     module, files = internals.saves_module(), internals.results_queue_module()
     if hasattr(module, "AsyncCallsQueue") and not hasattr(module.AsyncCallsQueue.__init__, "__wrapped__"):
         module.AsyncCallsQueue.__init__ = _noticing(module.AsyncCallsQueue.__init__)
-    for queue in filter(None, (_global_queue(), internals.recent_saves_queue())):
-        _queues.add(queue)
+    _queues.update(internals.queues_of_modules())
     writer = getattr(files, "FileSystemWriterAsync", None)
     if writer is not None:
         _observe_synchronous_writes(writer)
@@ -62,10 +61,6 @@ def observe_saves() -> list[Piece]:
         Piece(effect, without, ", ".join(missing)),
         Piece("also of synchronous ones", "a restart does not end what writes a synchronous save", synchronous),
     ]
-
-
-def _global_queue() -> Any:
-    return getattr(internals.loaded("megatron.training.async_utils"), "_async_calls_queue", None)
 
 
 def _noticing(initialise: Callable[..., None]) -> Callable[..., None]:

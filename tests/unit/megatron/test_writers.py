@@ -59,6 +59,18 @@ def saves(monkeypatch):
     return saves
 
 
+def test_the_queues_of_modules_are_forgotten_whatever_their_names(saves, monkeypatch):
+    queue = saves(SharedCaller)(None)
+    for name in ("strategies.base", "strategies.torch"):
+        module = types.ModuleType(f"megatron.core.dist_checkpointing.{name}")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        module.calls_of_saves = queue
+    writers.observe_saves()
+    assert writers._queues == {queue}
+    writers.forget_saves()
+    assert queue.call_idx == -1
+
+
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_killed_writer_with_a_full_queue_keeps_nobody_waiting(saves, capfd):
     queue = saves(PersistentAsyncCaller)(PersistentAsyncCaller())
