@@ -91,7 +91,7 @@ def teardown_pieces() -> list[Piece]:
         Piece("a restart drops the global state", "a restart keeps what a function of Megatron frees", functions),
         Piece("restores that of its modules", "a restart keeps values that the interrupted run has set", modules),
         Piece("drops the losses of its step", "losses of experts are logged doubled after a restart", experts),
-        Piece("frees the detector of stragglers", "it keeps its first rank, and its port", stragglers),
+        Piece("frees the detector of stragglers", "the detector of stragglers keeps its rank and its port", stragglers),
     ]
 
 
