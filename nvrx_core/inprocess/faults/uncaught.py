@@ -116,7 +116,8 @@ def _first(text: str) -> Iterator[bool]:
         first = marker is None or os.fstat(marker).st_size == 0
         yield first
         if marker is not None and first:
-            os.write(marker, b"printed\n")
+            with suppress(OSError):  # of a full disk
+                os.write(marker, b"printed\n")
     finally:
         if marker is not None:
             os.close(marker)
