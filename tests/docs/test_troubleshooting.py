@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "how-to" / "troubleshooting.md"
 ELSEWHERE = "\n## Messages of torch\n"
 HEADING = re.compile(r"^### (.+)$", re.MULTILINE)
 VARIABLE = "…"
-OURS, TORCHS = PAGE.read_text().split(ELSEWHERE)
+OURS, TORCHS = PAGE.read_text().partition("\n## Messages of the C++ library\n")[0].split(ELSEWHERE)
 
 
 def text_of(node: ast.AST) -> str:

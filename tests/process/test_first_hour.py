@@ -165,21 +165,24 @@ def test_all_frames_are_shown_if_they_are_wanted(prepare: Launch) -> None:
 
 def test_who_swallows_an_interruption_is_told_once_and_by_the_line(prepare: Launch) -> None:
     job = prepare(world=2)
+    ready = str(job.directory / "ready")
     told = run(
         job,
         "dist.init_process_group('gloo')\n"
-        "dist.barrier()\n"
         "if dist.get_rank() == 1 and call_wrapper.iteration == 0:\n"
+        f"    while not os.path.exists({ready!r}): time.sleep(0.01)\n"
         "    raise ValueError('injected')\n"
-        "for step in range(30 if call_wrapper.iteration == 0 else 0):\n"
+        "if call_wrapper.iteration == 0:\n"
         "    try:\n"
-        "        time.sleep(0.1)\n"
+        f"        open({ready!r}, 'w').close()\n"
+        "        time.sleep(30)\n"
         "    except:\n"
-        "        continue\n",
+        "        pass\n"
+        "    time.sleep(30)\n",
     )
     assert job.codes == {0: 0, 1: 0}
     assert told.count("was swallowed") == 1, told
-    assert re.search(rf"was swallowed at {re.escape(str(job.directory))}/script.py:(18|19), where every", told), told
+    assert re.search(rf"was swallowed at {re.escape(str(job.directory))}/script.py:(19|20), where every", told), told
 
 
 @pytest.mark.parametrize(
