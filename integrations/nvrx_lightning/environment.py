@@ -20,10 +20,12 @@ from typing import Any, Final
 from nvrx_lightning.subclassing import become
 
 __all__ = [
+    "agent_of",
     "assign",
     "assign_from_variables",
     "become_rank",
     "begin_verification",
+    "earlier_ids",
     "follow_assignment",
     "for_verification",
     "free_ports",
@@ -132,35 +134,57 @@ def job_ids() -> dict[str, str]:
     ids = {}
     if launch := os.environ.get("NVRX_LAUNCH_ID"):
         ids["the launcher"] = f"launch {launch}"
-    elif (run := os.environ.get("TORCHELASTIC_RUN_ID")) is not None:
-        ids["the launcher"] = f"run {run} of agent {_agent()}"
+    elif (run := os.environ.get("TORCHELASTIC_RUN_ID")) is not None and (agent := agent_of(os.getppid())):
+        ids["the launcher"] = f"run {run} of agent {agent}"
     if job := os.environ.get("SLURM_JOB_ID"):
         ids["Slurm"] = f"Slurm job {job}"
     return ids
 
 
+def earlier_ids() -> dict[str, str]:
+    """Return those of `job_ids` by which this job may have saved checkpoints before.
+
+    An id of a launcher is unique to one start of it. Its count of restarts tells nothing: torchrun counts for each
+    agent, and no change of membership. Under the id of a Slurm job, a script may start several trainings.
+    """
+    restarted = restarted_ids()
+    return {who: each for who, each in job_ids().items() if who != "Slurm" or who in restarted}
+
+
 def restarted_ids() -> dict[str, str]:
-    """Return those of `job_ids` whose launcher or scheduler has started this job before; empty at its first start."""
+    """Return those of `job_ids` whose launcher or scheduler counts this start as a restart."""
     counts = {"the launcher": "TORCHELASTIC_RESTART_COUNT", "Slurm": "SLURM_RESTART_COUNT"}
     restarted = {who for who, name in counts.items() if (count := os.environ.get(name, "")).isdigit() and int(count)}
     return {who: each for who, each in job_ids().items() if who in restarted}
 
 
-def _agent() -> str:
-    """Return host, pid and start of torchrun's agent: the closest ancestor that was not started by an agent itself.
+def agent_of(parent: int, proc: Path = Path("/proc")) -> str:
+    """Return pid and start of torchrun's agent: the closest ancestor that was not started by an agent itself.
 
-    Another start of the job under the same run id has another agent.
+    Another start of the job under the same run id has another agent. In a container the agent may be process 1: the
+    namespace of the pids and the start tell it from that of another container on the host.
+
+    Args:
+        parent: the pid of this process's parent.
+        proc: the mounted proc file system.
+
+    Returns:
+        "" if the agent is not known: all jobs on the host would have the same id.
     """
-    boot, pid = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.getppid()
-    while pid > 1:
+    pid = parent
+    while pid > 0:
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-            if b"TORCHELASTIC_RESTART_COUNT=" not in Path(f"/proc/{pid}/environ").read_bytes():
-                return f"{boot}-{pid}-{fields[19]}"
+            stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+            is_worker = b"TORCHELASTIC_RESTART_COUNT=" in (proc / str(pid) / "environ").read_bytes()
+            boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+            namespace = os.readlink(proc / "self/ns/pid")
         except OSError:  # it has ended, or is another user's
-            break
+            return ""
+        fields = stat.rpartition(")")[2].split()
+        if not is_worker:
+            return f"{boot}-{namespace}-{pid}-{fields[19]}"
         pid = int(fields[1])
-    return boot
+    return ""
 
 
 _VERIFIES: Final = "NVRX_LIGHTNING_VERIFIES"

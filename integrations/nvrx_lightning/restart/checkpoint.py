@@ -86,6 +86,10 @@ class SavedCheckpoints:
         self._saved[str(path)] = Saved(str(path), step)
         self._unusable.discard(str(path))
 
+    def found(self, others: Iterable[Saved]) -> None:
+        """Note checkpoints that another rank knows: it may be lost before the next one is saved."""
+        self._saved = {each.path: each for each in others if each.path not in self._saved} | self._saved
+
     def removed(self, path: object) -> None:
         """Forget a checkpoint."""
         self._saved.pop(str(path), None)
@@ -112,7 +116,7 @@ def agree(store: Any, rank: int, world_size: int, saved: SavedCheckpoints) -> st
         store: the store of the iteration, empty at its start.
         rank: of this process in the iteration.
         world_size: of the iteration.
-        saved: the checkpoints that this rank knows.
+        saved: the checkpoints that this rank knows; afterwards those that any rank knew, too.
 
     Returns:
         Its path; None when there is none.
@@ -120,23 +124,25 @@ def agree(store: Any, rank: int, world_size: int, saved: SavedCheckpoints) -> st
     store = torch.distributed.PrefixStore("nvrx_lightning", store)
     store.set(f"saved/{rank}", json.dumps([(each.path, each.step) for each in saved.newest()]))
     if rank != 0:
-        offered = json.loads(store.get("offered"))
-        store.set(f"seen/{rank}", json.dumps([saved.can_see(path) for path in offered]))
+        told = [Saved(*each) for each in json.loads(store.get("offered"))]
+        store.set(f"seen/{rank}", json.dumps([saved.can_see(each.path) for each in told]))
+        saved.found(told)
         return json.loads(store.get("chosen")) or None
-    offered = [path for path in _saved_by_any(store, world_size) if saved.can_see(path) and is_whole(path)]
-    store.set("offered", json.dumps(offered))
-    chosen = _seen_by_all(store, world_size, offered) if offered else ""
+    told = [each for each in _saved_by_any(store, world_size) if saved.can_see(each.path) and is_whole(each.path)]
+    store.set("offered", json.dumps([(each.path, each.step) for each in told]))
+    saved.found(told)
+    chosen = _seen_by_all(store, world_size, [each.path for each in told]) if told else ""
     store.set("chosen", json.dumps(chosen))
     return chosen or None
 
 
-def _saved_by_any(store: Any, world_size: int) -> list[str]:
+def _saved_by_any(store: Any, world_size: int) -> list[Saved]:
     """Return the checkpoints of all ranks, newest first: rank 0 may have been a spare until this iteration."""
     lists = _answers(store, [f"saved/{rank}" for rank in range(world_size)])
     steps = {path: step for each in lists for path, step in each}
     if len(steps) > 1:
         steps = {path: step_in(path, step) for path, step in steps.items()}
-    return sorted(steps, key=lambda path: -steps[path])[:CONSIDERED]
+    return [Saved(path, steps[path]) for path in sorted(steps, key=lambda path: -steps[path])[:CONSIDERED]]
 
 
 def _answers(store: Any, keys: list[str]) -> list[Any]:
@@ -197,9 +203,13 @@ def newest_in(folders: Iterable[Path], refusal: Callable[[dict[str, Any]], str])
     Returns:
         Those that count, and of the others the path and the reason.
     """
-    found = [each for folder in folders if folder.is_dir() for each in folder.glob("*.ckpt") if is_whole(str(each))]
+    files = dict[Path, int]()
+    for each in (each for folder in folders if folder.is_dir() for each in folder.glob("*.ckpt")):
+        with suppress(OSError):  # it is being removed, or not readable
+            if is_whole(str(each)):
+                files[each] = each.stat().st_mtime_ns
     taken, refused = list[str](), list[str]()
-    for each in sorted(found, key=lambda each: -each.stat().st_mtime_ns)[:EXAMINED]:
+    for each in sorted(files, key=lambda each: -files[each])[:EXAMINED]:
         contents = _contents(each)
         if contents is None:
             refused.append(f"{each}, in a format that nvrx cannot read")

@@ -14,7 +14,7 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -30,11 +30,11 @@ from nvrx_lightning import environment
 from nvrx_lightning.callback_base import logger_of
 from nvrx_lightning.families import lookup
 from nvrx_lightning.options import InProcessOptions
-from nvrx_lightning.restart.checkpoint import SavedCheckpoints, agree, newest_in, step_in
+from nvrx_lightning.restart.checkpoint import Saved, SavedCheckpoints, agree, newest_in, step_in
 from nvrx_lightning.restart.containers import Containers
 from nvrx_lightning.restart.data import Position, TrainData, begins_epoch
 from nvrx_lightning.restart.drawn_order import EpochDraws
-from nvrx_lightning.restart.job import Job, gathered_ids
+from nvrx_lightning.restart.job import Job, Start, gathered
 from nvrx_lightning.restart.loggers import RESTARTS, CsvRows, logger_versions, use_logger_versions
 from nvrx_lightning.restart.loops import (
     begin_epoch,
@@ -119,6 +119,8 @@ class RestartableFit(Finalize):
         self._arguments = inspect.signature(function).bind(*call[0], **call[1])
         self._arguments.apply_defaults()
         self._users_checkpoint = self._arguments.arguments.get("ckpt_path")
+        self._continues_job = options.resume == "auto" and self._users_checkpoint is None
+        self._has_looked = False  # for the checkpoints that the job had saved before it was started again
         self.saved, self._rank_states, self._draws = SavedCheckpoints(), RankStates(), EpochDraws()
         self._job = Job(frozenset(environment.job_ids().values()), next(_FITS))
         self._log = logger_of(trainer)
@@ -187,8 +189,8 @@ class RestartableFit(Finalize):
         if self.attempt > 0:
             end_if_ended(last_restart())
             self._restore(rank, world_size)
-        elif self._options.resume == "auto" and self._users_checkpoint is None:
-            self._continue_job(rank, world_size)
+        elif self._continues_job:
+            self._arguments.arguments["ckpt_path"] = self._checkpoint(rank, world_size)
         continue_exactly(self._trainer, exactly=self._own)
         search_unless_known(self._trainer, self._family, resumes=self._own)
         try:
@@ -224,27 +226,48 @@ class RestartableFit(Finalize):
             if callable(hook := getattr(callback, "on_restart", None)):
                 hook(self._trainer, self._arguments.arguments["model"], self.attempt)
 
-    def _continue_job(self, rank: int, world_size: int) -> None:
-        """Resume from the newest checkpoint of this job in the callbacks' folders, if it was started again."""
+    def _checkpoint(self, rank: int, world_size: int) -> Any:
+        """Choose the checkpoint of the attempt."""
         assert self._call is not None
-        restarted = environment.restarted_ids()
-        reads = rank == 0 and bool(restarted)
-        ids = gathered_ids(self._call.store, rank, world_size, restarted.values(), reads=reads)
-        if reads:
-            folders = checkpoint_folders(self._trainer, self._family)
-            taken, refused = newest_in(
-                folders, lambda contents: self._job.refusal((contents.get(CHECKPOINT_KEY) or {}).get("job"), ids)
-            )
-            for path in reversed(taken):
-                self.saved.saved(path, 0)
-            self._tell_restart(restarted, taken, refused, folders)
+        if self._options.resume != "auto":
+            self._own = self._options.resume is not None
+            return os.fspath(self._options.resume) if self._options.resume is not None else self._users_checkpoint
+        looks = self._continues_job and self._look_for_own(rank, world_size)
         chosen = agree(self._call.store, rank, world_size, self.saved)
-        self._arguments.arguments["ckpt_path"], self._own = chosen, chosen is not None
-        if reads and chosen is not None:
+        self._has_looked, self._own = True, chosen is not None
+        if looks and chosen is not None:
             self._log.info("the fit goes on from %s, step %d, which this job has saved", chosen, step_in(chosen, 0))
+        return chosen if chosen is not None else self._users_checkpoint
+
+    def _look_for_own(self, rank: int, world_size: int) -> bool:
+        """Note, on rank 0, the checkpoints that this job has saved before it was started again.
+
+        An attempt may end before all ranks know them: each looks, until a rank knows what rank 0 has found.
+
+        Returns:
+            Whether this rank has looked for them.
+        """
+        assert self._call is not None
+        mine = Start(self._has_looked, environment.earlier_ids(), environment.restarted_ids())
+        starts = gathered(self._call.store, rank, world_size, mine)
+        if starts is None or any(each.has_looked for each in starts):
+            return False
+        ids = frozenset(each for start in starts for each in start.ids.values())
+        if not ids:
+            return False
+        folders = checkpoint_folders(self._trainer, self._family)
+        taken, refused = newest_in(
+            folders, lambda contents: self._job.refusal((contents.get(CHECKPOINT_KEY) or {}).get("job"), ids)
+        )
+        self.saved.found(Saved(path, 0) for path in reversed(taken))
+        restarted = next((each.restarted for each in starts if each.restarted), None)
+        if restarted or taken:
+            who = restarted or next(each.ids for each in starts if each.ids)
+            self._tell_restart(who, taken, refused, folders)
+        return True
 
     def _tell_restart(
-        self, restarted: dict[str, str], taken: list[str], refused: list[str], folders: list[Path]
+        self, restarted: Mapping[str, str], taken: list[str], refused: list[str], folders: list[Path]
     ) -> None:
         """Log what a job that was started again finds of its own."""
         who = f"{' and '.join(restarted)} has started this job again ({', '.join(restarted.values())})"
@@ -262,13 +285,6 @@ class RestartableFit(Finalize):
                 "%s: the fit begins anew, because no ModelCheckpoint has a dirpath of its own, in which the job's "
                 "checkpoints would be found; write ModelCheckpoint(dirpath=...)", who,
             )  # fmt: skip
-
-    def _checkpoint(self, rank: int, world_size: int) -> Any:
-        assert self._call is not None
-        resume = self._options.resume
-        chosen = agree(self._call.store, rank, world_size, self.saved) if resume == "auto" else resume
-        self._own = chosen is not None
-        return os.fspath(chosen) if chosen is not None else self._users_checkpoint
 
     def __call__(self, state: FrozenState) -> FrozenState:
         """Tear the Trainer down after an attempt; the wrapper's `finalize`.
@@ -388,7 +404,7 @@ class RestartableFit(Finalize):
             begin_epoch(self._trainer)
             self._log_restart()
             self._containers.compare((self._resumed or {}).get("token", "") if self._own else None)
-        elif not is_of_search(self._trainer.ckpt_path):
+        elif not self._own and not is_of_search(self._trainer.ckpt_path):
             self._users_checkpoint = self._trainer.ckpt_path  # what "last" or "best" stood for
 
     def _go_on(self, resumed: dict[str, Any]) -> None:

@@ -11,13 +11,13 @@ job may have different ids. Two lists name the same job if they have an id in co
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch.distributed as dist
 
-__all__ = ["Job", "gathered_ids"]
+__all__ = ["Job", "Start", "gathered"]
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,31 @@ class Job:
         return ""
 
 
-def gathered_ids(store: Any, rank: int, world_size: int, ids: Iterable[str], *, reads: bool) -> frozenset[str]:
-    """Tell the other ranks the ids of this one; return those of all ranks if it `reads` them, else its own."""
+@dataclass(frozen=True)
+class Start:
+    """What a rank knows of its start.
+
+    Attributes:
+        has_looked: this rank knows what the job had saved before it was started again.
+        ids: those by which the job may have saved checkpoints before, by who restarts it.
+        restarted: those of them whose launcher or scheduler counts this start as a restart.
+    """
+
+    has_looked: bool
+    ids: Mapping[str, str]
+    restarted: Mapping[str, str]
+
+
+def gathered(store: Any, rank: int, world_size: int, start: Start) -> list[Start] | None:
+    """Tell rank 0 what this rank knows of its start.
+
+    Returns:
+        On rank 0 what all ranks know; None on the others, which do not wait.
+    """
     store = dist.PrefixStore("nvrx_job", store)
-    store.set(f"ids/{rank}", json.dumps(sorted(ids)))
-    if not reads:
-        return frozenset(ids)
-    keys = [f"ids/{each}" for each in range(world_size)]
+    store.set(f"start/{rank}", json.dumps([start.has_looked, dict(start.ids), dict(start.restarted)]))
+    if rank != 0:
+        return None
+    keys = [f"start/{each}" for each in range(world_size)]
     store.wait(keys)
-    return frozenset(each for answer in store.multi_get(keys) for each in json.loads(answer))
+    return [Start(*json.loads(answer)) for answer in store.multi_get(keys)]

@@ -82,6 +82,27 @@ def test_a_job_that_is_started_again_goes_on_from_its_newest_checkpoint(run, sta
     assert "step=5.ckpt, step 5, which this job has saved" in again.errors(0)
 
 
+def test_a_job_that_is_started_again_and_loses_rank_0_in_the_set_up_goes_on_from_its_checkpoint(run, start):
+    """No agent counts a restart after a change of membership."""
+    failed = Setting(faults=tuple(Fault(rank, 8, "exit") for rank in range(3)), samples=120)
+    first = run(failed, world=3, each=started_by("one", 0))
+    lost = Setting(faults=(Fault(0, 0, "kill", where="setup"),), samples=120)
+    again = start(lost, world=3, each=started_by("one", 0, first)).finish(60)
+    assert {rank for rank, code in again.codes.items() if code} == {0}, again.errors(1)
+    assert resumed_steps(again) == {1: 5}
+
+
+def test_the_end_of_an_epoch_that_follows_a_checkpoint_takes_place_though_rank_0_is_lost_after_it(run, start):
+    """The others know, too, that the checkpoint is one of the job that was started again."""
+    failed = Setting(faults=tuple(Fault(rank, 13, "exit") for rank in range(3)), samples=120)
+    first = run(failed, world=3, each=started_by("one", 0))
+    lost = Setting(faults=(Fault(0, 10, "kill"),), samples=120)
+    again = start(lost, world=3, each=started_by("one", 1, first)).finish(60)
+    assert {rank for rank, code in again.codes.items() if code} == {0}, again.errors(1)
+    assert resumed_steps(again) == {0: 10, 1: 10}
+    assert {line["attempt"] for line in again.lines("epoch_ended") if line["step"] == 10} == {0, 1}
+
+
 def test_a_job_that_is_started_again_does_not_go_on_from_the_checkpoint_of_an_older_one(run, start, undisturbed):
     first = run(Setting(), each=started_by("one", 0))
     again = start(Setting(), each=started_by("two", 1, first)).finish(60)

@@ -48,6 +48,16 @@ def test_the_newest_is_chosen(tmp_path):
     assert agreed(known(), known(old, new), known(old)) == {new}  # rank 0 has waited in reserve
 
 
+def test_all_ranks_know_afterwards_what_one_of_them_has_found(tmp_path):
+    """Rank 0 may be lost before the next checkpoint."""
+    old, new = write(tmp_path / "a.ckpt", 5), write(tmp_path / "b.ckpt", 10)
+    ranks = known(old, new), known(), known(old)
+    ranks[2].failed_to_load(new, OSError("no"))
+    assert agreed(*ranks) == {old}
+    assert agreed(*ranks[1:]) == {old}
+    assert agreed(ranks[1]) == {new}
+
+
 def test_one_that_is_damaged_or_gone_is_not_chosen(tmp_path):
     old, new = write(tmp_path / "a.ckpt", 5), write(tmp_path / "b.ckpt", 10)
     os.truncate(new, os.path.getsize(new) - 30)
@@ -101,6 +111,18 @@ def test_a_sharded_checkpoint_needs_its_metadata(tmp_path):
     write(folder / "meta.pt", 3)
     assert is_whole(str(folder))
     assert step_in(str(folder), 0) == 3
+
+
+def test_a_file_that_cannot_be_read_is_left_out(tmp_path, monkeypatch):
+    good, bad = write(tmp_path / "a.ckpt", 5), write(tmp_path / "b.ckpt", 10)
+
+    def look(path: str) -> bool:
+        if path == bad:
+            raise OSError("no")
+        return True
+
+    monkeypatch.setattr("nvrx_lightning.restart.checkpoint.is_whole", look)
+    assert newest_in([tmp_path], lambda contents: "") == ([good], [])
 
 
 def test_a_job_that_starts_again_finds_what_can_be_resumed(tmp_path):
