@@ -66,7 +66,7 @@ from nvrx_lightning.restart.snapshot import (
     use_epoch_settings,
 )
 from nvrx_lightning.restart.tuners import is_of_search, search_unless_known
-from nvrx_lightning.restart.workers import WorkerStates
+from nvrx_lightning.restart.workers import WorkerStates, detach
 
 __all__ = ["CHECKPOINT_KEY", "RestartableFit"]
 
@@ -295,15 +295,23 @@ class RestartableFit(Finalize):
         if self._trainer.received_sigterm:
             raise self._sigterm(SIGTERM_CODE)
         self._highest_step = max(self._highest_step, self._trainer.global_step)
-        if (self._goes_on or self._resumed is None) and nothing_since_a_save(self._trainer):
-            reached = state_at(self._trainer, saved_at(self._trainer))
-            self._rank_states.interrupted(self.attempt, self._trainer.global_step, reached.before_a_save())
-        self._stopped_after = stopped_after(self._trainer)
+        try:
+            self._keep_reached()
+        except Exception:  # boundary: `state_dict` of the user's callbacks and schedulers
+            log.exception("the state that this rank has reached is not kept")
+        if self._goes_on:  # else the decision of an earlier attempt is not taken yet
+            self._stopped_after = stopped_after(self._trainer)
         error, self._error = self._error, None
         tear_down(self._trainer, error or RankShouldRestart(), self._family)
         self._begin_attempt(0.0)
         self._call = None
         return state
+
+    def _keep_reached(self) -> None:
+        """Keep the state of this rank where its peers may have saved a checkpoint."""
+        if (self._goes_on or self._resumed is None) and nothing_since_a_save(self._trainer):
+            reached = state_at(self._trainer, saved_at(self._trainer))
+            self._rank_states.interrupted(self.attempt, self._trainer.global_step, reached.before_a_save())
 
     # Hooks called by the strategy
 
@@ -360,6 +368,7 @@ class RestartableFit(Finalize):
         written = checkpoint.get(CHECKPOINT_KEY)
         self._resumed, self._data = written if isinstance(written, dict) else {}, None
         self._trainer.fit_loop.nvrx_saved_at = SavePoint(self._resumed.get("saved_at", SavePoint.ELSEWHERE.value))
+        self._trainer.fit_loop.nvrx_accumulated = self._resumed.get("settings", {}).get("accumulated")
         if self._own and self.attempt > 0:
             self._rows.go_back(self._resumed.get("logged"))
         self._snapshot.keep_time(checkpoint)
@@ -374,7 +383,8 @@ class RestartableFit(Finalize):
     def workers_made(self, loader: Any, replicas: int, rank: int) -> None:
         """Let the workers of a training loader go on with their random numbers."""
         if self._resumed is not None and not self._trainer.fit_loop.nvrx_is_restored:
-            return  # the loader is set up for its length alone
+            detach(loader)  # it is set up for its length alone
+            return
         epochs = self._trainer.fit_loop.epoch_progress.current
         self._workers.follow(loader, lambda: epochs.processed, self.data(replicas, rank).resumed(loader))
 
@@ -419,8 +429,10 @@ class RestartableFit(Finalize):
                 log.warning(OWN_RATE, *rates)
         go_on_averaging(self._trainer, self._family)
         finish_epoch(self._trainer, has_metrics=self._state is not None)
-        if self.attempt > 0 and "settings" in resumed:
-            use_epoch_settings(self._trainer, resumed["settings"])
+        if "settings" in resumed:
+            self._trainer.accumulate_grad_batches = resumed["settings"]["accumulated"]
+            if self.attempt > 0:
+                use_epoch_settings(self._trainer, resumed["settings"])
 
     def _warn_of_thawed(self, frozen: set[str]) -> None:
         """Warn, once, of layers that have been unfrozen since DDP was set up."""

@@ -10,6 +10,8 @@ for done (`save_point.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from nvrx_lightning.restart.rank_states import RankState
@@ -35,7 +37,7 @@ def continue_exactly(trainer: Any, *, exactly: bool) -> None:
     """
     loop = become(trainer.fit_loop, finishing_epochs)
     loop.nvrx_exactly, loop.nvrx_unfinished, loop.nvrx_saved_at = exactly, False, SavePoint.ELSEWHERE
-    loop.nvrx_is_restored, loop.nvrx_is_early, loop.nvrx_setups = False, False, 0
+    loop.nvrx_is_restored, loop.nvrx_is_early, loop.nvrx_setups, loop.nvrx_accumulated = False, False, 0, None
     epoch_loop = become(loop.epoch_loop, finishing_batches)
     epoch_loop.nvrx_pending, epoch_loop.nvrx_validates, epoch_loop.nvrx_stopped_after = None, False, None
     become(epoch_loop.val_loop, remembering_its_start).nvrx_before = None
@@ -59,6 +61,7 @@ def finishing_epochs(kind: Any) -> type[Any]:
         nvrx_is_restored = False  # the counters are those of the checkpoint
         nvrx_is_early = False  # the loader was set up before they were
         nvrx_setups = 0
+        nvrx_accumulated: int | None = None  # batches to accumulate where the checkpoint was saved
 
         def on_load_checkpoint(self, state_dict: dict[str, Any]) -> None:
             super().on_load_checkpoint(state_dict)
@@ -72,10 +75,11 @@ def finishing_epochs(kind: Any) -> type[Any]:
                 return
             self.nvrx_setups += 1
             resumes = self.nvrx_exactly and self._loaded_from_state_dict
-            accumulating = resumes and self.epoch_loop._should_accumulate()
-            if resumes:
-                _begin_anew(self)
-            super().setup_data()
+            with _accumulating(self.trainer, self.nvrx_accumulated if resumes else None):
+                accumulating = resumes and self.epoch_loop._should_accumulate()
+                if resumes:
+                    _begin_anew(self)
+                super().setup_data()
             self.nvrx_is_early = not self.nvrx_is_restored
             if resumes and self._combined_loader is not None:
                 _finish(self, accumulating=accumulating)
@@ -99,6 +103,22 @@ def finishing_epochs(kind: Any) -> type[Any]:
     return keep_name(FinishingEpochs, kind)
 
 
+@contextmanager
+def _accumulating(trainer: Any, batches: int | None) -> Iterator[None]:
+    """Return a context in which gradients are accumulated as at the save, and not as at the start of the fit.
+
+    `GradientAccumulationScheduler` sets the number at the start of an epoch, and refuses in `on_train_start` another
+    one than 1.
+    """
+    given = trainer.accumulate_grad_batches
+    if batches is not None:
+        trainer.accumulate_grad_batches = batches
+    try:
+        yield
+    finally:
+        trainer.accumulate_grad_batches = given
+
+
 def _discard_loader(loop: Any) -> None:
     """Discard a loader that was set up for its length: `estimated_stepping_batches` in `configure_optimizers`."""
     loop.nvrx_is_early = False
@@ -113,7 +133,6 @@ def _begin_anew(loop: Any) -> None:
     if loop.nvrx_saved_at is SavePoint.EPOCH_START:
         for epochs in (loop.epoch_progress.total, loop.epoch_progress.current):
             epochs.ready = epochs.started
-        loop._restarting = batches.restarting = False
     elif loop.nvrx_saved_at is SavePoint.VALIDATION:
         batches.val_loop.batch_progress.reset_on_run()
     elif loop.nvrx_saved_at in _REPEATED:
@@ -131,7 +150,9 @@ def _finish(loop: Any, *, accumulating: bool) -> None:
     Batches without an optimizer step yet are repeated.
     """
     point, batches = loop.nvrx_saved_at, loop.epoch_loop
-    if point is SavePoint.EPOCH_END:
+    if point is SavePoint.EPOCH_START:
+        loop._restarting = batches.restarting = False  # now that loaders with a state have loaded it
+    elif point is SavePoint.EPOCH_END:
         loop.nvrx_unfinished = True
         loop._restarting = batches.restarting = False  # the next epoch begins, also with max_steps
     elif point in _REPEATED or (point in _AFTER_BATCH and not accumulating):

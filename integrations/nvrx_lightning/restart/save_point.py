@@ -42,6 +42,11 @@ class SavePoint(enum.Enum):
     ELSEWHERE = "elsewhere"
     """Between two batches, or at the end of the fit."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> SavePoint:
+        """Return the point from which a fit resumes as Lightning does: another version has saved the checkpoint."""
+        return cls.ELSEWHERE
+
 
 def save_point(epoch: Counters, batch: Counters, *, validating: bool, hook: str | None) -> SavePoint:
     """Return where a checkpoint is saved.

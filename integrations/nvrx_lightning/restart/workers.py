@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from nvrx_lightning.subclassing import become
 
-__all__ = ["WorkerStates", "resuming_workers"]
+__all__ = ["WorkerStates", "detach", "resuming_workers"]
 
 log = logging.getLogger("nvrx_lightning")
 KEPT: Final = 16
@@ -217,6 +217,12 @@ class WorkerStates:
             )
 
 
+def detach(loader: Any) -> None:
+    """Let a loader that an earlier attempt has followed be iterated for itself."""
+    if hasattr(loader, "nvrx_states"):
+        loader.nvrx_states = None
+
+
 def resuming_workers(kind: Any) -> type[Any]:
     """Return a subclass of a `DataLoader` whose workers go on with their random numbers."""
 
@@ -226,6 +232,8 @@ def resuming_workers(kind: Any) -> type[Any]:
             self.nvrx_states, self.nvrx_epoch, self.nvrx_resumed = states, epoch, resumed
 
         def __iter__(self) -> Iterator[Any]:
+            if self.nvrx_states is None:
+                return super().__iter__()  # type: ignore[no-any-return]
             epoch, (resumed, batch, _) = self.nvrx_epoch(), self.nvrx_resumed
             self.nvrx_resumed = -1, 0, False
             begin = batch if epoch == resumed else 0

@@ -144,3 +144,25 @@ def test_what_a_fit_has_decided_and_counted_survives(case, run):
     assert "one of several" not in job.errors(0)
     if disturbed.loggers:
         assert [row for row in rows_of(job) if "nvrx/restarts" not in row] == rows_of(twin)
+
+
+def test_a_decision_to_stop_survives_a_second_fault_before_the_training(run):
+    again = Fault(0, 0, where="setup", attempt=1)
+    disturbed = longer(setting(1), stop_at=15, faults=(*AT_THE_END, again))
+    job = run(disturbed)
+    twin = run(dataclasses.replace(disturbed, faults=(), strategy="DDPStrategy"))
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert resumed_steps(job) == {0: 0, 2: 15}
+    assert how_it_ended(job) == how_it_ended(twin)
+
+
+def test_no_gradients_are_lost_of_a_window_that_a_schedule_accumulates_and_a_checkpoint_divides(run):
+    disturbed = Setting(
+        faults=(Fault(1, 12),), validate=True, callbacks=("accumulation",), trainer={"val_check_interval": 3},
+        checkpoint=AFTER_A_VALIDATION,
+    )  # fmt: skip
+    job = run(disturbed)
+    twin = run(dataclasses.replace(disturbed, faults=(), strategy="DDPStrategy"))
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert resumed_steps(job) == {0: 0, 1: 11}
+    assert how_it_ended(job) == how_it_ended(twin)

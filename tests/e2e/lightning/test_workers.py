@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from nvrx_lightning.restart.random_state import RandomState
-from nvrx_lightning.restart.workers import WorkerStates
+from nvrx_lightning.restart.workers import WorkerStates, detach
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 
@@ -174,3 +174,19 @@ def test_a_users_functions_are_called_and_put_back():
     assert (fit.loader.collate_fn, fit.loader.worker_init_fn) == (collate, users)
     python = [[repr(batch).split("tensor")[3] for batch in each] for each in (first, second)]
     assert python[0] == python[1]
+
+
+def test_a_loader_of_the_users_that_is_set_up_for_its_length_alone_takes_no_states_of_the_attempt():
+    whole, _ = two_epochs(Noise(), num_workers=2)
+    torch.manual_seed(1)
+    fit = Fit(Noise(), num_workers=2)
+    fit.set_up()
+    fit.run(0, saves=3)
+    fit.states.begin_attempt()
+    fit.states.resume("token")
+    detach(fit.loader)
+    list(fit.loader)
+    fit.sampler.begin = 6
+    fit.states.follow(fit.loader, lambda: fit.epoch.processed, (0, 3, True))
+    assert fit.run(0, begin=3) == whole[3:]
+    detach(DataLoader(Noise()))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from nvrx_lightning.restart.loops import is_over, nothing_since_a_save
+from nvrx_lightning.restart.loops import finishing_epochs, is_over, nothing_since_a_save
+from nvrx_lightning.restart.save_point import SavePoint
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,41 @@ def test_a_fit_that_has_decided_to_stop_is_over_once_its_minimum_is_reached(can_
     progress = SimpleNamespace(current=SimpleNamespace(processed=1))
     loop = SimpleNamespace(epoch_progress=progress, max_epochs=3, max_steps=-1, _can_stop_early=can_stop)
     assert is_over(SimpleNamespace(fit_loop=loop, global_step=6, should_stop=True)) is can_stop
+
+
+class Loop:
+    """A fit loop that has loaded a checkpoint, and records how it finds itself when it sets up its data."""
+
+    def __init__(self) -> None:
+        progress = SimpleNamespace(ready=2, started=1)
+        self.trainer = SimpleNamespace(accumulate_grad_batches=1)
+        self.epoch_progress = SimpleNamespace(total=progress, current=progress)
+        self.epoch_loop = SimpleNamespace(_should_accumulate=lambda: self.trainer.accumulate_grad_batches > 1)
+        self.epoch_loop.restarting = self._restarting = self._loaded_from_state_dict = True
+        self._combined_loader: Any = None
+        self._should_reload_train_dl = False
+        self.seen: list[tuple[int, bool]] = []
+
+    def setup_data(self) -> None:
+        self.seen.append((self.trainer.accumulate_grad_batches, self._restarting))
+        self._combined_loader = object()
+
+
+def loop_from(point: SavePoint, **attributes: Any) -> Any:
+    loop = finishing_epochs(Loop)()
+    vars(loop).update(attributes, nvrx_exactly=True, nvrx_saved_at=point)
+    loop.setup_data()
+    return loop
+
+
+def test_the_data_is_set_up_with_the_accumulation_at_the_save_which_a_scheduler_sets_later():
+    loop = loop_from(SavePoint.VALIDATION_END, nvrx_accumulated=4)
+    assert loop.seen == [(4, True)]
+    assert loop.trainer.accumulate_grad_batches == 1
+    assert not hasattr(loop.epoch_loop, "nvrx_pending")  # the batches of the window are repeated
+
+
+def test_a_loader_loads_its_state_before_the_epoch_is_begun_anew():
+    loop = loop_from(SavePoint.EPOCH_START)
+    assert loop.seen == [(1, True)]
+    assert (loop._restarting, loop.epoch_loop.restarting) == (False, False)

@@ -44,3 +44,7 @@ def test_a_save_in_the_training(epoch, batch, point):
 )
 def test_a_save_in_a_validation(hook, point):
     assert save_point(RUNNING, ENDED, validating=True, hook=hook) is point
+
+
+def test_a_point_of_another_version_is_resumed_from_as_lightning_does():
+    assert SavePoint("of another version") is SavePoint.ELSEWHERE
