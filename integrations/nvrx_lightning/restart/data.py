@@ -257,7 +257,14 @@ class TrainData:
         """Skip the completed batches of a batch sampler without replicas, if each replica has its batches as before."""
         loop = trainer.fit_loop
         epoch, current = loop.epoch_progress.current, loop.epoch_loop.batch_progress.current
-        batches = become(loader.batch_sampler, continued_batches)
+        try:
+            batches: Any = become(loader.batch_sampler, continued_batches)
+        except TypeError:  # a list of batches, or a class with slots
+            self._loader = None
+            if resuming:
+                _set_epoch(loader, epoch.processed)
+                self._refuse(f"its batch sampler is a {type(loader.batch_sampler).__name__}")
+            return
         batches.nvrx_begin(self._draws, lambda: epoch.processed, loader)
         if not resuming:
             return

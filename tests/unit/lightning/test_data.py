@@ -249,3 +249,25 @@ def test_a_position_is_read_as_it_was_written_and_nothing_else():
     assert Position.read(position.written()) == position
     assert Position.read(None) is None
     assert Position.read({"replicas": 2}) is None
+
+
+class Slotted:
+    __slots__ = ()
+
+    def __iter__(self) -> Any:
+        return iter([[0, 1], [2, 3]])
+
+    def __len__(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("batches", [[[0, 1], [2, 3]], Slotted()])
+def test_a_batch_sampler_that_cannot_be_continued_is_left_as_it_is(batches, caplog):
+    loader: Any = DataLoader(range(4), batch_sampler=batches)  # type: ignore[arg-type]
+    TrainData(2, 0, None).prepare(loader, trainer_at(loader, 0, 0), setup=1, resuming=False)
+    assert caplog.records == []
+    data = TrainData(2, 0, Position(2, 1, 2))
+    data.prepare(loader, trainer_at(loader, 0, 1), setup=1, resuming=True)
+    assert f"its batch sampler is a {type(batches).__name__}" in caplog.text
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+    assert data.resumed(loader) == (-1, 0, False)

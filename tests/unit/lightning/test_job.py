@@ -38,7 +38,11 @@ def test_a_checkpoint_of_another_job_or_of_another_fit_does_not_count():
 
 
 def test_the_first_rank_reads_what_all_ranks_know_of_their_start():
-    store, own, other = HashStore(), Start(False, {"the launcher": "a"}, {}), Start(True, {"Slurm": "b"}, {"Slurm": "b"})
+    store, own, other = (
+        HashStore(),
+        Start(False, {"the launcher": "a"}, {}),
+        Start(True, {"Slurm": "b"}, {"Slurm": "b"}),
+    )
     assert gathered(store, 1, 2, other) is None
     assert gathered(store, 0, 2, own) == [own, other]
 
