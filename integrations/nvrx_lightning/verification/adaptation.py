@@ -12,9 +12,11 @@ from nvrx_lightning.families import family_of, lookup
 from nvrx_lightning.strategy import InProcessStrategy
 from nvrx_lightning.verification.errors import VerificationError
 
-__all__ = ["RANKS", "check", "redirect", "scale_down"]
+__all__ = ["RANKS", "check", "redirect", "saves_checkpoints", "scale_down"]
 
 RANKS = 2
+_WITHOUT_FOLDER = frozenset({"CometLogger", "LitLogger", "MLFlowLogger", "NeptuneLogger"})
+"""Loggers that write to a server or to a place of their own."""
 
 
 def check(made: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -68,6 +70,12 @@ def _check_devices(trainer: Any) -> None:
         )
     if trainer.fast_dev_run:
         raise VerificationError("fast_dev_run saves no checkpoints and calls no loggers: leave it out in make()")
+    for each in trainer.loggers:
+        if name := next((kind.__name__ for kind in type(each).__mro__ if kind.__name__ in _WITHOUT_FOLDER), ""):
+            raise VerificationError(
+                f"each fit of the verification would log to your {name}: write logger=CSVLogger(...) or logger=False "
+                "in make()"
+            )
 
 
 def scale_down(trainer: Any, epochs: int, batches: int) -> list[str]:
@@ -94,10 +102,24 @@ def scale_down(trainer: Any, epochs: int, batches: int) -> list[str]:
         change(trainer, "val_check_interval", 1)
     if trainer.log_every_n_steps > batches:
         change(trainer, "log_every_n_steps", 1)
+    before_the_last = max(1, loop.max_epochs - 1)  # so that a fault has a checkpoint before it
+    if (trainer.check_val_every_n_epoch or 0) > before_the_last:
+        change(trainer, "check_val_every_n_epoch", 1)
+    steps = max(1, batches // trainer.accumulate_grad_batches)
     for each in _checkpoints(trainer):
-        if getattr(each, "_every_n_train_steps", 0) > batches:
-            change(each, "_every_n_train_steps", max(1, batches // 2), "every_n_train_steps")
+        if each._train_time_interval is not None:
+            change(each, "_train_time_interval", None, "train_time_interval")
+            change(each, "_every_n_train_steps", max(1, steps // 2), "every_n_train_steps")
+        if each._every_n_train_steps > steps:
+            change(each, "_every_n_train_steps", max(1, steps // 2), "every_n_train_steps")
+        if each._every_n_epochs > before_the_last:
+            change(each, "_every_n_epochs", 1, "every_n_epochs")
     return changed
+
+
+def saves_checkpoints(trainer: Any) -> bool:
+    """Return whether the Trainer has a callback that is to save checkpoints."""
+    return any(each.save_top_k != 0 or each.save_last for each in _checkpoints(trainer))
 
 
 def redirect(trainer: Any, folder: Path) -> None:
@@ -106,12 +128,21 @@ def redirect(trainer: Any, folder: Path) -> None:
     for number, each in enumerate(_checkpoints(trainer)):
         if each.dirpath is not None:
             each.dirpath = str(folder / f"checkpoints-{number}")
+    for each in _of(trainer, "OnExceptionCheckpoint"):
+        each.dirpath = str(folder / "exceptions")
     for number, each in enumerate(trainer.loggers):
+        own = str(folder / f"logs-{number}")
         for name in ("_root_dir", "_save_dir"):
             if name in vars(each):
-                setattr(each, name, str(folder / f"logs-{number}"))
+                setattr(each, name, own)
+        if "_wandb_init" in vars(each):
+            each._wandb_init["dir"] = own
 
 
 def _checkpoints(trainer: Any) -> list[Any]:
-    kind = lookup(family_of(type(trainer)), "callbacks.ModelCheckpoint")
+    return _of(trainer, "ModelCheckpoint")
+
+
+def _of(trainer: Any, name: str) -> list[Any]:
+    kind = lookup(family_of(type(trainer)), f"callbacks.{name}")
     return [each for each in trainer.callbacks if isinstance(each, kind)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 import traceback
@@ -120,6 +121,13 @@ class _Verification:
         notes = [f"made smaller: {text}" for text in answers[0][0]["scaled"]] + answers[0][0]["notes"]
         notes += [f"{name} differs without a fault, too: not compared" for name in sorted(names)]
         if not any(each.hook == "save_checkpoint" for each in calls[0]):
+            if answers[0][0]["saves"]:
+                raise VerificationError(
+                    f"no checkpoint is saved in {self._settings.epochs} epochs of {self._settings.batches} batches, "
+                    "though the Trainer has a ModelCheckpoint: no fault would show what a restart from one comes to. "
+                    "Write ModelCheckpoint(every_n_train_steps=2) in make(); or callbacks=[], "
+                    "enable_checkpointing=False to verify restarts from the initial weights"
+                )
             notes.append("no checkpoint is saved: each restart goes on from the initial weights")
         warnings = tuple(dict.fromkeys(text for each in first for text in each.warnings))
         return _Baseline(first, calls, names, warnings, tuple(notes))
@@ -156,10 +164,16 @@ def _load(source: Source) -> None:
     Raises:
         VerificationError: if it cannot be imported.
     """
+    sys.argv = [source.file or source.module]  # arguments of this command are none of the module's
     try:
         source.load()
     except VerificationError:
         raise
+    except SystemExit as error:
+        raise VerificationError(
+            f'{source} ends its process when it is imported: write `if __name__ == "__main__":` before what trains\n'
+            f"{traceback.format_exc()}"
+        ) from error
     except Exception as error:  # boundary: the user's module
         raise VerificationError(f"{source} cannot be imported:\n{traceback.format_exc()}") from error
 

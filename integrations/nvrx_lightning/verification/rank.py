@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from nvrx_lightning.restart.loggers import RESTARTS
-from nvrx_lightning.verification.adaptation import check, redirect, scale_down
+from nvrx_lightning.verification.adaptation import check, redirect, saves_checkpoints, scale_down
 from nvrx_lightning.verification.comparison import Observation
 from nvrx_lightning.verification.digests import entries
 from nvrx_lightning.verification.errors import VerificationError
@@ -85,6 +85,7 @@ def run_rank(source: Source, order: FitOrder, rank: int) -> None:
         error = "".join(traceback.format_exception_only(raised)).strip()
     seen = Observation(observer.events, final, observer.resumed, calls.injected, list(heard.texts), error)
     answer: dict[str, Any] = {"seen": seen.written(), "scaled": scaled, "notes": _notes(trainer)}
+    answer["saves"] = saves_checkpoints(trainer)
     if order.fault is None:
         answer["calls"] = [asdict(each) for each in calls.calls]
     order.answer(rank).write_text(json.dumps(answer))
@@ -96,7 +97,7 @@ def _made(source: Source, order: FitOrder) -> tuple[Any, tuple[Any, ...]] | str:
         return check(source.load()())
     except VerificationError as error:
         return str(error)
-    except Exception as error:  # boundary: the user's function
+    except (Exception, SystemExit) as error:  # boundary: the user's function
         traceback.print_exc()
         text = "".join(traceback.format_exception_only(error)).strip()
         frames = traceback.extract_tb(error.__traceback__)

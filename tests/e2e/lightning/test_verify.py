@@ -112,6 +112,15 @@ def test_a_hook_that_is_not_called_ends_the_command_with_those_that_are():
     assert re.search("no hook is called on_train_batch_begin: write one of .*on_train_batch_start", done.stderr)
 
 
+def test_a_module_that_ends_its_process_ends_the_command_with_code_2_and_sees_no_arguments_of_it(tmp_path):
+    script = tmp_path / "training.py"
+    script.write_text("import sys\nprint(sys.argv)\nsys.exit(0)\n")
+    done = run("-m", "nvrx_lightning.verify", f"{script}:make", "--epochs", "1")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == f"['{script}']\n"
+    assert 'write `if __name__ == "__main__":` before what trains' in done.stderr
+
+
 @pytest.mark.parametrize("source", ["gone.py:make", "programs"])
 def test_a_source_that_is_none_ends_the_command_with_code_2(source):
     done = run("-m", "nvrx_lightning.verify", source)

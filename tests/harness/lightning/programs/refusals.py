@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from lightning.pytorch.loggers.logger import DummyLogger
 
-from tests.harness.lightning.programs.base import Net, make_trainer, train_loader
+from tests.harness.lightning.programs.base import Net, checkpoint, make_trainer, train_loader
 from tests.harness.lightning.programs.expectation import refused
 
 __all__: list[str] = []
@@ -55,6 +56,26 @@ def no_module() -> Any:
 @refused(r"make\(\) has failed with FileNotFoundError: data/train.csv\n  in .*refusals.py, line \d+")
 def fails() -> Any:
     raise FileNotFoundError("data/train.csv")
+
+
+@refused(r"make\(\) has failed with SystemExit: 4\n  in .*refusals.py, line \d+: raise SystemExit\(4\)")
+def exits() -> Any:
+    raise SystemExit(4)
+
+
+@refused(r"no checkpoint is saved in 3 epochs of 6 batches, though .* ModelCheckpoint\(every_n_train_steps=2\)")
+def no_checkpoint_in_a_short_fit() -> Any:
+    saved = checkpoint(every_n_train_steps=None, every_n_epochs=1, monitor="val_loss")
+    return make_trainer(checkpoints=[saved], limit_val_batches=0), Net(), train_loader(), train_loader()
+
+
+class MLFlowLogger(DummyLogger):
+    """A logger of this name writes to a server."""
+
+
+@refused(r"each fit of the verification would log to your MLFlowLogger: write logger=CSVLogger\(...\)")
+def a_logger_without_a_folder() -> Any:
+    return make_trainer(logger=MLFlowLogger()), Net(), train_loader()
 
 
 class Fails(Net):
