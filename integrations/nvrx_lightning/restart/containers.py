@@ -6,7 +6,6 @@ lengths tell that something has stayed, and its name.
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Any, Final
@@ -15,10 +14,11 @@ import torch
 
 __all__ = ["Containers"]
 
-log = logging.getLogger("nvrx_lightning")
 KEPT: Final = 16
 """Number of checkpoints whose lengths are kept."""
 _KINDS: Final = (list, dict, set, deque)
+_NESTED: Final = 1024
+"""Of a container with more items, such as a replay buffer, those are not looked at."""
 _LIGHTNING: Final = ("lightning.", "pytorch_lightning.", "nvrx_lightning.")
 
 
@@ -33,9 +33,14 @@ class Containers:
 
     def __init__(self, trainer: Any, module: torch.nn.Module, own: frozenset[str]) -> None:
         self._trainer, self._module, self._own = trainer, module, own
-        self._begun = self._lengths()
+        self._begun: dict[str, int] | None = None
         self._saved: OrderedDict[str, dict[str, int]] = OrderedDict()
         self._named = set[str]()
+
+    def begin(self) -> None:
+        """Keep the lengths for a restart without a checkpoint, once: hooks have made the containers until then."""
+        if self._begun is None:
+            self._begun = self._lengths()
 
     def keep(self, token: str) -> None:
         """Keep the lengths for a checkpoint, by its token."""
@@ -43,24 +48,29 @@ class Containers:
         while len(self._saved) > KEPT:
             self._saved.popitem(last=False)
 
-    def compare(self, token: str | None) -> None:
-        """Warn of containers that differ from the checkpoint, each once; without one, from the begin of the fit."""
+    def compare(self, token: str | None) -> str:
+        """Return a warning of containers that differ from the checkpoint, each once; "" if none does.
+
+        Args:
+            token: of the checkpoint; None without one, for the begin of the fit.
+        """
         before = self._begun if token is None else self._saved.get(token)
         if before is None:
-            return
+            return ""
         now = self._lengths()
         found = [name for name in now if now[name] != before.get(name, 0) and name not in self._named]
         self._named.update(found)
-        if found:
-            log.warning(
-                "%s: the restart takes back steps, and what they have put there stays, so that results may differ from "
-                "a run without the fault. Use self.log(..., on_epoch=True) or a metric of torchmetrics, which go back "
-                "with the step, or restore the container in on_load_checkpoint (callbacks: load_state_dict)",
-                ", ".join(f"{name} has {now[name]} items and had {before.get(name, 0)}" for name in found),
-            )
+        if not found:
+            return ""
+        names = ", ".join(f"{name} has {now[name]} items and had {before.get(name, 0)}" for name in found)
+        return (
+            f"{names}: the restart takes back steps, and what they have put there stays, so that results may differ "
+            "from a run without the fault. Use self.log(..., on_epoch=True) or a metric of torchmetrics, which go back "
+            "with the step, or restore the container in on_load_checkpoint (callbacks: load_state_dict)"
+        )
 
     def _lengths(self) -> dict[str, int]:
-        return {name: len(each) for name, each in self._containers()}
+        return {name: _length(each) for name, each in self._containers()}
 
     def _containers(self) -> Iterator[tuple[str, Any]]:
         for name, part in self._module.named_modules(prefix="module"):
@@ -69,6 +79,15 @@ class Containers:
         for callback in self._trainer.callbacks:
             if not type(callback).__module__.startswith(_LIGHTNING):
                 yield from _attributes(type(callback).__qualname__, callback, frozenset())
+
+
+def _length(container: Any) -> int:
+    """Return the number of items, with those of the containers in it: `defaultdict(list)`, `[[], []]`."""
+    if len(container) > _NESTED:
+        return len(container)
+    parts = tuple(container.values() if isinstance(container, dict) else container)
+    inner = [len(each) for each in parts if isinstance(each, _KINDS)]
+    return len(container) - len(inner) + sum(inner)
 
 
 def _attributes(owner: str, each: object, own: frozenset[str]) -> Iterator[tuple[str, Any]]:

@@ -286,11 +286,12 @@ class TrainData:
         if self._start is not None:
             _sampler_of(self._loader).nvrx_begin(self._replicas, self._rank, None)
         self._loader = self._start = None
-        log.warning(
-            "the training data is not continued exactly: nvrx leaves the position of this loader to the loader itself "
-            "(%s). After a restart in the middle of an epoch, samples may be seen twice or not at all, unless the "
-            "loader has state_dict() and load_state_dict()", reason,
-        )  # fmt: skip
+        if self._rank == 0:
+            log.warning(
+                "the training data is not continued exactly: nvrx leaves the position of this loader to the loader "
+                "itself (%s). After a restart in the middle of an epoch, samples may be seen twice or not at all, "
+                "unless the loader has state_dict() and load_state_dict()", reason,
+            )  # fmt: skip
 
 
 def _foreign(loader: Any) -> str:

@@ -59,6 +59,7 @@ from nvrx_lightning.restart.snapshot import (
     checkpoint_saves,
     epoch_settings,
     go_on_averaging,
+    overrides,
     sigterm_ends_the_batch,
     tear_down,
     unsynchronized,
@@ -77,6 +78,11 @@ SAVED_IN_BATCH: Final = (
     "a checkpoint was saved in the middle of a batch (in %s): a restart from it repeats the batch, with other random "
     "numbers, and with what the batch has logged and counted (BatchNorm, metrics) a second time. Save it in "
     "on_train_batch_end"
+)
+LEFT_OUT: Final = (
+    "a checkpoint was saved in on_train_batch_end: a restart from it leaves out what %s.on_train_batch_end does after "
+    "the save. What must not be left out, such as an average of weights, belongs into a callback, before the one that "
+    "saves, or into on_train_batch_start"
 )
 THAWED: Final = (
     "%s%s was frozen when DistributedDataParallel was set up, and is trained now: it does not average these "
@@ -131,7 +137,7 @@ class RestartableFit(Finalize):
         self._error: BaseException | None = None
         self._stopped: BaseException | None = None
         self._highest_step = 0
-        self._warned_in_batch = self._warned_of_thawed = self._warned_of_rates = False
+        self._warned_at_save = self._warned_of_thawed = self._warned_of_rates = False
         self._stopped_after: int | None = None
         self.attempt = 0
         self._begin_attempt(0.0)
@@ -255,21 +261,22 @@ class RestartableFit(Finalize):
         ids = frozenset(each for start in starts for each in start.ids.values())
         if not ids:
             return False
-        folders = checkpoint_folders(self._trainer, self._family)
+        where = checkpoint_folders(self._trainer, self._family)
         taken, refused = newest_in(
-            folders, lambda contents: self._job.refusal((contents.get(CHECKPOINT_KEY) or {}).get("job"), ids)
+            where[0], lambda contents: self._job.refusal((contents.get(CHECKPOINT_KEY) or {}).get("job"), ids)
         )
         self.saved.found(Saved(path, 0) for path in reversed(taken))
         restarted = next((each.restarted for each in starts if each.restarted), None)
         if restarted or taken:
             who = restarted or next(each.ids for each in starts if each.ids)
-            self._tell_restart(who, taken, refused, folders)
+            self._tell_restart(who, taken, refused, where)
         return True
 
     def _tell_restart(
-        self, restarted: Mapping[str, str], taken: list[str], refused: list[str], folders: list[Path]
+        self, restarted: Mapping[str, str], taken: list[str], refused: list[str], where: tuple[list[Path], list[str]]
     ) -> None:
         """Log what a job that was started again finds of its own."""
+        folders, remote = where
         who = f"{' and '.join(restarted)} has started this job again ({', '.join(restarted.values())})"
         if taken:
             self._log.info("%s: %d checkpoints of it are found", who, len(taken))
@@ -277,6 +284,11 @@ class RestartableFit(Finalize):
             self._log.warning(
                 "%s, and none of the checkpoints in %s is one of it: the fit begins anew. The newest is %s. To go on "
                 "from one, pass ckpt_path= to fit", who, ", ".join(map(str, folders)), refused[0],
+            )  # fmt: skip
+        elif remote:
+            self._log.warning(
+                "%s: the fit begins anew, because its checkpoints are not looked for in remote folders (%s). To go on "
+                "from one, pass ckpt_path= to fit", who, ", ".join(remote),
             )  # fmt: skip
         elif folders:
             self._log.info("%s, before its first checkpoint: the fit begins anew", who)
@@ -349,7 +361,8 @@ class RestartableFit(Finalize):
         stepped = trainer.fit_loop.epoch_loop._batches_that_stepped
         checkpoint[CHECKPOINT_KEY]["logged"] = self._rows.counted(stepped)
         checkpoint[CHECKPOINT_KEY]["settings"] = settings = epoch_settings(trainer)
-        self._warn_of_thawed(set(settings["frozen"]))
+        if trainer.is_global_zero:
+            self._warn_of_thawed(set(settings["frozen"]))
         checkpoint[CHECKPOINT_KEY]["saves"] = checkpoint_saves(trainer)
         checkpoint[CHECKPOINT_KEY] |= shown_metrics(trainer)
         checkpoint[CHECKPOINT_KEY]["job"] = self._job.written()
@@ -357,11 +370,20 @@ class RestartableFit(Finalize):
         if point is SavePoint.EPOCH_START:
             checkpoint[CHECKPOINT_KEY]["drawn"] = loader_is_drawn(trainer)
         checkpoint[CHECKPOINT_KEY]["should_stop"] = bool(trainer.should_stop)
-        if point is SavePoint.IN_BATCH and not self._warned_in_batch:
-            self._warned_in_batch = True
-            log.warning(SAVED_IN_BATCH, trainer.lightning_module._current_fx_name)
+        if trainer.is_global_zero and not self._warned_at_save:
+            self._warn_at_save(point)
         self._workers.keep(token, position.batches)
         self._containers.keep(token)
+
+    def _warn_at_save(self, point: SavePoint) -> None:
+        """Warn, once, of a save from which a restart repeats a part of the batch, or leaves one out."""
+        module = self._trainer.lightning_module
+        if point is SavePoint.IN_BATCH:
+            self._warned_at_save = True
+            log.warning(SAVED_IN_BATCH, module._current_fx_name)
+        elif point is SavePoint.BATCH_END and overrides("on_train_batch_end", module, self._family):
+            self._warned_at_save = True
+            log.warning(LEFT_OUT, type(module).__qualname__)
 
     def loaded(self, checkpoint: dict[str, Any], replicas: int) -> None:
         """Take the position from a checkpoint."""
@@ -405,34 +427,50 @@ class RestartableFit(Finalize):
         """Restore random state and metrics, and log the restart: the attempt is about to train."""
         self._restore_random()
         self._frozen = unsynchronized(self._trainer, self._family)
-        if self._own:
-            self._go_on(self._resumed or {})
-            if self._state is not None and is_over(self._trainer):
-                self._state.random.restore()  # the loader has drawn a seed for an epoch that does not begin
+        rates = self._go_on(self._resumed or {}) if self._own else None
+        if self._own and self._state is not None and is_over(self._trainer):
+            self._state.random.restore()  # the loader has drawn a seed for an epoch that does not begin
         self._goes_on = True
         if self.attempt > 0:
             begin_epoch(self._trainer)
             self._log_restart()
-            self._containers.compare((self._resumed or {}).get("token", "") if self._own else None)
-        elif not self._own and not is_of_search(self._trainer.ckpt_path):
+            self._containers.begin()
+            left = self._containers.compare((self._resumed or {}).get("token", "") if self._own else None)
+            self._warn_once({"rates": OWN_RATE % rates if rates else "", "containers": left})
+            return
+        self._containers.begin()
+        if not self._own and not is_of_search(self._trainer.ckpt_path):
             self._users_checkpoint = self._trainer.ckpt_path  # what "last" or "best" stood for
 
-    def _go_on(self, resumed: dict[str, Any]) -> None:
-        """Restore the state that nvrx has added to a checkpoint of this job."""
+    def _warn_once(self, found: dict[str, str]) -> None:
+        """Log what ranks have found, on the lowest rank that has; not on each of them."""
+        told: list[Any] = [None] * self._trainer.world_size
+        dist.all_gather_object(told, [name for name, text in found.items() if text])
+        for name, text in found.items():
+            first = next((rank for rank, names in enumerate(told) if name in names), None)
+            if first == self._trainer.global_rank:
+                log.warning("%s", text)
+            self._warned_of_rates |= first is not None and name == "rates"
+
+    def _go_on(self, resumed: dict[str, Any]) -> tuple[float, float] | None:
+        """Restore the state that nvrx has added to a checkpoint of this job.
+
+        Returns:
+            The learning rates of this rank and of the checkpoint, if they differ for the first time.
+        """
+        rates = None
         use_shown_metrics(self._trainer, resumed)
         self._trainer.should_stop = self._had_stopped(resumed)
         if self._state is not None:
             self._state.metrics.restore(self._trainer)
             rates = self._state.monitors.restore(self._trainer)
-            if rates is not None and not self._warned_of_rates:
-                self._warned_of_rates = True
-                log.warning(OWN_RATE, *rates)
         go_on_averaging(self._trainer, self._family)
         finish_epoch(self._trainer, has_metrics=self._state is not None)
         if "settings" in resumed:
             self._trainer.accumulate_grad_batches = resumed["settings"]["accumulated"]
             if self.attempt > 0:
                 use_epoch_settings(self._trainer, resumed["settings"])
+        return None if self._warned_of_rates else rates
 
     def _warn_of_thawed(self, frozen: set[str]) -> None:
         """Warn, once, of layers that have been unfrozen since DDP was set up."""

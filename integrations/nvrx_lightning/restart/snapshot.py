@@ -402,11 +402,16 @@ def unsynchronized(trainer: Any, family: str) -> list[str]:
     return [name for name, each in trainer.lightning_module.named_parameters() if not each.requires_grad]
 
 
-def checkpoint_folders(trainer: Any, family: str) -> list[Path]:
-    """Return the checkpoint folders that the user has configured; those of a logger are new in each job."""
+def checkpoint_folders(trainer: Any, family: str) -> tuple[list[Path], list[str]]:
+    """Return the checkpoint folders that the user has configured; those of a logger are new in each job.
+
+    Returns:
+        Those on a file system, and the remote ones (s3://).
+    """
     kind = lookup(family, "callbacks.ModelCheckpoint")
-    named = [each.dirpath for each in trainer.callbacks if isinstance(each, kind) and each.dirpath]
-    return [Path(folder) for folder in named if "://" not in str(folder)]
+    named = [str(each.dirpath) for each in trainer.callbacks if isinstance(each, kind) and each.dirpath]
+    local = [name.removeprefix("file://") for name in named]
+    return [Path(name) for name in local if "://" not in name], [name for name in local if "://" in name]
 
 
 def overrides(method: str, owner: Any, family: str) -> bool:

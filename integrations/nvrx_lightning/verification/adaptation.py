@@ -82,8 +82,8 @@ def scale_down(trainer: Any, epochs: int, batches: int) -> list[str]:
     """Make a fit short, with its checkpoints, validations and log lines; return what was changed, for people."""
     loop, changed = trainer.fit_loop, []
 
-    def change(owner: Any, name: str, value: Any, shown: str = "") -> None:
-        changed.append(f"{shown or name} {getattr(owner, name)} -> {value}")
+    def change(owner: Any, name: str, value: Any) -> None:
+        changed.append(f"{name} {getattr(owner, name)} -> {value}")
         setattr(owner, name, value)
 
     if loop.max_epochs is None or not 0 <= loop.max_epochs <= epochs:
@@ -102,18 +102,30 @@ def scale_down(trainer: Any, epochs: int, batches: int) -> list[str]:
         change(trainer, "val_check_interval", 1)
     if trainer.log_every_n_steps > batches:
         change(trainer, "log_every_n_steps", 1)
-    before_the_last = max(1, loop.max_epochs - 1)  # so that a fault has a checkpoint before it
+    changed += _scale_down_saves(trainer, batches)
+    return changed
+
+
+def _scale_down_saves(trainer: Any, batches: int) -> list[str]:
+    """Let a short fit validate and save before its last epoch, so that a fault has a checkpoint before it."""
+    changed: list[str] = []
+
+    def change(owner: Any, name: str, value: Any) -> None:
+        changed.append(f"{name.removeprefix('_')} {getattr(owner, name)} -> {value}")
+        setattr(owner, name, value)
+
+    before_the_last = max(1, trainer.fit_loop.max_epochs - 1)
     if (trainer.check_val_every_n_epoch or 0) > before_the_last:
         change(trainer, "check_val_every_n_epoch", 1)
     steps = max(1, batches // trainer.accumulate_grad_batches)
     for each in _checkpoints(trainer):
         if each._train_time_interval is not None:
-            change(each, "_train_time_interval", None, "train_time_interval")
-            change(each, "_every_n_train_steps", max(1, steps // 2), "every_n_train_steps")
+            change(each, "_train_time_interval", None)
+            change(each, "_every_n_train_steps", max(1, steps // 2))
         if each._every_n_train_steps > steps:
-            change(each, "_every_n_train_steps", max(1, steps // 2), "every_n_train_steps")
+            change(each, "_every_n_train_steps", max(1, steps // 2))
         if each._every_n_epochs > before_the_last:
-            change(each, "_every_n_epochs", 1, "every_n_epochs")
+            change(each, "_every_n_epochs", 1)
     return changed
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,3 +54,39 @@ def test_an_attempt_that_ends_before_the_training_keeps_the_decision_to_stop(tor
     fit._goes_on, fit._resumed = False, {}
     fit(object())
     assert fit._stopped_after == 7
+
+
+@pytest.mark.parametrize(
+    ("local", "remote", "said"),
+    [
+        (
+            [Path("run")],
+            ["s3://bucket/run"],
+            "not looked for in remote folders (s3://bucket/run). To go on",
+        ),
+        ([Path("run")], [], "before its first checkpoint"),
+        ([], [], "no ModelCheckpoint has a dirpath of its own"),
+    ],
+)
+def test_a_job_that_finds_no_checkpoint_of_its_own_is_told_why(local, remote, said, caplog):
+    fit = object.__new__(RestartableFit)
+    fit._log = logging.getLogger("nvrx_lightning")
+    with caplog.at_level(logging.INFO, "nvrx_lightning"):
+        fit._tell_restart({"Slurm": "Slurm job 7"}, [], [], (local, remote))
+    assert "Slurm has started this job again (Slurm job 7)" in caplog.text
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize(("rank", "texts"), [(0, ["only here"]), (1, ["of both"]), (2, [])])
+def test_what_several_ranks_find_is_said_by_the_lowest_of_them(rank, texts, monkeypatch, caplog):
+    found = [{"rates": "", "containers": "only here"}, {"rates": "of both", "containers": ""}, {"rates": "of both"}]
+
+    def gather(told: list[Any], own: list[str]) -> None:
+        told[:] = [[name for name, text in each.items() if text] for each in found]
+
+    monkeypatch.setattr(module.dist, "all_gather_object", gather)
+    fit = object.__new__(RestartableFit)
+    fit._trainer, fit._warned_of_rates = SimpleNamespace(world_size=3, global_rank=rank), False
+    fit._warn_once(found[rank])
+    assert [each.getMessage() for each in caplog.records] == texts
+    assert fit._warned_of_rates

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from nvrx_lightning.restart.snapshot import (
     _begin_anew,
     _state_of,
+    checkpoint_folders,
     checkpoint_saves,
     epoch_settings,
     go_on_averaging,
@@ -205,3 +207,15 @@ def test_frozen_layers_of_a_model_that_ddp_has_wrapped_are_found(monkeypatch):
     ):  # fmt: skip
         trainer.strategy, trainer.world_size = strategy, world
         assert unsynchronized(trainer, FAMILY) == expected
+
+
+class Saving:
+    def __init__(self, dirpath: Any) -> None:
+        self.dirpath = dirpath
+
+
+def test_folders_that_are_not_looked_in_are_told_from_those_on_a_file_system(monkeypatch):
+    monkeypatch.setattr("nvrx_lightning.restart.snapshot.lookup", lambda family, name: Saving)
+    named = [Saving(each) for each in (Path("/a"), None, "s3://bucket/run", "file:///b")]
+    trainer = SimpleNamespace(callbacks=[*named, object()])
+    assert checkpoint_folders(trainer, FAMILY) == ([Path("/a"), Path("/b")], ["s3://bucket/run"])
