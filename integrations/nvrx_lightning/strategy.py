@@ -25,7 +25,7 @@ from nvrx_lightning.environment import follow_assignment
 from nvrx_lightning.families import FAMILIES, family_of, lookup
 from nvrx_lightning.options import InProcessOptions, refuse_unknown
 from nvrx_lightning.restart.checkpoint import atomic_writes
-from nvrx_lightning.restart.fit import RestartableFit
+from nvrx_lightning.restart.fit import CHECKPOINT_KEY, RestartableFit
 from nvrx_lightning.restart.launcher import wrap_launcher
 from nvrx_lightning.restart.tuners import is_of_search
 from nvrx_lightning.subclassing import become, tell_parameters
@@ -142,7 +142,7 @@ class InProcessStrategy:
         step = checkpoint.get("global_step", 0)
         fit.saving(checkpoint, *self._nvrx_replica())
         if can_resume:
-            fit.saved.saving(filepath, step)
+            fit.saved.saving(filepath, step, checkpoint[CHECKPOINT_KEY]["token"])
         super().save_checkpoint(checkpoint, filepath, *args, **kwargs)  # type: ignore[misc]
         if can_resume:
             fit.saved.saved(filepath, step)

@@ -11,6 +11,7 @@ import json
 import logging
 import threading
 import zipfile
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ __all__ = ["Saved", "SavedCheckpoints", "agree", "atomic_writes", "is_whole", "n
 log = logging.getLogger("nvrx_lightning")
 CONSIDERED: Final = 8
 """How many of the newest checkpoints are considered."""
+WRITES: Final = 3
+"""How many writes of a path are remembered."""
 EXAMINED: Final = 64
 """In how many of the newest files of a folder the job is looked for."""
 
@@ -69,14 +72,26 @@ class SavedCheckpoints:
     def __init__(self) -> None:
         self._saved: dict[str, Saved] = {}
         self._unusable = set[str]()
+        self._tokens: dict[str, deque[str]] = {}
 
-    def saving(self, path: object, step: int) -> None:
+    @property
+    def tokens(self) -> set[str]:
+        """The tokens of what may be in the files, the last writes of which may have failed."""
+        return {token for tokens in self._tokens.values() for token in tokens}
+
+    def saving(self, path: object, step: int, token: str = "") -> None:
         """Note a checkpoint that is about to be written: a single file appears only when it is complete.
 
         The shards of a sharded checkpoint are replaced one by one, so it counts once all of them are written.
+
+        Args:
+            path: its path.
+            step: the global step.
+            token: of the states that this process keeps for it.
         """
+        self._tokens.setdefault(str(path), deque(maxlen=WRITES)).append(token)
         if Path(str(path)).is_dir():
-            self.removed(path)
+            self._saved.pop(str(path), None)
         else:
             self.saved(path, step)
 
@@ -93,6 +108,7 @@ class SavedCheckpoints:
     def removed(self, path: object) -> None:
         """Forget a checkpoint."""
         self._saved.pop(str(path), None)
+        self._tokens.pop(str(path), None)
 
     def failed_to_load(self, path: object, error: BaseException) -> None:
         """Never load this checkpoint again."""

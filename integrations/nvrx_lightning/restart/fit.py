@@ -355,6 +355,7 @@ class RestartableFit(Finalize):
     def saving(self, checkpoint: dict[str, Any], replicas: int, rank: int) -> None:
         """Add the position to a checkpoint, and keep this rank's state for it."""
         trainer, point = self._trainer, saved_at(self._trainer)
+        self._rank_states.retain(self.saved.tokens)
         token = self._rank_states.keep(self.attempt, trainer.global_step, state_at(trainer, point))
         position = self.data(replicas, rank).position(trainer)
         checkpoint[CHECKPOINT_KEY] = {"position": position.written(), "token": token, "world_size": replicas}

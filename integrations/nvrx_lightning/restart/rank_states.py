@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -65,6 +66,11 @@ class RankStates:
         while len(self._states) > KEPT:
             self._states.popitem(last=False)
         return token
+
+    def retain(self, tokens: Collection[str]) -> None:
+        """Drop the states of other checkpoints: they are removed, and a state may be large."""
+        for token in [each for each in self._states if each not in tokens]:
+            del self._states[token]
 
     def interrupted(self, attempt: int, step: int, state: RankState) -> None:
         """Keep the state of a rank that a fault interrupted after its batch: its peers may have saved this step."""

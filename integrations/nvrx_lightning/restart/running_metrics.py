@@ -8,6 +8,7 @@ Lightning's checkpoints lack them, and schedulers, early stopping and checkpoint
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import torch
@@ -22,22 +23,47 @@ _SHOWN: Final = ("_callback_metrics", "_logged_metrics", _OF_THE_BAR)
 """The values behind the Trainer's `callback_metrics`, `logged_metrics` and `progress_bar_metrics`."""
 
 
+@dataclass(frozen=True)
+class _OnHost:
+    """A list of tensors, which may be long: in host memory, and the device of each."""
+
+    tensors: list[Any]
+    devices: list[torch.device | None]
+
+    @classmethod
+    def of(cls, values: list[Any]) -> Self:
+        """Return a list in host memory."""
+        devices = [each.device if isinstance(each, torch.Tensor) else None for each in values]
+        return cls(
+            [each if device is None else each.detach().cpu() for each, device in zip(values, devices, strict=True)],
+            devices,
+        )
+
+    def back(self) -> list[Any]:
+        """Return the list on its devices."""
+        return [
+            each if device is None else each.to(device) for each, device in zip(self.tensors, self.devices, strict=True)
+        ]
+
+
 def _copied(value: Any) -> Any:
     """Copy a state: a tensor, which may be changed in place, or a list, to which tensors are appended."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
-    return list(value) if isinstance(value, list) else value
+    return value
 
 
 def _state(metric: Metric) -> dict[str, Any]:
     """Return the state of a metric on this rank, also while `compute` has replaced it by that of all ranks."""
     own = {**vars(metric), **((metric._is_synced and metric._cache) or {})}
-    return {name: _copied(own[name]) for name in (*metric._defaults, *_OWN) if name in own}
+    copied = {name: own[name] for name in (*metric._defaults, *_OWN) if name in own}
+    return {name: _OnHost.of(each) if isinstance(each, list) else _copied(each) for name, each in copied.items()}
 
 
 def _set_state(metric: Metric, state: dict[str, Any]) -> None:
     """Set the state of a metric, also of one whose `compute` a fault has interrupted."""
-    vars(metric).update({name: _copied(value) for name, value in state.items()}, _is_synced=False, _cache=None)
+    own = {name: each.back() if isinstance(each, _OnHost) else _copied(each) for name, each in state.items()}
+    vars(metric).update(own, _is_synced=False, _cache=None)
 
 
 class MetricStates:

@@ -56,27 +56,29 @@ class _Ring:
         state = _state()
         if len(state) > _SLOT - 8:
             return
-        slot = self._slot(worker, batches)
-        slot[: len(state) + 8] = torch.frombuffer(
-            bytearray(len(state).to_bytes(8, "little") + state), dtype=torch.uint8
-        )
+        slot, length = self._slot(worker, batches), bytearray(len(state).to_bytes(8, "little"))
+        slot[8 : 8 + len(state)] = torch.frombuffer(bytearray(state), dtype=torch.uint8)
+        slot[:8] = torch.frombuffer(length, dtype=torch.uint8)  # last: the first state is read once it is there
         if batches:
             self._drawn[worker] |= not torch.equal(self._slot(worker, batches - 1), slot)
 
     def at(self, batch: int) -> _Kept:
         """Return the states with which the workers begin an iterator that begins with a batch of the epoch.
 
-        A worker that has made none of the batches before it may not have begun yet: its first state is read later.
+        A worker that has made none of the batches before it may not have begun yet: its first state is read later. Until
+        then the shared memory is held, of which a container has little.
         """
         workers, done = len(self._slots), batch - self.begin
         found, first = _States(), dict[int, int]()
         for worker in range(workers):
             now = (done + worker) % workers
             batches = (done - now + workers - 1) // workers
-            if batches:
-                found[worker] = self._read(now, batches)
-            else:
+            if state := self._read(now, batches):
+                found[worker] = state
+            elif not batches:
                 first[worker] = now
+        if not first:
+            return lambda: found
         return lambda: {**found, **{worker: self._read(now, 0) for worker, now in first.items()}}
 
     def _slot(self, worker: int, batches: int) -> torch.Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import random
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -190,3 +192,13 @@ def test_a_loader_of_the_users_that_is_set_up_for_its_length_alone_takes_no_stat
     fit.states.follow(fit.loader, lambda: fit.epoch.processed, (0, 3, True))
     assert fit.run(0, begin=3) == whole[3:]
     detach(DataLoader(Noise()))
+
+
+def test_a_checkpoint_holds_no_shared_memory_once_its_workers_have_begun():
+    fit = Fit(Noise(), num_workers=1)
+    fit.set_up()
+    fit.run(0, saves=1)
+    ring = weakref.ref(fit.states._ring)
+    fit.restart(0, 1)
+    gc.collect()
+    assert ring() is None

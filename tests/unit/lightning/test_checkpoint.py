@@ -144,3 +144,16 @@ def test_a_job_that_starts_again_finds_what_can_be_resumed(tmp_path):
     saved = known(old, new)
     saved.removed(new)
     assert agreed(saved) == {old}
+
+
+def test_the_states_of_what_may_be_in_the_files_are_needed(tmp_path):
+    saved, folder = SavedCheckpoints(), tmp_path / "sharded.ckpt"
+    folder.mkdir()
+    for number in range(4):
+        saved.saving("last.ckpt", number, f"last-{number}")
+        saved.saving("top.ckpt", number, "top")
+        saved.saving(folder, number, "sharded")
+    assert saved.tokens == {"last-1", "last-2", "last-3", "top", "sharded"}
+    saved.removed("top.ckpt")
+    saved.removed("none.ckpt")
+    assert saved.tokens == {"last-1", "last-2", "last-3", "sharded"}

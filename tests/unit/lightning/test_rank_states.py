@@ -46,3 +46,10 @@ def test_a_checkpoint_whose_state_is_missing_is_told_once(caplog):
     for expected, lines in ((False, 0), (True, 1), (True, 1)):
         assert states.of(first, expected=expected) is None
         assert len(caplog.records) == lines
+
+
+def test_the_states_of_checkpoints_that_are_removed_are_dropped():
+    states = RankStates()
+    tokens = [states.keep(0, step, state(step)) for step in range(3)]
+    states.retain({tokens[1], "of another process"})
+    assert [states.of(token, expected=False) for token in tokens] == [None, state(1), None]

@@ -36,6 +36,27 @@ def test_metrics_go_on_where_they_were():
             kept.restore(module)
 
 
+def test_lists_of_tensors_are_kept_in_host_memory_and_go_back_to_their_devices():
+    module = torch.nn.Module()
+    module.metric = torchmetrics.CatMetric()
+    moved: list[str] = []
+
+    class OnDevice(torch.Tensor):
+        """A tensor that is said to be on another device."""
+
+        def cpu(self, *_: Any, **__: Any) -> Any:
+            moved.append("to the host")
+            return self.as_subclass(torch.Tensor)
+
+    module.metric.value = [torch.ones(2).as_subclass(OnDevice), torch.zeros(1)]
+    kept = MetricStates(module)
+    assert moved == ["to the host"]
+    module.metric.value.append(torch.ones(1))
+    kept.restore(module)
+    assert [type(each) for each in module.metric.value] == [torch.Tensor] * 2
+    assert {each.device for each in module.metric.value} == {torch.device("cpu")}
+
+
 def test_results_and_what_callbacks_see_go_on_where_they_were():
     result = torchmetrics.MeanMetric()
     trainer = trainer_of(torch.nn.Module(), loss=result)
