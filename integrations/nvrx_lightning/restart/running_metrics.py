@@ -33,17 +33,13 @@ class _OnHost:
     @classmethod
     def of(cls, values: list[Any]) -> Self:
         """Return a list in host memory."""
-        devices = [each.device if isinstance(each, torch.Tensor) else None for each in values]
-        return cls(
-            [each if device is None else each.detach().cpu() for each, device in zip(values, devices, strict=True)],
-            devices,
-        )
+        tensors = [each.detach().cpu() if isinstance(each, torch.Tensor) else each for each in values]
+        return cls(tensors, [each.device if isinstance(each, torch.Tensor) else None for each in values])
 
     def back(self) -> list[Any]:
         """Return the list on its devices."""
-        return [
-            each if device is None else each.to(device) for each, device in zip(self.tensors, self.devices, strict=True)
-        ]
+        kept = zip(self.tensors, self.devices, strict=True)
+        return [each if device is None else each.to(device) for each, device in kept]
 
 
 def _copied(value: Any) -> Any:

@@ -65,8 +65,8 @@ class _Ring:
     def at(self, batch: int) -> _Kept:
         """Return the states with which the workers begin an iterator that begins with a batch of the epoch.
 
-        A worker that has made none of the batches before it may not have begun yet: its first state is read later. Until
-        then the shared memory is held, of which a container has little.
+        A worker that has made none of the batches before it may not have begun yet: its first state is read later. The
+        shared memory, of which a container has little, is held until then.
         """
         workers, done = len(self._slots), batch - self.begin
         found, first = _States(), dict[int, int]()
