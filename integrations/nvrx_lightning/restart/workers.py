@@ -235,7 +235,7 @@ def resuming_workers(kind: Any) -> type[Any]:
 
         def __iter__(self) -> Iterator[Any]:
             if self.nvrx_states is None:
-                return super().__iter__()  # type: ignore[no-any-return]
+                return super().__iter__()
             epoch, (resumed, batch, _) = self.nvrx_epoch(), self.nvrx_resumed
             self.nvrx_resumed = -1, 0, False
             begin = batch if epoch == resumed else 0

@@ -142,6 +142,7 @@ def test_what_a_fit_has_decided_and_counted_survives(case, run):
     assert what_counted(job) == what_counted(twin)
     assert what_is_shown(job) == what_is_shown(twin)
     assert "one of several" not in job.errors(0)
+    assert "The dirpath has changed" not in job.errors(0)
     if disturbed.loggers:
         assert [row for row in rows_of(job) if "nvrx/restarts" not in row] == rows_of(twin)
 

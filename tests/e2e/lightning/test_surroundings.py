@@ -80,6 +80,20 @@ def test_a_job_that_is_started_again_goes_on_from_its_newest_checkpoint(run, sta
     assert how_it_ended(again) == undisturbed(Setting())
     assert "the launcher has started this job again (run one of agent" in again.errors(0)
     assert "step=5.ckpt, step 5, which this job has saved" in again.errors(0)
+    assert "The dirpath has changed" not in again.errors(0)
+
+
+def test_each_fit_of_a_job_that_is_started_again_goes_on_from_its_own_checkpoint(run, start):
+    """Both save into one folder; the first one had ended, and nothing of it is left to do."""
+    faults = Fault(0, 28, "exit"), Fault(1, 28, "exit")
+    first = run(Setting(faults=faults, then=("fit",)), each=started_by("one", 0))
+    assert set(first.codes.values()) == {3}
+    again = start(Setting(then=("fit",)), each=started_by("one", 1, first)).finish(60)
+    assert again.codes == {0: 0, 1: 0}, again.errors(0)
+    ends = [(line["step"], line["epoch"]) for line in again.lines("fitted") if line["initial_rank"] == 0]
+    assert ends == [(20, 2), (30, 3)]
+    assert [line["step"] for line in again.lines("train_start") if line["initial_rank"] == 0][-1] == 25
+    assert len({line["weights"] for line in again.lines("fitted")[-2:]}) == 1
 
 
 def test_a_job_that_is_started_again_and_loses_rank_0_in_the_set_up_goes_on_from_its_checkpoint(run, start):

@@ -90,6 +90,12 @@ def test_each_training_is_found_as_expected(part, tmp_path):
 
 
 @pytest.mark.nightly
+def test_a_part_of_the_restart_that_is_switched_off_is_found(tmp_path):
+    """Each program patches its ranks, which are processes of their own."""
+    assert unmet(tmp_path, "on_train_epoch_start,backward,on_train_end", "unmended", limit=LIMIT_OF_A_NIGHT) == {}
+
+
+@pytest.mark.nightly
 def test_a_fault_at_each_hook_of_each_object_leaves_the_same_bits():
     done = run(
         "-m", "nvrx_lightning.verify", f"{PROGRAMS / 'optimization.py'}:usual", "--every", limit=LIMIT_OF_A_NIGHT

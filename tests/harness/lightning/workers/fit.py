@@ -396,6 +396,7 @@ def weights_of(model: torch.nn.Module) -> str:
 
 def main() -> None:
     warnings.simplefilter("ignore")
+    warnings.filterwarnings("always", "The dirpath has changed")
     torch.set_num_threads(1)
     setting, record = Setting.read(), Record(os.environ["NVRX_TEST_RECORDS"], INITIAL_RANK)
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO if setting.logs else logging.WARNING)
