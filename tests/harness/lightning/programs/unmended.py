@@ -21,7 +21,7 @@ def a_loader_that_was_set_up_early() -> Any:
 @differs("^order of events$")
 def a_decision_to_stop() -> Any:
     fit.RestartableFit._had_stopped = lambda self, resumed: False  # type: ignore[method-assign]
-    return ends.early_stopping()
+    return ends.should_stop()
 
 
 @differs("train_loss")
