@@ -8,14 +8,42 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+from nvrx_lightning.verification import adaptation
 from nvrx_lightning.verification.adaptation import redirect, saves_checkpoints, scale_down
 
 
-def trainer_of(*callbacks: Any, **options: Any) -> Trainer:
-    given = {"max_epochs": 100, "accelerator": "cpu", "logger": False, "enable_progress_bar": False, **options}
-    return Trainer(callbacks=list(callbacks), enable_model_summary=False, **given)  # type: ignore[arg-type]
+class ModelCheckpoint:
+    """The attributes of Lightning's."""
+
+    def __init__(
+        self, every_n_train_steps: int = 0, every_n_epochs: int = 0, train_time_interval: timedelta | None = None,
+        *, save_top_k: int = 1, save_last: bool | None = None, dirpath: str | None = None,
+    ) -> None:  # fmt: skip
+        self._every_n_train_steps, self._every_n_epochs = every_n_train_steps, every_n_epochs
+        self._train_time_interval, self.dirpath = train_time_interval, dirpath
+        self.save_top_k, self.save_last = save_top_k, save_last
+
+
+class OnExceptionCheckpoint:
+    def __init__(self, dirpath: str) -> None:
+        self.dirpath = dirpath
+
+
+KINDS = {f"callbacks.{kind.__name__}": kind for kind in (ModelCheckpoint, OnExceptionCheckpoint)}
+
+
+@pytest.fixture(autouse=True)
+def family(monkeypatch):
+    monkeypatch.setattr(adaptation, "family_of", lambda kind: "")
+    monkeypatch.setattr(adaptation, "lookup", lambda family, name: KINDS[name])
+
+
+def trainer_of(*callbacks: Any, **options: Any) -> Any:
+    given = {
+        "limit_train_batches": 1.0, "limit_val_batches": 1.0, "val_check_interval": 1.0, "log_every_n_steps": 50,
+        "check_val_every_n_epoch": 1, "accumulate_grad_batches": 1, "loggers": [], **options,
+    }  # fmt: skip
+    return SimpleNamespace(fit_loop=SimpleNamespace(max_epochs=100, min_epochs=None), callbacks=callbacks, **given)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +72,7 @@ def test_steps_of_accumulated_batches_are_fewer():
     assert saved._every_n_train_steps == 1
 
 
-@pytest.mark.parametrize(("every", "expected"), [(5, 1), (3, 1), (2, 2), (1, 1)])
+@pytest.mark.parametrize(("every", "expected"), [(5, 1), (3, 1), (2, 2), (1, 1), (None, None)])
 def test_validations_take_place_before_the_last_epoch(every, expected):
     trainer = trainer_of(check_val_every_n_epoch=every)
     scale_down(trainer, 3, 6)
@@ -52,17 +80,15 @@ def test_validations_take_place_before_the_last_epoch(every, expected):
 
 
 def test_a_callback_that_is_to_save_nothing_saves_nothing():
-    assert saves_checkpoints(trainer_of())  # Lightning's own
-    assert not saves_checkpoints(trainer_of(enable_checkpointing=False))
+    assert saves_checkpoints(trainer_of(ModelCheckpoint()))
+    assert not saves_checkpoints(trainer_of())
     assert not saves_checkpoints(trainer_of(ModelCheckpoint(save_top_k=0)))
     assert saves_checkpoints(trainer_of(ModelCheckpoint(save_top_k=0, save_last=True)))
 
 
 def test_what_a_fit_writes_goes_to_the_folder(tmp_path):
-    failed, named = OnExceptionCheckpoint("mine"), ModelCheckpoint("mine")
-    trainer = trainer_of(failed, named)
-    wandb: Any = SimpleNamespace(_save_dir=".", _wandb_init={"dir": "."})
-    trainer.loggers = [wandb]
-    redirect(trainer, tmp_path)
+    failed, named, wandb = OnExceptionCheckpoint("mine"), ModelCheckpoint(dirpath="mine"), SimpleNamespace()
+    wandb._save_dir, wandb._wandb_init = ".", {"dir": "."}
+    redirect(trainer_of(failed, named, loggers=[wandb]), tmp_path)
     assert {Path(failed.dirpath).parent, Path(str(named.dirpath)).parent} == {tmp_path}
     assert wandb._save_dir == wandb._wandb_init["dir"] == str(tmp_path / "logs-0")
