@@ -171,13 +171,14 @@ def agent_of(parent: int, proc: Path = Path("/proc")) -> str:
     Returns:
         "" if the agent is not known: all jobs on the host would have the same id.
     """
-    pid = parent
+    pid, namespace = parent, ""
+    with suppress(OSError):  # a sandbox may lack it
+        namespace = os.readlink(proc / "self/ns/pid")
     while pid > 0:
         try:
             stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
             is_worker = b"TORCHELASTIC_RESTART_COUNT=" in (proc / str(pid) / "environ").read_bytes()
             boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
-            namespace = os.readlink(proc / "self/ns/pid")
         except OSError:  # it has ended, or is another user's
             return ""
         fields = stat.rpartition(")")[2].split()

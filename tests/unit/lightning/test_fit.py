@@ -8,8 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from nvrx_lightning.restart import fit as module
+from nvrx_lightning.restart.checkpoint import SavedCheckpoints
 from nvrx_lightning.restart.fit import RestartableFit
+from nvrx_lightning.restart.job import Job, Start, gathered
+from torch.distributed import HashStore
 
 
 class RefusingScheduler:
@@ -90,3 +94,27 @@ def test_what_several_ranks_find_is_said_by_the_lowest_of_them(rank, texts, monk
     fit._warn_once(found[rank])
     assert [each.getMessage() for each in caplog.records] == texts
     assert fit._warned_of_rates
+
+
+@pytest.mark.parametrize("another_has_looked", [False, True])
+def test_each_attempt_looks_for_the_jobs_checkpoints_until_a_rank_knows_them(
+    another_has_looked, tmp_path, monkeypatch, caplog
+):
+    """An attempt may end before rank 0 has looked; the launcher of another node may count the restarts."""
+    job = Job(frozenset({"launch x"}), 1)
+    path = tmp_path / "a.ckpt"
+    torch.save({"global_step": 5, "optimizer_states": [], module.CHECKPOINT_KEY: {"job": job.written()}}, path)
+    monkeypatch.setattr(module, "checkpoint_folders", lambda *_: ([tmp_path], []))
+    monkeypatch.setattr(module.environment, "earlier_ids", lambda: {"the launcher": "launch y"})
+    monkeypatch.setattr(module.environment, "restarted_ids", dict)
+    store, launcher = HashStore(), {"the launcher": "launch x"}
+    gathered(store, 1, 2, Start(another_has_looked, launcher, {}))
+    fit = object.__new__(RestartableFit)
+    vars(fit).update(
+        _call=SimpleNamespace(store=store), _has_looked=False, _trainer=None, _family="", _job=job,
+        saved=SavedCheckpoints(), _log=logging.getLogger("nvrx_lightning"),
+    )  # fmt: skip
+    with caplog.at_level(logging.INFO, "nvrx_lightning"):
+        assert fit._look_for_own(0, 2) is not another_has_looked
+    assert [each.path for each in fit.saved.newest()] == [str(path)] * (not another_has_looked)
+    assert ("the launcher has started this job again" in caplog.text) is not another_has_looked
