@@ -48,26 +48,19 @@ class Containers:
         while len(self._saved) > KEPT:
             self._saved.popitem(last=False)
 
-    def compare(self, token: str | None) -> str:
-        """Return a warning of containers that differ from the checkpoint, each once; "" if none does.
+    def compare(self, token: str | None) -> dict[str, str]:
+        """Return the containers that differ from the checkpoint, each once, by name, and how.
 
         Args:
             token: of the checkpoint; None without one, for the begin of the fit.
         """
         before = self._begun if token is None else self._saved.get(token)
         if before is None:
-            return ""
+            return {}
         now = self._lengths()
         found = [name for name in now if now[name] != before.get(name, 0) and name not in self._named]
         self._named.update(found)
-        if not found:
-            return ""
-        names = ", ".join(f"{name} has {now[name]} items and had {before.get(name, 0)}" for name in found)
-        return (
-            f"{names}: the restart takes back steps, and what they have put there stays, so that results may differ "
-            "from a run without the fault. Use self.log(..., on_epoch=True) or a metric of torchmetrics, which go back "
-            "with the step, or restore the container in on_load_checkpoint (callbacks: load_state_dict)"
-        )
+        return {name: f"{name} has {now[name]} items and had {before.get(name, 0)}" for name in found}
 
     def _lengths(self) -> dict[str, int]:
         return {name: _length(each) for name, each in self._containers()}

@@ -95,6 +95,12 @@ OWN_RATE: Final = (
     "follow a metric that each rank has on its own, so that the weights differ between ranks, without a fault, too. A "
     "restart gives all ranks those of rank 0. Log the metric with sync_dist=True"
 )
+LEFTOVERS: Final = (
+    "%s: the restart takes back steps, and what they have put there stays, so that results may differ from a run "
+    "without the fault. Use self.log(..., on_epoch=True) or a metric of torchmetrics, which go back with the step, or "
+    "restore the container in on_load_checkpoint (callbacks: load_state_dict)"
+)
+_RATES = "learning rates"
 _ENDS = frozenset({"KeyboardInterrupt", "PeerExited", "RestartAbort", "SIGTERMException", "SystemExit"})
 """Exceptions with which a rank leaves the job."""
 _FITS: Final = itertools.count(1)
@@ -437,21 +443,23 @@ class RestartableFit(Finalize):
             self._log_restart()
             self._containers.begin()
             left = self._containers.compare((self._resumed or {}).get("token", "") if self._own else None)
-            self._warn_once({"rates": OWN_RATE % rates if rates else "", "containers": left})
+            self._warn_once(rates, left)
             return
         self._containers.begin()
         if not self._own and not is_of_search(self._trainer.ckpt_path):
             self._users_checkpoint = self._trainer.ckpt_path  # what "last" or "best" stood for
 
-    def _warn_once(self, found: dict[str, str]) -> None:
-        """Log what ranks have found, on the lowest rank that has; not on each of them."""
+    def _warn_once(self, rates: tuple[float, float] | None, left: dict[str, str]) -> None:
+        """Warn of what ranks have found, each on the lowest rank that has found it."""
+        mine = [*left, *([_RATES] if rates is not None else [])]
         told: list[Any] = [None] * self._trainer.world_size
-        dist.all_gather_object(told, [name for name, text in found.items() if text])
-        for name, text in found.items():
-            first = next((rank for rank, names in enumerate(told) if name in names), None)
-            if first == self._trainer.global_rank:
-                log.warning("%s", text)
-            self._warned_of_rates |= first is not None and name == "rates"
+        dist.all_gather_object(told, mine)
+        self._warned_of_rates |= any(_RATES in names for names in told)
+        said = {name for names in told[: self._trainer.global_rank] for name in names}
+        if rates is not None and _RATES not in said:
+            log.warning(OWN_RATE, *rates)
+        if texts := [text for name, text in left.items() if name not in said]:
+            log.warning(LEFTOVERS, ", ".join(texts))
 
     def _go_on(self, resumed: dict[str, Any]) -> tuple[float, float] | None:
         """Restore the state that nvrx has added to a checkpoint of this job.

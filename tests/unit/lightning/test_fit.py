@@ -81,18 +81,25 @@ def test_a_job_that_finds_no_checkpoint_of_its_own_is_told_why(local, remote, sa
     assert said in caplog.text
 
 
-@pytest.mark.parametrize(("rank", "texts"), [(0, ["only here"]), (1, ["of both"]), (2, [])])
-def test_what_several_ranks_find_is_said_by_the_lowest_of_them(rank, texts, monkeypatch, caplog):
-    found = [{"rates": "", "containers": "only here"}, {"rates": "of both", "containers": ""}, {"rates": "of both"}]
-
+@pytest.mark.parametrize(
+    ("rank", "rates", "left", "texts"),
+    [
+        (0, None, {"a": "a has 2", "b": "b has 1"}, ["a has 2, b has 1: the restart takes back steps"]),
+        (1, (0.1, 0.2), {"a": "a has 3", "c": "c has 1"}, ["rate of this rank is 0.1", "c has 1: the restart"]),
+        (2, (0.3, 0.2), {"c": "c has 1"}, []),
+    ],
+)
+def test_what_several_ranks_find_is_said_by_the_lowest_of_them(rank, rates, left, texts, monkeypatch, caplog):
     def gather(told: list[Any], own: list[str]) -> None:
-        told[:] = [[name for name, text in each.items() if text] for each in found]
+        told[:] = [["a", "b"], ["a", "c", module._RATES], ["c", module._RATES]]
+        assert sorted(told[rank]) == sorted(own)
 
     monkeypatch.setattr(module.dist, "all_gather_object", gather)
     fit = object.__new__(RestartableFit)
     fit._trainer, fit._warned_of_rates = SimpleNamespace(world_size=3, global_rank=rank), False
-    fit._warn_once(found[rank])
-    assert [each.getMessage() for each in caplog.records] == texts
+    fit._warn_once(rates, left)
+    assert len(caplog.records) == len(texts)
+    assert all(text in each.getMessage() for text, each in zip(texts, caplog.records, strict=True))
     assert fit._warned_of_rates
 
 
