@@ -71,6 +71,14 @@ def test_a_seed_is_the_same_schedule_each_time(seed: int) -> None:
     assert len(histories) == 1
 
 
+def test_the_digest_of_equal_histories_is_equal(capsys: pytest.CaptureFixture[str]) -> None:
+    digests = []
+    for seed in ("7", "7", "8"):
+        assert main(["--digest", "--schedules", "3", "--seed", seed]) == 0
+        digests.append(capsys.readouterr().out)
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_every_schedule_has_two_faults_or_more() -> None:
     drawn = [Options.draw(seed) for seed in range(1000)]
     assert min(each.crashes + each.nodes + each.faults + each.leaves + each.hangs for each in drawn) == 2

@@ -213,10 +213,10 @@ class World:
         if self.remembers:
             self._history.append((self.now, str(who), what, iteration))
 
-    def history(self) -> str:
-        """What happened last."""
+    def history(self, last: int = 400) -> str:
+        """What happened last; 0: all of it."""
         lines = []
-        for at, who, what, iteration in self._history[-400:]:
+        for at, who, what, iteration in self._history[-last:]:
             done = what if isinstance(what, str) else type(what).__name__
             lines.append(f"{at * 1e3:9.3f} ms  {who}: {done} in {iteration}")
         return "\n".join(lines)
