@@ -11,7 +11,7 @@ from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.progress.fields import ProgressField
 from nvrx_core.progress.stage import Stage as About
 
-from .world import Delay, Until
+from .world import passes, passes_until
 
 if TYPE_CHECKING:
     from .rank import Rank
@@ -56,7 +56,7 @@ class Entry:
             rank.give_up()
             return
         self.fields[ProgressField.GENERATION] = step.generation + 1
-        rank.about = About.STARTING
+        rank.page.stage = About.STARTING
         rank.wake_monitor()
         rank.begin()
 
@@ -71,7 +71,7 @@ class Entry:
                 continue
             if isinstance(step, Claim):
                 self.fields[ProgressField.CLAIMED] = step.generation + 1
-            await Delay(rank.world.delay())
+            await passes(rank.world.delay())
             step = _carry_out(call.control, call.keys, join, step, member=rank.member)
             call.poke()
         return step
@@ -79,7 +79,7 @@ class Entry:
     async def _verdict(self, generation: int, until: float) -> str:
         call = self.rank.call
         key = call.keys.verdict(generation)
-        await Until(lambda: call.store_is_closed() or call.control.has([key]), until)
+        await passes_until(lambda: call.store_is_closed() or call.control.has([key]), until)
         verdict = call.control.put_once(key, f"{EXPIRED}nobody")
         call.poke()
         return verdict.decode()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 
 from .options import LONG
-from .world import Delay, Until
+from .world import passes, passes_until
 
 if TYPE_CHECKING:
     from .rank import Rank
@@ -84,7 +84,7 @@ class Function:
         """Meet the others, as `init_process_group` does, and work."""
         met = self.rank.has_met
         if not met():
-            await Until(lambda: self._disturbed() or met())
+            await passes_until(lambda: self._disturbed() or met())
         if self.raising:
             return IterationResult(Outcome.INTERRUPTED)
         return (await self._work()) if met() else self._end_by_injected()
@@ -98,7 +98,7 @@ class Function:
             early = False
             if self.hangs or self.wedges:
                 self.hung_at, self.wedged = world.now, self.wedges
-                await Until(lambda: self.raising)
+                await passes_until(lambda: self.raising)
                 return IterationResult(Outcome.INTERRUPTED)
             if options.stubborn and rng.random() < options.stubborn:
                 self.blocked, self.swallows = rng.random() < 0.5, rng.randint(0, 3)
@@ -108,11 +108,11 @@ class Function:
                 await self._section()
                 if self.requested:
                     return IterationResult(Outcome.INTERRUPTED)
-            await Until(self._disturbed, world.now + rng.uniform(0.0, 0.05))
+            await passes_until(self._disturbed, world.now + rng.uniform(0.0, 0.05))
             if self.requested and (self.blocked or self.swallows):  # only an interrupt ends this
-                await Until(lambda: self.raising)
+                await passes_until(lambda: self.raising)
             if self.raising:
-                await Delay(rng.uniform(0.0, 0.002))
+                await passes(rng.uniform(0.0, 0.002))
                 return IterationResult(Outcome.INTERRUPTED)
             if self.injected is not None:
                 return self._end_by_injected()
@@ -123,7 +123,7 @@ class Function:
         self.depth = 1
         first = rank.member == rank.iteration == rank.call.number == 0
         hold = options.hold and first and options.completion >= LONG
-        await Delay(rank.world.rng.uniform(0.0, 0.01) + (1.5 * LONG if hold else 0.0))
+        await passes(rank.world.rng.uniform(0.0, 0.01) + (1.5 * LONG if hold else 0.0))
         self.depth = 0
         rank.thread.poke()
 

@@ -21,7 +21,7 @@ from .options import LONG
 from .rank_main import MainPort
 from .slots import Slots
 from .watch import MonitorPort
-from .world import Until
+from .world import passes_until
 
 if TYPE_CHECKING:
     from .rank import Rank
@@ -90,8 +90,8 @@ class Wire(Mapping[int, Slots]):
 
 def lose_store(rank: Rank) -> None:
     """The store is known to be lost: interrupt the main thread, in the function or where it waits."""
-    if not rank.store_lost_at:
-        rank.store_lost_at = max(rank.now(), 1e-9)
+    if not rank.page.store_lost_at:
+        rank.page.store_lost_at = max(rank.now(), 1e-9)
         rank.wake_monitor()
     function = rank.function
     if not (rank.main.alive and function.armed):
@@ -105,7 +105,7 @@ def lose_store(rank: Rank) -> None:
 async def _until(holds: Callable[[], Any], deadline: float = math.inf) -> None:
     """Wait for what may hold already."""
     if not holds():
-        await Until(holds, deadline)
+        await passes_until(holds, deadline)
 
 
 def _loss() -> StoreLost:
@@ -117,13 +117,13 @@ class HostedMain(MainPort):
 
     async def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> None:
         rank = self.rank
-        await _until(lambda: rank.store_lost_at or until(view), deadline)
-        if rank.store_lost_at and not until(view):
+        await _until(lambda: rank.page.store_lost_at or until(view), deadline)
+        if rank.page.store_lost_at and not until(view):
             raise _loss()
 
     async def run(self) -> IterationResult:
         rank = self.rank
-        if rank.store_lost_at:
+        if rank.page.store_lost_at:
             raise _loss()
         rank.enter(About.RUNNING)
         try:
@@ -162,7 +162,7 @@ class HostedMonitor(MonitorPort):
     """The ports of a monitor process that may find no store."""
 
     async def mark_store_lost(self) -> None:
-        self.rank.store_lost_at = max(self.rank.now(), 1e-9)
+        self.rank.page.store_lost_at = max(self.rank.now(), 1e-9)
 
     async def kill_without_store(self, reason: str) -> None:
         rank = self.rank

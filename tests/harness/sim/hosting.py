@@ -9,7 +9,7 @@ from nvrx_core.inprocess.protocol.ports import StoreFailure
 
 from .hosted import HostedStore, Wire
 from .slots import Slots
-from .world import Until
+from .world import passes_until
 
 if TYPE_CHECKING:
     from .call import Call
@@ -41,14 +41,14 @@ class Hosting:
         before = self.call.schedule.calls[self.call.number - 1].hosting
         assert before is not None
         if not before.store.closed:
-            await Until(lambda: before.store.closed)
+            await passes_until(lambda: before.store.closed)
             rank.lose_call()
             return False
         if rank.member == 0:
             self.store.opened = True
             self.call.poke()
         elif not self.store.opened:
-            await Until(lambda: self.store.opened, self.world.now + CONNECTS_WITHIN)
+            await passes_until(lambda: self.store.opened, self.world.now + CONNECTS_WITHIN)
         if not self.store.opened:
             rank.give_up()
         return self.store.opened

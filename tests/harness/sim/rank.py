@@ -27,7 +27,7 @@ from .entry import Entry
 from .function import Function
 from .hosted import lose_store
 from .rank_thread import ThreadPort
-from .watch import taking_over, watch_of
+from .watch import SimulatedPage, taking_over, watch_of
 from .world import LOSS, Task
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ class Rank:
     Attributes:
         gone: its process has ended together with its monitor process.
         expired: it has given up at the entry of the call.
-        store_lost_at: when the store was found to be lost; 0.0: it is not.
         leaving: its function has left the job by an exception of its own.
-        iteration, lost, about, noticed, aborting: as the progress page has them.
+        page: its progress page, with the stage of its main thread.
+        iteration, lost, noticed, aborting: as the page has them.
+        now: the time.
         awake: of its monitor process; `beat_at`: when that has last run.
     """
 
-    store_lost_at = 0.0
     awake: AwakeClock
     policy: InterruptPolicy
     cause: FaultRecord | None = None
@@ -81,11 +81,12 @@ class Rank:
         self.inside: int | None = None
         self.function = Function(self)
         self.noticed = self.aborting = -2
-        self.about, self.woken, self.paused_until, self.thaws_at = About.STARTING, False, 0.0, 0.0
+        self.page = SimulatedPage(self, About.OUTSIDE if call.number else About.STARTING)
+        self.woken, self.paused_until, self.thaws_at = False, 0.0, 0.0
+        self.now = self.world.time
         self.beat_at = self.world.now
         self.entry = Entry(self) if call.number else None
         if self.entry is not None:
-            self.about = About.OUTSIDE
             self.main = self.thread = Task(self.world, self, "", self.entry.run, call.wire)
         else:
             self.begin()
@@ -131,10 +132,6 @@ class Rank:
         self.call.moves(self.inside, inside)
         self.inside = inside
 
-    def now(self) -> float:
-        """The time."""
-        return self.world.now
-
     def is_dead(self) -> bool:
         """Its process has ended."""
         return self.stage is Stage.DEAD
@@ -145,7 +142,7 @@ class Rank:
 
     def enter(self, about: About) -> None:
         """Set the stage on the page; the monitor process looks when something may hang."""
-        self.about = about
+        self.page.stage = about
         if self.call.hangs or about is About.LEFT:
             self.wake_monitor()
 

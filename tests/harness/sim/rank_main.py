@@ -17,7 +17,7 @@ from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign
 
 from .running import MainBase, StorePort, nothing
-from .world import AwaitKey, Delay, Until
+from .world import AwaitKey, passes, passes_until
 
 __all__ = ["MainPort"]
 
@@ -33,7 +33,7 @@ class MainPort(MainBase, StorePort):
     # The rank
 
     def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> Any:
-        return Until(functools.partial(until, view), deadline)
+        return passes_until(functools.partial(until, view), deadline)
 
     async def lose(self, members: tuple[int, ...]) -> None:
         self.rank.lost |= set(members)
@@ -80,7 +80,7 @@ class MainPort(MainBase, StorePort):
         return None
 
     async def recover(self, failure: BaseException | None) -> BaseException | None:
-        await Delay(self.rank.world.delay())
+        await passes(self.rank.world.delay())
         return self.rank.call.fails("recovery", self.rank)
 
     async def complete(self) -> None:
@@ -89,7 +89,7 @@ class MainPort(MainBase, StorePort):
     async def host_rendezvous(self) -> str:
         """Host the next process group's rendezvous."""
         rank = self.rank
-        await Delay(rank.world.delay())
+        await passes(rank.world.delay())
         rank.call.slots[rank.state.iteration].hosted = True
         rank.call.poke()
         return "node:1"
@@ -101,7 +101,7 @@ class MainPort(MainBase, StorePort):
         rank = self.rank
         rank.call.enters(rank)
         rank.go(rank.iteration)
-        await Delay(rank.world.delay())
+        await passes(rank.world.delay())
         error = rank.call.fails("initialize", rank)
         if error is not None:
             return self.end_function(IterationResult(Outcome.FAILED, error=error))
@@ -116,7 +116,7 @@ class MainPort(MainBase, StorePort):
         rank = self.rank
         rank.leaving = ended.how in (Outcome.LEFT, Outcome.EXITED)
         rank.function.end()
-        rank.about = About.UNWINDING
+        rank.page.stage = About.UNWINDING
         rank.go(None)
         rank.thread.poke()
         return ended

@@ -11,7 +11,7 @@ from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.transitions import Phase
 
 from .running import StorePort, nothing
-from .world import AwaitKey, Delay, Until
+from .world import AwaitKey, passes, passes_until
 
 __all__ = ["ThreadPort"]
 
@@ -42,7 +42,7 @@ class ThreadPort(StorePort):
         assert all(isinstance(action, InternalError) for action in again), f"I8: {rank.member} acts twice on an event"
 
     def last_call(self, seconds: float) -> Any:
-        return Delay(seconds)
+        return passes(seconds)
 
     async def interrupt_function(self, reason: str) -> None:
         rank, function = self.rank, self.rank.function
@@ -50,13 +50,13 @@ class ThreadPort(StorePort):
         rank.policy = InterruptPolicy(unwind=10.0)
         await driving.begin(rank.policy, MainThreadOf(self.rank), rank.now)
         while function.masked() and not function.out:
-            await Until(lambda: not function.masked() or function.out)
+            await passes_until(lambda: not function.masked() or function.out)
 
     async def abort_function(self, iteration: int) -> None:
         rank = self.rank
         rank.aborting = iteration
         assert not rank.function.depth, f"I4: {rank.member}'s collectives are aborted in an atomic section"
-        await Delay(rank.world.delay())
+        await passes(rank.world.delay())
 
     async def await_out(self) -> None:
         rank = self.rank
@@ -103,10 +103,10 @@ class MainThreadOf:
         function, first = self.rank.function, self.first
         self.first = False
         if not (function.out or (first and deadline <= self.rank.world.now)):
-            await Until(lambda: function.out, deadline)
+            await passes_until(lambda: function.out, deadline)
         return function.out
 
     async def await_unmasked(self) -> bool:
         function = self.rank.function
-        await Until(lambda: not function.masked() or function.out)
+        await passes_until(lambda: not function.masked() or function.out)
         return function.out

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.actions import (
@@ -20,7 +19,7 @@ from nvrx_core.inprocess.protocol.decision import Arrival, Decision
 from nvrx_core.inprocess.protocol.ports import CallPorts
 
 from .slots import LookUp, SayWhere
-from .world import AwaitKey, Delay, Operation
+from .world import NOTHING, AwaitKey, Operation, Passing, passes
 
 if TYPE_CHECKING:
     from .rank import Rank
@@ -28,18 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MainBase", "RoundPort", "StorePort", "nothing"]
 
 
-class _Nothing:
-    """An operation without a consequence in virtual time."""
-
-    def __await__(self) -> Generator[Any, Any, None]:
-        return
-        yield
-
-
-NOTHING: Final = _Nothing()
-
-
-def nothing(*_: Any, **__: Any) -> _Nothing:
+def nothing(*_: Any, **__: Any) -> Passing:
     """What only the real port does."""
     return NOTHING
 
@@ -113,11 +101,11 @@ class StorePort(RoundPort):
         rank.call.membership.mark_left(member, silent=silent)
         if rank.call.hosting is not None:
             rank.call.poke()
-        await Delay(rank.world.delay())
+        await passes(rank.world.delay())
 
     async def count_out(self, iteration: int, living: int) -> None:
         self.rank.call.deletion.count_out(iteration, living, self.rank.call.size)
-        await Delay(self.rank.world.delay())
+        await passes(self.rank.world.delay())
 
     async def delete_if_over(self) -> None:
         self.rank.call.deletion.delete_if_over(self.rank.call.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.progress.stage import Stage
 
 from .running import StorePort, nothing
-from .world import Delay, Until
+from .world import passes, passes_until
 
 if TYPE_CHECKING:
     from .rank import Rank
@@ -37,28 +38,21 @@ HARD: Final = 2.0
 
 
 class SimulatedPage:
-    """The progress page of a simulated rank."""
+    """The progress page of a simulated rank.
+
+    Attributes:
+        store_lost_at: when the store was found to be lost; 0.0: it is not.
+    """
 
     inside = False
     look_within = math.inf
     rendezvous = collectives = 0
     exited = None
 
-    def __init__(self, rank: Rank) -> None:
-        self.rank = rank
+    def __init__(self, rank: Rank, stage: Stage) -> None:
+        self.rank, self.stage, self.store_lost_at = rank, stage, 0.0
+        self.hosts_store = rank.call.is_hosted_by(rank.member)
         self._living, self._siblings = list[int](), list[int]()
-
-    @property
-    def stage(self) -> Stage:
-        return self.rank.about
-
-    @property
-    def store_lost_at(self) -> float:
-        return self.rank.store_lost_at
-
-    @property
-    def hosts_store(self) -> bool:
-        return self.rank.call.is_hosted_by(self.rank.member)
 
     @property
     def iteration(self) -> int:
@@ -86,7 +80,7 @@ def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     ring = SiblingRing(rank.member, 3.3 * beat, STARTS_WITHIN * beat)
     parts = Parts(judges, schedule, ring, rank.awake, interval, replaces)
     port = rank.call.kinds.monitor(rank)
-    ports = SimpleNamespace(page=SimulatedPage(rank), rank=port, reports=port, store=port)
+    ports = SimpleNamespace(page=rank.page, rank=port, reports=port, store=port)
     return Watch(rank.member, ports, parts, rank.now)
 
 
@@ -99,6 +93,13 @@ async def taking_over(rank: Rank, watch: Watch) -> None:
     await watch.run()
 
 
+@functools.lru_cache(maxsize=256)
+def _sample(iteration: int, stage: Stage, alive_at: float, noticed: bool, interrupting: bool) -> ProgressSample:
+    return ProgressSample(
+        iteration=iteration, stage=stage, alive_at=alive_at, noticed=noticed, interrupting=interrupting
+    )
+
+
 class MonitorPort(StorePort):
     """All ports of one rank's monitor process."""
 
@@ -109,13 +110,13 @@ class MonitorPort(StorePort):
     async def sleep(self, until: float) -> bool:
         rank, world = self.rank, self.rank.world
         if until > world.now and not (rank.is_dead() or rank.woken):
-            await Until(lambda: rank.is_dead() or rank.woken, until)
+            await passes_until(lambda: rank.woken or rank.is_dead(), until)
         else:
             world.late += 1
             assert world.late < 10_000, f"the monitor process of {rank.member} never sleeps, and that is over"
-            await Delay(TURN)
+            await passes(TURN)
         while world.now < rank.paused_until:
-            await Until(lambda: world.now >= rank.paused_until, rank.paused_until)
+            await passes_until(lambda: world.now >= rank.paused_until, rank.paused_until)
         rank.woken = False
         return rank.is_dead()
 
@@ -123,9 +124,9 @@ class MonitorPort(StorePort):
         rank = self.rank
         rank.beat_at, hung_at = rank.world.now, rank.function.hung_at
         alive_at = rank.awake.at(rank.world.now if hung_at is None else hung_at)
-        return ProgressSample(
-            iteration=rank.iteration, stage=rank.about, alive_at=alive_at if rank.call.hangs else math.inf,
-            noticed=rank.noticed == rank.iteration, interrupting=rank.aborting == rank.iteration,
+        return _sample(
+            rank.iteration, rank.page.stage, alive_at if rank.call.hangs else math.inf,
+            rank.noticed == rank.iteration, rank.aborting == rank.iteration,
         )  # fmt: skip
 
     async def interrupt(self, reason: str) -> None:

@@ -14,7 +14,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from heapq import heappop, heappush
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nvrx_core.errors import StoreLost
 from nvrx_core.inprocess.protocol.actions import ReadEvent, StoreAction
@@ -22,7 +22,7 @@ from nvrx_core.inprocess.protocol.ports import StoreFailure
 
 from .slots import RULES, SayWhere, Slots
 
-__all__ = ["LOSS", "AwaitKey", "Delay", "Operation", "Task", "Until", "Wish", "World"]
+__all__ = ["LOSS", "NOTHING", "AwaitKey", "Operation", "Passing", "Task", "Wish", "World", "passes", "passes_until"]
 
 LOSS: Final = (StoreFailure, StoreLost)
 """The loss of the store, which is raised where its outcome is awaited."""
@@ -39,15 +39,12 @@ NEVER: Final = -3
 
 
 class Wish:
-    """What a task waits for."""
+    """What a flow waits for; resumed with its outcome."""
 
     __slots__ = ()
 
     def __await__(self) -> Generator[Wish, Any, Any]:
-        outcome = yield self
-        if isinstance(outcome, LOSS):
-            raise outcome
-        return outcome
+        return (yield self)
 
 
 class Operation(Wish):
@@ -68,22 +65,31 @@ class AwaitKey(Wish):
         self.iteration, self.key = iteration, key
 
 
-class Until(Wish):
+class Passing(tuple[Any, ...]):
+    """A wish without an outcome: a tuple of one item, which its iterator yields, at less cost than a generator."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __await__(self) -> Generator[Any, None, None]: ...
+
+    else:
+        __await__ = tuple.__iter__
+
+
+NOTHING: Final = Passing()
+"""An operation without a consequence in virtual time."""
+
+
+def passes_until(holds: Callable[[], Any], deadline: float = math.inf) -> Passing:
     """Wait until the predicate holds, looked at when the rank is poked, or until the deadline."""
-
-    __slots__ = ("deadline", "holds")
-
-    def __init__(self, holds: Callable[[], Any], deadline: float = math.inf) -> None:
-        self.holds, self.deadline = holds, deadline
+    return Passing(((holds, deadline),))
 
 
-class Delay(Wish):
+def passes(seconds: float) -> Passing:
     """Wait for so many seconds."""
-
-    __slots__ = ("seconds",)
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    return Passing((seconds,))
 
 
 class Named(Protocol):
@@ -109,7 +115,9 @@ class Task:
         until: what it waits for of its own rank.
     """
 
-    __slots__ = ("_begin", "_flow", "held", "owner", "part", "paused_turn", "send", "slots", "turn", "until", "world")
+    __slots__ = (
+        "_begin", "_flow", "held", "owner", "part", "paused_turn", "send", "slots", "throw", "turn", "until", "world",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -122,6 +130,7 @@ class Task:
         self.world, self.owner, self.part, self.slots = world, owner, part, slots
         self._begin, self._flow = begin, None  # begun late: a coroutine that never runs warns of it
         self.send: Callable[[Any], Any] = self._start
+        self.throw: Callable[[BaseException], Any]
         self.turn, self.paused_turn = 0, NEVER
         self.held: list[tuple[int, Any]] = []
         self.until: Callable[[], Any] | None = None
@@ -146,7 +155,7 @@ class Task:
 
     def _start(self, _: None) -> Any:
         flow = self._flow = self._begin()
-        self.send = flow.send
+        self.send, self.throw = flow.send, flow.throw
         return flow.send(None)
 
     def freeze(self) -> None:
@@ -221,6 +230,10 @@ class World:
             lines.append(f"{at * 1e3:9.3f} ms  {who}: {done} in {iteration}")
         return "\n".join(lines)
 
+    def time(self) -> float:
+        """Return the time."""
+        return self.now
+
     def delay(self) -> float:
         """How long a message takes."""
         return self._latency * DELAYS[self._bits(12)]
@@ -243,7 +256,8 @@ class World:
                 self._happen(at, task, turn, what)
                 continue
             if task.turn != turn:  # it was resumed before, has ended, or is paused
-                task.hold(turn, value)
+                if task.turn == PAUSED:
+                    task.hold(turn, value)
                 continue
             assert at < most, f"still going on after {most} s"
             self.now = at
@@ -251,20 +265,21 @@ class World:
             task.turn = turn = turn + 1
             task.until = None
             try:
-                wish = task.send(value)
+                wish = task.throw(value) if isinstance(value, LOSS) else task.send(value)
             except StopIteration:
                 task.turn = ENDED
                 continue
             kind = type(wish)
-            if kind is Operation:
+            if kind is float:
+                heappush(heap, (at + wish, next(order), task, turn, None, None))
+            elif kind is Operation:
                 heappush(heap, (at + latency * delays[bits(12)], next(order), task, turn, wish, None))
-            elif kind is Delay:
-                heappush(heap, (at + wish.seconds, next(order), task, turn, None, None))
-            elif kind is Until:
-                task.until = wish.holds
-                self._set_alarm(task, wish.deadline)
-            else:
+            elif kind is AwaitKey:
                 self._wait(task, wish)
+            else:
+                task.until, deadline = wish
+                if deadline != math.inf:
+                    self._set_alarm(task, deadline)
 
     def _happen(self, at: float, task: Task | None, turn: int, what: Any) -> None:
         """Do what does not resume a task, or carry out its operation, which may be lost when it has ended."""
@@ -272,20 +287,20 @@ class World:
         self.events += 1
         if task is None:
             what()
-        elif task.awaits(turn) or (self._bits(1) and type(what.action) is not ReadEvent):
+        elif turn in (task.turn, task.paused_turn) or (self._bits(1) and type(what.action) is not ReadEvent):
             try:
                 answer = self._perform(what, task)
             except StoreFailure as failure:
                 answer = failure
-            self.resume_soon(task, answer, turn=turn)
+            answered_at = at + self._latency * DELAYS[self._bits(12)]
+            heappush(self._heap, (answered_at, next(self._order), task, turn, None, answer))
 
     def _set_alarm(self, task: Task, deadline: float) -> None:
-        if deadline == math.inf:
-            return
         if deadline <= self.now:
             self.late += 1
             assert self.late < 10_000, f"{task.name} waits until {deadline}, and that is over"
-        alarm = max(self.now, deadline), next(self._order), task, task.turn, None, None
+            deadline = self.now
+        alarm = deadline, next(self._order), task, task.turn, None, None
         if deadline < self._horizon:
             heappush(self._heap, alarm)
         else:
