@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.harness.sim.monitor_checker import Explorer, Violation
+from tests.harness.sim.explorer import Explorer, Violation
+from tests.harness.sim.monitor_checker import Ticks
 from tests.harness.sim.monitor_mutants import MUTANTS, mutated
 from tests.harness.sim.monitors import LOST_FOR, Failure, Host, Scenario
 
@@ -59,21 +60,21 @@ def test_ranks_that_train_are_never_ended_whatever_becomes_of_their_monitors():
 
 def test_every_state_of_a_rank_and_its_monitor_keeps_the_rules(capsys):
     with mutated(None) as rules:
-        explorer = Explorer(*rules)
-        states = explorer.explore()
+        ticks = Ticks(*rules)
+        states = Explorer(ticks).explore().states
     with capsys.disabled():
-        print(f"\nrank monitor: {states} states, {explorer.ended} ends, {explorer.killed} kills", end=" ")
+        print(f"\nrank monitor: {states} states, {ticks.ended} ends, {ticks.killed} kills", end=" ")
     assert states > 100
-    assert explorer.ended
-    assert explorer.killed
-    assert explorer.excused
+    assert ticks.ended
+    assert ticks.killed
+    assert ticks.excused
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mistake_is_found(name, capsys):
     with mutated(name) as rules:
-        found = _found(lambda: Explorer(*rules).explore()) or _found(lambda: simulate(rules, range(SEEDS)))
+        found = _found(lambda: Explorer(Ticks(*rules)).explore()) or _found(lambda: simulate(rules, range(SEEDS)))
     with capsys.disabled():
         print(f"\n{name}: {found}", end=" ")
     assert found

@@ -31,7 +31,7 @@ def _by_checker(tools, config):
     checker = tools.checker.Checker(tools.job.Config(**config))
     with pytest.raises(tools.checker.Violation, match=FOUND):
         checker.explore(limit=300_000)
-    return f"checker, {len(checker.states):,} states"
+    return f"checker, {len(checker.numbers):,} states"
 
 
 def _by_simulation(tools):

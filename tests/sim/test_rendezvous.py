@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.harness.sim.explorer import Explorer, Violation
 from tests.harness.sim.rendezvous import Failure, Job
-from tests.harness.sim.rendezvous_checker import Explorer, Violation
+from tests.harness.sim.rendezvous_checker import Launchers
 from tests.harness.sim.rendezvous_mutants import MUTANTS, mutated
 from tests.harness.sim.rendezvous_scenarios import Scenario
 
@@ -51,18 +52,17 @@ def test_two_thousand_nodes_replace_those_that_are_lost():
 @pytest.mark.parametrize("case", SMALL)
 def test_every_state_of_a_small_job_keeps_the_rules(case, capsys):
     least, count, faults, policy = case
-    explorer = Explorer(mutated(None), least, count, faults, policy)
-    states = explorer.explore()
+    figures = Explorer(Launchers(mutated(None), least, count, faults, policy)).explore()
     with capsys.disabled():
-        print(f"\nrendezvous {case}: {states} states, ends {sorted(map(str, explorer.ends))}", end=" ")
-    assert states > 100
+        print(f"\nrendezvous {case}: {figures.states} states, ends {sorted(map(str, figures.ends))}", end=" ")
+    assert figures.states > 100
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", LARGE)
 def test_every_state_of_a_larger_job_keeps_the_rules(case):
     least, count, faults, policy = case
-    assert Explorer(mutated(None), least, count, faults, policy).explore() > 10_000
+    assert Explorer(Launchers(mutated(None), least, count, faults, policy)).explore().states > 10_000
 
 
 @pytest.mark.exhaustive
@@ -70,7 +70,7 @@ def test_every_state_of_a_larger_job_keeps_the_rules(case):
 def test_a_mistake_is_found(name, capsys):
     machines = mutated(name)
     found = _found(lambda: simulate(machines, range(SEEDS))) or _found(
-        lambda: [Explorer(machines, *case).explore() for case in SMALL]
+        lambda: [Explorer(Launchers(machines, *case)).explore() for case in SMALL]
     )
     with capsys.disabled():
         print(f"\n{name}: {found}", end=" ")

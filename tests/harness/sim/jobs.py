@@ -8,6 +8,7 @@ from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.retention import kept_after_call
 
 from . import requests
+from .explorer import Space
 from .job import Config, Job
 from .numbers import Members, Records, Seen
 from .record import Record
@@ -15,7 +16,7 @@ from .record import Record
 __all__ = ["Jobs"]
 
 
-class Jobs:
+class Jobs(Space[Job]):
     """The states of one job.
 
     Args:
@@ -30,6 +31,13 @@ class Jobs:
         """All enter the barrier before the first iteration."""
         numbers = tuple(self.members.first(member) for member in range(self.config.ranks))
         return Job(numbers, (self.records.empty,), self.config.budget(), (None,) * self.config.ranks)
+
+    def extent(self, job: Job) -> int:
+        """Return how many rounds there are."""
+        return len(job.records)
+
+    def __str__(self) -> str:
+        return str(self.config)
 
     # The members and the store
 

@@ -7,13 +7,16 @@ The policy is rebuilt from its state in every step, so that the state is shown t
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from types import ModuleType
 from typing import Any, Final
 
-__all__ = ["Explorer", "Violation"]
+from .explorer import Space
+
+__all__ = ["Ticks", "World"]
+
 
 TICK: Final = 0.5
 TIMEOUT: Final = 3.0
@@ -29,10 +32,6 @@ MOST: Final = 5.0
 
 MAX_SAMPLES: Final = 3
 """Of a turn that ends."""
-
-
-class Violation(AssertionError):
-    """A rule that does not hold, and the state in which it does not."""
 
 
 @dataclass(frozen=True)
@@ -75,42 +74,42 @@ class Judged:
     """The rank, for one turn of its monitor; `world` changes with what the turn does.
 
     Args:
-        explorer: counts what happens.
+        ticks: counts what happens.
         policy: of the monitor.
         world: before the turn.
         wakes: the rank moves while the peers are asked.
     """
 
-    def __init__(self, explorer: Explorer, policy: Any, world: World, *, wakes: bool) -> None:
-        self.explorer, self.policy, self.world, self.wakes = explorer, policy, world, wakes
+    def __init__(self, ticks: Ticks, policy: Any, world: World, *, wakes: bool) -> None:
+        self.ticks, self.policy, self.world, self.wakes = ticks, policy, world, wakes
         self.samples = 0
 
     def sample(self) -> Any:
         self.policy.check()
         self.samples += 1
         if self.samples > MAX_SAMPLES:
-            raise Violation(f"the monitor is never done: {self.world}")
-        return self.explorer.sample(self.world)
+            raise AssertionError(f"the monitor is never done: {self.world}")
+        return self.ticks.sample(self.world)
 
     async def is_excused(self, query: Any) -> bool:
         self.policy.check()
         excused = self.world.clear == 0.0
-        self.explorer.excused += excused
+        self.ticks.excused += excused
         if self.wakes:
             self.world = replace(self.world, silence=0.0, unwatched=0.0)
         return excused
 
     def terminate(self, action: Any) -> None:
         self.policy.check()
-        self.world = self.explorer.end(self.world)
+        self.world = self.ticks.end(self.world)
 
     def kill(self, action: Any) -> None:
         self.policy.check()
-        self.world = self.explorer.kill(self.world)
+        self.world = self.ticks.kill(self.world)
 
 
-class Explorer:
-    """Explores the world.
+class Ticks(Space[World]):
+    """The ticks of the world; they go on for ever.
 
     Args:
         limits: the module, as shipped or with a mistake.
@@ -118,32 +117,27 @@ class Explorer:
         judging: likewise.
     """
 
+    runs_end = False
+
     def __init__(self, limits: ModuleType, policy: ModuleType, judging: ModuleType) -> None:
         self.limits, self.policy, self.judging = limits, policy, judging
-        self.states = set[World]()
         self.ended = self.killed = self.excused = 0
 
-    def explore(self) -> int:
-        """Visit all states; returns how many there are.
+    def first(self) -> World:
+        """Nothing has happened."""
+        return World(policy=self._fresh())
 
-        Raises:
-            Violation: when a rule does not hold in one.
-        """
-        todo = deque([World(policy=self._fresh())])
-        while todo:
-            world = todo.popleft()
-            if world in self.states:
-                continue
-            self.states.add(world)
-            for moves, behind in product((False, True), repeat=2):
-                after = world.later(moves=moves, behind=behind)
-                if world.signalled < 0 and world.unwatched < UNWATCHED:
-                    todo.append(
-                        replace(after, policy=self._fresh(), due=0.0, unwatched=after.unwatched + TICK + FIRST_LOOK)
-                    )
-                for woken, wakes in product((False, True), repeat=2):
-                    todo.append(self._go_on(after, woken=woken, wakes=wakes))
-        return len(self.states)
+    def of(self, world: World) -> Iterator[tuple[str, World]]:
+        """Return what a tick can bring."""
+        for moves, behind in product((False, True), repeat=2):
+            after = world.later(moves=moves, behind=behind)
+            told = f"it {'moves' if moves else 'does not move'}, the peer is {'behind' if behind else 'ahead'}"
+            if world.signalled < 0 and world.unwatched < UNWATCHED:
+                unwatched = after.unwatched + TICK + FIRST_LOOK
+                yield f"{told}, the monitor is lost", replace(after, policy=self._fresh(), due=0.0, unwatched=unwatched)
+            for woken, wakes in product((False, True), repeat=2):
+                looks = f"{', the monitor is woken' * woken}{', it moves while the peers are asked' * wakes}"
+                yield f"{told}{looks}", self._go_on(after, woken=woken, wakes=wakes)
 
     def _fresh(self) -> Any:
         return self.policy.MonitorPolicy(INTERVAL, GRACE).state(now=0.0)
@@ -165,34 +159,34 @@ class Explorer:
             self.judging.turn(policy, judged, lambda: START).send(None)
         except StopIteration:
             if policy.deadline <= START:
-                raise Violation(f"the monitor is never done: {judged.world}") from None
+                raise AssertionError(f"the monitor is never done: {judged.world}") from None
             return judged.world
-        raise Violation(f"the monitor waits for ever: {judged.world}")
+        raise AssertionError(f"the monitor waits for ever: {judged.world}")
 
     def end(self, world: World) -> World:
         """The rank is ended."""
         self.ended += 1
         if not world.policy.seen:
-            raise Violation(f"ended at first sight: {world}")
+            raise AssertionError(f"ended at first sight: {world}")
         if world.silence < TIMEOUT:
-            raise Violation(f"ended though it is not overdue: {world}")
+            raise AssertionError(f"ended though it is not overdue: {world}")
         if world.clear == 0.0 and world.silence < 2 * TIMEOUT:
-            raise Violation(f"ended though a peer is behind: {world}")
+            raise AssertionError(f"ended though a peer is behind: {world}")
         return replace(world, signalled=0.0)
 
     def kill(self, world: World) -> World:
         """It is killed."""
         self.killed += 1
         if world.signalled < GRACE or world.killed < KILLED_EVERY:
-            raise Violation(f"killed too soon: {world}")
+            raise AssertionError(f"killed too soon: {world}")
         return replace(world, killed=0.0)
 
     def _check(self, world: World) -> None:
         if world.signalled > GRACE and world.killed > KILLED_EVERY:
-            raise Violation(f"still there after its signal: {world}")
+            raise AssertionError(f"still there after its signal: {world}")
         overdue = world.silence - world.unwatched - TIMEOUT
         if world.signalled < 0 and (overdue > TIMEOUT + TICK or min(overdue, world.clear - world.unwatched) > 2 * TICK):
-            raise Violation(f"still there: {world}")
+            raise AssertionError(f"still there: {world}")
 
     def sample(self, world: World) -> Any:
         """What its page says."""

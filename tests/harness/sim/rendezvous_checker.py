@@ -7,22 +7,18 @@ seen its own lease expire. The coordinator is rebuilt from its state in every st
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from nvrx_launcher.rendezvous.restart_pacing import PacingRules
 
+from tests.harness.sim.explorer import Space
 from tests.harness.sim.rendezvous_scenarios import Machines
 
-__all__ = ["Explorer", "Violation"]
+__all__ = ["Launchers"]
 
 KILL: Final = 9
-
-
-class Violation(AssertionError):
-    """A rule that does not hold, and how it came to that."""
 
 
 @dataclass
@@ -55,7 +51,6 @@ class World:
     faults: tuple[int, int, int]
     decisions: tuple[Any, ...] = ()
     numbers: int = 0
-    path: tuple[str, ...] = field(default=(), compare=False)
 
     def key(self) -> tuple[Any, ...]:
         """What is the same, whatever led to it; decisions that all have read are forgotten."""
@@ -65,8 +60,8 @@ class World:
         return (self.state, nodes, self.faults, self.decisions[first:], self.numbers)
 
 
-class Explorer:
-    """Explores the world.
+class Launchers(Space[World]):
+    """What can happen to a coordinator and a few launchers.
 
     Args:
         machines: what decides, as shipped or with a mistake.
@@ -83,29 +78,9 @@ class Explorer:
         self.rules = machines.coordinator.Rules(
             least, count, 1, policy=policy, last_call=0.0, join_timeout=1e9, pacing=PacingRules(backoff=None)
         )
-        self.states = set[Any]()
-        self.ends = set[tuple[int | None, ...]]()
 
-    def explore(self) -> int:
-        """Visit all states; returns how many there are.
-
-        Raises:
-            Violation: when a rule does not hold in one.
-        """
-        todo = deque([self._first()])
-        while todo:
-            world = todo.pop()
-            key = world.key()
-            if key in self.states:
-                continue
-            self.states.add(key)
-            following = list(self._steps(world))
-            if not following:
-                self._check_end(world)
-            todo += following
-        return len(self.states)
-
-    def _first(self) -> World:
+    def first(self) -> World:
+        """All join."""
         coordinator = self.machines.coordinator.Coordinator(self.rules)
         coordinator.start(now=0.0)
         world = World(coordinator.state(now=0.0), (), self.faults, numbers=self.count)
@@ -118,10 +93,15 @@ class Explorer:
             self._carry_out(world, world.nodes[-1], policy.joined(number))
         return world
 
-    def _steps(self, world: World) -> Iterator[World]:
+    def of(self, world: World) -> Iterator[tuple[str, World]]:
+        """Return what can happen next."""
         for place, node in enumerate(world.nodes):
             for name in self._possible(world, node):
-                yield self._step(world, place, name)
+                yield f"{name} {place}", self._step(world, place, name)
+
+    def key(self, world: World) -> Hashable:
+        """Return what is the same, whatever led to it."""
+        return world.key()
 
     def _possible(self, world: World, node: Node) -> Iterator[str]:
         """What can happen to a node next."""
@@ -150,7 +130,6 @@ class Explorer:
     def _step(self, world: World, place: int, name: str) -> World:
         new = copy.copy(world)
         new.nodes = tuple(map(_copied, world.nodes))
-        new.path = (*world.path, f"{name} {place}")
         getattr(self, f"_{name}")(new, new.nodes[place])
         return new
 
@@ -234,25 +213,28 @@ class Explorer:
 
     def _start(self, world: World, node: Node, cycle: int) -> None:
         if node.runs >= 0:
-            raise Violation(f"started twice: {world.path}")
+            raise AssertionError("started twice")
         node.runs = cycle
         running = {each.runs for each in world.nodes if each.runs >= 0}
         if len(running) > 1:
-            raise Violation(f"workers of cycles {running} at a time: {world.path}")
+            raise AssertionError(f"workers of cycles {running} at a time")
 
-    def _check_end(self, world: World) -> None:
+    def check_end(self, world: World) -> tuple[int | None, ...]:
+        """Check how the launchers have ended; return their exit codes."""
         codes = tuple(node.code for node in world.nodes)
-        self.ends.add(codes)
         living = {code for code in codes if code != -KILL}
         enough = sum(code != -KILL for code in codes) >= self.rules.min_nodes
-        if len(living) > 1 or (enough and None in living):
-            raise Violation(f"it ends with {codes}: {world.path}")
-        if 1 in living and world.faults[0] == self.faults[0]:
-            raise Violation(f"it fails, and no worker has failed: {world.path}")
+        assert len(living) <= 1, f"it ends with {codes}"
+        assert not enough or None not in living, f"it ends with {codes}"
+        assert 1 not in living or world.faults[0] != self.faults[0], "it fails, and no worker has failed"
+        return codes
 
 
 def _copied(node: Node) -> Node:
+    """Return a node of its own: a set that two states shared would let one change the other."""
     new = copy.copy(node)
     new.policy = copy.copy(node.policy)
-    new.policy._doubtful = dict(node.policy._doubtful)
+    for name, value in vars(node.policy).items():
+        if isinstance(value, dict | set):
+            setattr(new.policy, name, value.copy())
     return new

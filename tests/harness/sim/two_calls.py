@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from .call_steps import CallSteps
+from .explorer import Space
 from .job import Config, Job
 from .numbers import Seen
 from .steps import DEAD
@@ -38,7 +39,7 @@ class Calls(NamedTuple):
         return max(self.first.records, second, key=len)
 
 
-class TwoCalls:
+class TwoCalls(Space[Calls]):
     """The steps of two calls.
 
     Args:
@@ -46,7 +47,7 @@ class TwoCalls:
     """
 
     def __init__(self, config: Config) -> None:
-        once = replace(config, second=False)
+        self.config, once = config, replace(config, second=False)
         self.one = CallSteps(once, 0)
         again = replace(once, joins=True, discards=(), errors=(), fails=())
         self.two = [CallSteps(replace(again, ranks=ranks), 1) for ranks in range(1, config.ranks + 1)]
@@ -85,6 +86,13 @@ class TwoCalls:
             return first
         keys = f"  keys of call 1: {dict(calls.second.keys)}"
         return "\n".join((first, "  call 1:", self.two[len(calls.seats) - 1].picture(calls.second), keys))
+
+    def extent(self, calls: Calls) -> int:
+        """Return the number of rounds of the longer call."""
+        return len(calls.records)
+
+    def __str__(self) -> str:
+        return str(self.config)
 
     # From call to call
 
