@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule, StoreTask
@@ -14,7 +14,7 @@ from nvrx_core.progress.stage import Stage
 if TYPE_CHECKING:
     from .member import Member
 
-__all__ = ["Chosen", "MemberPage"]
+__all__ = ["VERDICTS", "Chosen", "MemberPage"]
 
 
 class Chosen:
@@ -54,6 +54,10 @@ class _Ring(SiblingRing):
     ) -> tuple[int, ...]:
         silent, self.chosen.silent = self.chosen.silent, ()
         return silent
+
+
+VERDICTS: Final = (Chosen, _Schedule, _Ring)
+"""The machines whose verdicts are chosen."""
 
 
 class MemberPage:

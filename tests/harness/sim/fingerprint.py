@@ -8,34 +8,36 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from nvrx_core.flow import Flow
+from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
+from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
+from nvrx_core.inprocess.monitor.judging import Judging
+from nvrx_core.inprocess.monitor.unheard_round import UnheardRoundPolicy
+from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.join import Join
+from nvrx_core.inprocess.protocol.main_thread import MainThread
+from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.round import Round
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.view import Rounds, RoundView
+from nvrx_core.rank_assignment.base import State
 
+from .chosen import VERDICTS, MemberPage
+from .entering import Entering
 from .liveness import live_names
+from .member_ports import PORTS
 from .world import Wish
 
 __all__ = ["canonical", "position"]
 
-_SHARED: Final = frozenset(
-    (
-        "self",
-        "rounds",
-        "now",
-        "state",
-        "parts",
-        "page",
-        "ring",
-        "detector",
-        "policy",
-        "store",
-        "function",
-        "thread",
-        "rank",
-    )
-)
+_SHARED: Final = frozenset((
+    MainThread, MonitorThreadFlow, Watch, Judging, Rounds, State, Parts, MemberPage, *VERDICTS, *PORTS,
+    CleanExitPolicy, Entering, GilStallPolicy, UnheardRoundPolicy,
+))  # fmt: skip
+"""Machines, ports, and what these share: a local variable of such a type is no state of the frame.
+
+The state of a machine is in the identity of its member, or it has none that the checker lets change.
+"""
 
 
 def position(flow: Flow[Any] | None) -> tuple[object, ...]:
@@ -43,8 +45,8 @@ def position(flow: Flow[Any] | None) -> tuple[object, ...]:
     frames: list[object] = []
     while flow is not None and flow.cr_frame is not None:
         at, values = flow.cr_frame.f_lasti, flow.cr_frame.f_locals
-        names = sorted(live_names(flow.cr_code, at) - _SHARED)
-        frames += (flow.cr_code.co_name, at, *(canonical(values.get(name)) for name in names))
+        live = (values.get(name) for name in sorted(live_names(flow.cr_code, at)))
+        frames += (flow.cr_code.co_name, at, *(canonical(value) for value in live if type(value) not in _SHARED))
         flow = flow.cr_await if isinstance(flow.cr_await, Coroutine) else None
     return tuple(frames)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, Final
 
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.fault.exceptions import exit_code
@@ -25,7 +25,7 @@ from . import requests
 from .job import fault_of
 from .running import MainBase, RoundPort, nothing
 
-__all__ = ["MainPort", "MonitorPort", "OneTry", "ThreadPort"]
+__all__ = ["PORTS", "MainPort", "MonitorPort", "OneTry", "ThreadPort"]
 
 NO_STORE: Any = None  # the built-in assignments ask nothing of it
 
@@ -250,3 +250,6 @@ class MonitorPort(_StorePort):
 
     async def join_for_dead(self) -> bool:
         return await requests.JoinForDead() if self.member.stage is Stage.OUTSIDE else True
+
+
+PORTS: Final = (MainPort, ThreadPort, MonitorPort)
