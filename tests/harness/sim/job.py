@@ -34,6 +34,7 @@ class Config:
         errors: (iteration, member): on whom alone the rank assignment fails.
         fails: (plug-in, iteration, member): whose "keys", "initialize" or "recover" fails, and when.
         breaks: times that Ctrl-C interrupts a main thread that waits for the others.
+        reports: whether it takes time to report a failure, in which the next Ctrl-C may come.
         quits: timeouts of a barrier or a completion, however short.
         limit: how many restarts without progress there may be; 0 for any number.
         asks: whether the ranks ask the store where to meet; else the decision tells.
@@ -58,6 +59,7 @@ class Config:
     errors: tuple[tuple[int, int], ...] = ()
     fails: tuple[tuple[str, int, int], ...] = ()
     breaks: int = 0
+    reports: bool = False
     quits: int = 0
     limit: int = 0
     asks: bool = False

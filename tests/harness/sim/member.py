@@ -283,8 +283,12 @@ class Member:
         if asleep and self.end == "dead":
             self.end = "dead, and told"
             self._resume(MONITOR, self.stage is not Stage.EXITED_ABNORMALLY)
-        elif asleep and self.stage is Stage.LEFT:
+        elif asleep and (self.stage is Stage.LEFT or self.abandons()):
             self._resume(MONITOR, False)
+
+    def abandons(self) -> bool:
+        """Whether the main thread leaves by an exception, has had the others told, and has yet to report it."""
+        return self.stage is Stage.EXITED_ABNORMALLY and self.flows[MAIN] is not None
 
     def _settle_once(self) -> bool:
         awaited, waits = self.pending[MAIN], self.pending[THREAD]
@@ -326,6 +330,6 @@ class Member:
             alive if self.flows[MAIN] is not None else None,
             tuple(sorted(self.spoken.items())), self.about, frozenset(self.watch.unresponsive),
             self.watch.parts.replaces, self.stage is Stage.LEFT, self.stage is Stage.OUTSIDE, self.entering.claimed,
-            self.stage is Stage.RUNNING and self.flows[MONITOR] is not None,
+            self.stage is Stage.RUNNING and self.flows[MONITOR] is not None, self.abandons(),
             *map(position, self.flows.values()), *map(canonical, self.pending.values()),
         )  # fmt: skip

@@ -149,6 +149,9 @@ class MainPort(MainBase, _StorePort):
     async def describe_late(self, reason: str) -> FaultRecord:
         return fault_of(self.member.member, self.member.state.rank, Interruption.EXCEPTION)
 
+    def report_failure(self, cause: FaultRecord | None) -> Any:
+        return requests.ReportFailure() if self.member.config.reports else nothing()
+
     async def abandon(self, error: BaseException) -> None:
         self.member.abandoned, self.member.stage = True, Stage.EXITED_ABNORMALLY
 

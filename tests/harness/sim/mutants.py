@@ -45,6 +45,18 @@ ONLY_CULPRIT: Final = """\
             return False
         if verdict.reached:
             told"""
+TELLS_FIRST: Final = """\
+            if not isinstance(error, BarrierTimeout):
+                await self.ports.leaving.abandon(error)
+            self.over = True
+            await self.ports.faults.report_failure(None)
+"""
+REPORTS_FIRST: Final = """\
+            await self.ports.faults.report_failure(None)
+            if not isinstance(error, BarrierTimeout):
+                await self.ports.leaving.abandon(error)
+            self.over = True
+"""
 LEAVES: Final = "Input.LEAVES: {Phase.OPEN: (Phase.ARRIVED,), Phase.INTERRUPTED: (Phase.ARRIVED,)},"
 CARRIES_OUT: Final = (
     "        await (thread.close_blocked() if isinstance(action, Unblock) else thread.fire(action.why))\n"
@@ -368,5 +380,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "Ctrl-C in a barrier tells nobody": Mutant(
         ((FLOW, "                await self.ports.leaving.abandon(error)\n", PASS),),
         Config(ranks=2, breaks=1), simulated=False,
+    ),
+    "a failure is reported before the others are told": Mutant(
+        ((FLOW, TELLS_FIRST, REPORTS_FIRST),),
+        Config(ranks=2, breaks=2, reports=True), simulated=False,
     ),
 }  # fmt: skip

@@ -74,6 +74,7 @@ class Seen(NamedTuple):
         unresponsive: its monitor process has reported another member, and has yet to release it.
         timed: what the main thread waits for has a deadline.
         joined: it has joined the others, where it had to.
+        abandons: it leaves by an exception, of which the others are told, and has yet to report it.
         claimed: the generation in which it has claimed its place there, from 1.
     """
 
@@ -97,6 +98,7 @@ class Seen(NamedTuple):
     unresponsive: bool
     timed: bool
     joined: bool
+    abandons: bool
     claimed: int
 
 
@@ -161,5 +163,5 @@ class Members:
             member.state.rank, member.state.world_size, member.known, member.section,
             f"{endpoint[0]}:{endpoint[1]}" if endpoint else "", member.spoken, bool(member.watch.unresponsive),
             isinstance(main, requests.Await) and main.view.round.deadline < 1e300, member.stage is not Stage.OUTSIDE,
-            member.entering.claimed,
+            member.abandons(), member.entering.claimed,
         )  # fmt: skip

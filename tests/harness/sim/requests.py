@@ -16,7 +16,8 @@ from .world import Wish
 __all__ = [
     "Await", "AwaitClients", "AwaitDecision", "AwaitEvent", "AwaitHostClosed", "AwaitOut", "AwaitRendezvous",
     "BeginCall", "BeginIteration", "CountOut", "DeleteIfOver", "HostRendezvous", "InterruptFunction", "JoinForDead",
-    "JoinOperation", "LoseMembers", "MarkLeft", "ReadDecision", "RunFunction", "SetRendezvous", "Sleep",
+    "JoinOperation", "LoseMembers", "MarkLeft", "ReadDecision", "ReportFailure", "RunFunction", "SetRendezvous",
+    "Sleep",
 ]  # fmt: skip
 
 
@@ -129,6 +130,11 @@ class HostRendezvous(Wish):
 @dataclass(slots=True)
 class RunFunction(Wish):
     """Run the function; resumed with its result."""
+
+
+@dataclass(slots=True)
+class ReportFailure(Wish):
+    """Log the failure of this rank."""
 
 
 @dataclass(slots=True)

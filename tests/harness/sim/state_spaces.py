@@ -35,6 +35,7 @@ SPACES: Final = {
     "crashes 1, faults 2, retry limit 2": Config(ranks=2, crashes=1, faults=2, limit=2),
     "faults 1, crashes 1, one exit with code 0": Config(ranks=2, exits=1, faults=1, crashes=1),
     "faults 1, Ctrl-C 2": Config(ranks=2, faults=1, breaks=2),
+    "Ctrl-C 2, the second while the first is reported": Config(ranks=2, breaks=2, reports=True),
     "a hosted store, crashes 1, faults 1, leaves 1": Config(ranks=2, hosted=True, crashes=1, faults=1, leaves=1),
     "crashes 1, faults 1, initialize and finalize fail": Config(
         ranks=2, crashes=1, faults=1, fails=(("initialize", 1, 0), ("recover", 1, 1))

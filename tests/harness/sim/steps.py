@@ -89,7 +89,10 @@ class Steps(Jobs):
         yield from rule(self, job, member, which, effect)
 
     def _operation(self, job: Job, member: int, which: str, effect: Operation) -> Iterator[Step]:
-        action = self.seen(job, member).action[which]
+        action, seen = self.seen(job, member).action[which], self.seen(job, member)
+        if seen.abandons and self._name(action) == "ReadEvent" and not self._record(job, effect.iteration).event:
+            yield f"{member}: finds that the call is over", self._step(job, member, "loses_store", which)
+            return
         after, answer = self._store(job, action, effect.iteration)
         label = f"{member}: {self._name(action)} in {effect.iteration}"
         if self.config.whole and self._name(action) == "Publish" and not job.deleted:
@@ -165,6 +168,13 @@ class Steps(Jobs):
     def _await(self, job: Job, member: int, which: str, _: requests.Await) -> Iterator[Step]:
         if job.budget[QUIT] and self.seen(job, member).timed:
             yield f"{member}: waits no longer", self._step(job.spend(QUIT), member, "waits_no_longer")
+        yield from self._break(job, member)
+
+    def _report_failure(self, job: Job, member: int, which: str, _: requests.ReportFailure) -> Iterator[Step]:
+        yield f"{member}: reports its failure", self._step(job, member, which)
+        yield from self._break(job, member)
+
+    def _break(self, job: Job, member: int) -> Iterator[Step]:
         if job.budget[BREAK]:
             yield f"{member}: is told to end by Ctrl-C", self._step(job.spend(BREAK), member, "breaks")
 
@@ -295,6 +305,7 @@ Steps.rules = {
     requests.LoseMembers: Steps._at_once,
     requests.MarkLeft: Steps._mark_left,
     requests.ReadDecision: Steps._read_decision,
+    requests.ReportFailure: Steps._report_failure,
     requests.RunFunction: Steps._function,
     requests.SetRendezvous: Steps._set_rendezvous,
     Operation: Steps._operation,
