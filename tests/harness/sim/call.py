@@ -6,7 +6,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import RankAssignmentError
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
@@ -17,16 +17,16 @@ from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import leader
 from nvrx_core.rank_assignment.filters import MaxActiveWorldSize
+from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
 from nvrx_core.store.keys import StoreKeys
 
 from .function import Failed
-from .hosted import HostedMain, HostedMonitor
+from .hosted import HostedMain
 from .hosting import Hosting
 from .options import LONG
 from .rank import Rank, Stage
 from .rank_main import MainPort
-from .watch import MonitorPort
 
 if TYPE_CHECKING:
     from .schedule import Schedule
@@ -38,13 +38,6 @@ BACKS_OFF = 1000
 MOVES: Final = (FillGaps(), ShiftRanks())
 MAX_RESTARTS = 200
 """Restarts where completions may be late, too."""
-
-
-class PortKinds(NamedTuple):
-    """The kinds of ports that the ranks of a call have."""
-
-    main: type[MainPort]
-    monitor: type[MonitorPort]
 
 
 class _Place(RankAssignment):
@@ -82,11 +75,13 @@ class Call:
         active_until: functions run until then, at least.
         completed: a rank has finished it.
         hosting: the store that one of the ranks hosts, if one does.
-        kinds: the ports of its ranks.
+        main_port: the ports of its main threads.
         wire: the rounds for those that ask the store.
     """
 
     store: Any = None
+    members: frozenset[InitialRank]
+    timeouts: RoundTimeouts
 
     def __init__(self, schedule: Schedule, number: int, size: int) -> None:
         self.schedule, self.options, self.world = schedule, schedule.options, schedule.world
@@ -95,10 +90,9 @@ class Call:
         self.active_until = self.world.now + self.options.active_for
         self.control, self.keys = schedule.control, StoreKeys("job", 0, number)
         self.hosting = Hosting(self) if self.options.hosted else None
-        self.kinds = PortKinds(MainPort, MonitorPort)
+        self.main_port = MainPort if self.hosting is None else HostedMain
         self.slots = self.wire = self.world.rounds_of(self.keys.prefix)
         if self.hosting is not None:
-            self.kinds = PortKinds(HostedMain, HostedMonitor)
             self.control = GuardedStore(self.hosting.store)  # type: ignore[arg-type]
             self.slots, self.wire = self.hosting.slots, self.hosting.wire  # type: ignore[assignment]
         self.membership, self.deletion = Membership(self.control, self.keys), KeyDeletion(self.control, self.keys)
@@ -106,13 +100,13 @@ class Call:
         self.entries: dict[int, dict[int, tuple[int, int]]] = {}
         self.held: dict[int, dict[int, int]] = {}
         self.inside, self.completed = Counter[int](), False
-        self.leases: dict[int, str] = {}
-        self._living: dict[frozenset[int], list[int]] = {}
+        self.leases: dict[InitialRank, str] = {}
+        self._living: dict[frozenset[InitialRank], list[InitialRank]] = {}
         self.move, self.limit = MOVES[self.options.shift], MaxActiveWorldSize(self.options.active)
         self._draw_failures()
         self.rules = CallRules(leader=self.leader, no_progress_limit=BACKS_OFF)
-        self.members = frozenset(range(size))
-        self.ranks: dict[int, Rank] = {}
+        self.members = initial_ranks(size)
+        self.ranks: dict[InitialRank, Rank] = {}
 
     def _draw_failures(self) -> None:
         """Choose which assignments and plug-ins fail; in the first call only."""
@@ -155,10 +149,10 @@ class Call:
         for rank in self.ranks.values():
             rank.main.poke()
 
-    def living(self, lost: frozenset[int]) -> list[int]:
+    def living(self, lost: frozenset[InitialRank]) -> list[InitialRank]:
         """The members but the lost, in order; kept, as all ranks of a large job ask."""
         if lost not in self._living:
-            self._living[lost] = [member for member in range(self.size) if member not in lost]
+            self._living[lost] = sorted(self.members - lost)
         return self._living[lost]
 
     def moves(self, before: int | None, after: int | None) -> None:
@@ -182,7 +176,7 @@ class Call:
 
     # The invariants
 
-    def add(self, member: int, process: int) -> Rank:
+    def add(self, member: InitialRank, process: int) -> Rank:
         """A process begins to enter."""
         assert 0 <= member < self.size, f"I16: process {process} is rank {member} of {self.size} in call {self.number}"
         other = self.ranks.get(member)

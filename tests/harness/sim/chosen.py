@@ -10,6 +10,7 @@ from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule, StoreTask
 from nvrx_core.liveness.hang_detector import HangAction, ProgressSample, SoftTimeout
 from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import InitialRank
 
 if TYPE_CHECKING:
     from .member import Member
@@ -20,8 +21,8 @@ __all__ = ["VERDICTS", "Chosen", "MemberPage"]
 class Chosen:
     """The verdicts of a monitor process's machines, chosen by the checker, each once."""
 
-    def __init__(self, member: int) -> None:
-        self.stalls, self.silent = False, tuple[int, ...]()
+    def __init__(self, member: InitialRank) -> None:
+        self.stalls, self.silent = False, tuple[InitialRank, ...]()
         self.deadline, self.no_progress_since = math.inf, None
         self.schedule, self.ring = _Schedule(self), _Ring(self, member)
 
@@ -45,13 +46,13 @@ class _Schedule(StoreSchedule):
 class _Ring(SiblingRing):
     """Finds those silent that are chosen."""
 
-    def __init__(self, chosen: Chosen, member: int) -> None:
+    def __init__(self, chosen: Chosen, member: InitialRank) -> None:
         super().__init__(member, math.inf, math.inf)
         self.chosen = chosen
 
     def observe(
-        self, watched: list[int], leases: Mapping[int, str], *, all_have_arrived: bool, now: float
-    ) -> tuple[int, ...]:
+        self, watched: list[InitialRank], leases: Mapping[InitialRank, str], *, all_have_arrived: bool, now: float
+    ) -> tuple[InitialRank, ...]:
         silent, self.chosen.silent = self.chosen.silent, ()
         return silent
 
@@ -84,8 +85,8 @@ class MemberPage:
     def hosts_store(self) -> bool:
         return self.member.config.hosted and self.member.member == 0
 
-    def members(self) -> frozenset[int]:
+    def members(self) -> frozenset[InitialRank]:
         return self.member.known
 
-    def siblings(self) -> list[int]:
+    def siblings(self) -> list[InitialRank]:
         return sorted(self.member.known - {self.member.member})

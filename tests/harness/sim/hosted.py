@@ -15,18 +15,18 @@ from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.protocol.view import RoundView
 from nvrx_core.progress.stage import Stage as About
+from nvrx_core.rank_assignment.identity import InitialRank
 
 from .memory_store import SharedStore
 from .options import LONG
 from .rank_main import MainPort
 from .slots import Slots
-from .watch import MonitorPort
 from .world import passes_until
 
 if TYPE_CHECKING:
     from .rank import Rank
 
-__all__ = ["HostedMain", "HostedMonitor", "HostedStore", "Wire", "lose_store"]
+__all__ = ["HostedMain", "HostedStore", "Wire", "lose_store"]
 
 CLOSES_WITHIN: Final = 5.0
 """Seconds for which a rank that has completed waits until the host has closed the store."""
@@ -137,7 +137,7 @@ class HostedMain(MainPort):
         lose_store(self.rank)
         return _loss()
 
-    async def await_clients(self, members: frozenset[int], *, completed: bool) -> None:
+    async def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> None:
         rank, call = self.rank, self.rank.call
         if completed:
             await _until(lambda: call.membership.have_left(members), rank.now() + LONG)
@@ -156,16 +156,3 @@ class HostedMain(MainPort):
         if not call.store_is_closed() and 0 not in rank.lost:
             unmarked = [each for each in call.ranks.values() if not call.membership.have_left([each.member])]
             assert any(each.is_dead() for each in unmarked), f"I15: {rank.name} leaves, and its store is there"
-
-
-class HostedMonitor(MonitorPort):
-    """The ports of a monitor process that may find no store."""
-
-    async def mark_store_lost(self) -> None:
-        self.rank.page.store_lost_at = max(self.rank.now(), 1e-9)
-
-    async def kill_without_store(self, reason: str) -> None:
-        rank = self.rank
-        held = rank.function.wedged or rank.function.depth
-        assert held or rank.thaws_at, f"I12: {rank.name} is killed without a store, and could leave"
-        rank.die(node=False)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
+from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["Config", "Job", "Step", "fault_of"]
 
@@ -122,7 +123,7 @@ Step = tuple[str, Job]
 KILLED = 137
 
 
-def fault_of(member: int, rank: int, kind: Interruption, exit_code: int = 0) -> FaultRecord:
+def fault_of(member: InitialRank, rank: int, kind: Interruption, exit_code: int = 0) -> FaultRecord:
     """A fault with nothing in it that differs from run to run; a process that dies was killed."""
     code = KILLED if kind is Interruption.TERMINATED else exit_code
     return FaultRecord(initial_rank=member, rank=rank, interruption=kind.name, exit_code=code)

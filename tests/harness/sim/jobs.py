@@ -6,6 +6,7 @@ from typing import Any
 
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.retention import kept_after_call
+from nvrx_core.rank_assignment.identity import InitialRank
 
 from . import requests
 from .explorer import Space
@@ -56,6 +57,8 @@ class Jobs(Space[Job]):
         records, place = job.records, iteration + 1
         records += (self.records.empty,) * (place + 1 - len(records))
         record, answer = self.records.perform(records[place], action)
+        if record == records[place]:
+            return job, answer
         return job._replace(records=(*records[:place], record, *records[place + 1 :])), answer
 
     def _answer_key(self, answer: Any) -> int:
@@ -97,7 +100,7 @@ class Jobs(Space[Job]):
         """The store after that, in one step."""
         if not job.over or not all(seen.left or seen.end == "gone" for seen in self._all(job)):
             return job
-        released = {member for member, seen in enumerate(self._all(job)) if seen.released}
+        released = {InitialRank(member) for member, seen in enumerate(self._all(job)) if seen.released}
         decisions = (self._record(job, k).decision for k in range(-1, len(job.records) - 1))
         kept = (kept_after_call(decision, released) for decision in decisions if decision is not None)
         stay = frozenset[int]().union(*kept)

@@ -8,7 +8,6 @@ be copied, so a member is recreated by replaying its inputs.
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any, Final
 
 from nvrx_core.errors import BarrierTimeout, PeerExited, RestartAbort, StoreLost
@@ -31,6 +30,7 @@ from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import State
 from nvrx_core.rank_assignment.composition import leader
+from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.rank_assignment.moves import ShiftRanks
 
 from . import requests
@@ -40,7 +40,9 @@ from .fingerprint import canonical, position
 from .job import Config
 from .member_ports import MainPort, MonitorPort, OneTry, ThreadPort
 from .record import TIMEOUTS
-from .world import Wish
+from .slots import LookUp
+from .virtual_ports import MonitorPorts
+from .world import AwaitKey, Operation, Wish
 
 __all__ = ["GAVE_UP", "MAIN", "MONITOR", "THREAD", "Member"]
 
@@ -66,16 +68,16 @@ class Member:
     """
 
     def __init__(self, config: Config, member: int) -> None:
-        self.config, self.member, self.time = config, member, 0.0
-        self.known = frozenset(range(config.ranks))
-        self.rounds = Rounds(member, self.known, TIMEOUTS)
+        self.config, self.member, self.time = config, InitialRank(member), 0.0
+        self.known = initial_ranks(config.ranks)
+        self.rounds = Rounds(self.member, self.known, TIMEOUTS)
         self.state = State(member, config.ranks)
         self.iteration, self.section = -1, 0
         self.requested = self.left = self.released = self.leaving = False
         self.end, self.given_code = "", 0
         self.spoken: dict[int, int] = {}
         self.about, self.lost_store, self.abandoned = -1, False, False
-        self.stage, self.chosen = Stage.STARTING, Chosen(member)
+        self.stage, self.chosen = Stage.STARTING, Chosen(self.member)
         self.decision: Decision | None = None
         rules = CallRules(
             leader=self._leader, no_progress_limit=config.limit or None, hosts_store=config.hosted and member == 0,
@@ -158,7 +160,7 @@ class Member:
         self._stop(THREAD)
         self._stop(MAIN)
         self.end = "dead"
-        self.rounds, self.section, self.requested = Rounds(self.member, frozenset(), TIMEOUTS), 0, False
+        self.rounds, self.section, self.requested = Rounds(self.member, initial_ranks(0), TIMEOUTS), 0, False
         if node:
             self._stop(MONITOR)
             self.end = "gone"
@@ -176,7 +178,7 @@ class Member:
         self.chosen.stalls = True
         self._wake()
 
-    def _speaks_for(self, other: int) -> None:
+    def _speaks_for(self, other: InitialRank) -> None:
         self.spoken, self.about = {**self.spoken, other: self.iteration}, other
         self.chosen.silent = (other,)
         self._wake()
@@ -192,8 +194,7 @@ class Member:
         judges = Judges(chosen, GilStallPolicy(math.inf, math.inf), CleanExitPolicy())  # type: ignore[arg-type]
         parts = Parts(judges, chosen.schedule, chosen.ring, AwakeClock(), math.inf, replaces)
         port = MonitorPort(self)
-        ports = SimpleNamespace(page=MemberPage(self), rank=port, reports=port, store=port)
-        return Watch(self.member, ports, parts, self._now)
+        return Watch(self.member, MonitorPorts(MemberPage(self), port, port, port), parts, self._now)
 
     def _begin_watch(self, *, replaces: bool) -> None:
         self.watch = self._watch(replaces=replaces)
@@ -242,7 +243,7 @@ class Member:
 
     def _note(self, which: str, done: Wish | None, outcome: Any) -> None:
         """What a pending effect changes here when it happens."""
-        if isinstance(done, requests.AwaitDecision) and which == THREAD:
+        if isinstance(done, AwaitKey) and done.key == "decision" and which == THREAD:
             again = Round.from_state(self.rounds.view.round.state(), TIMEOUTS)
             stale = self.decision is not None and again.decided(self.decision, now=0.0)
             assert not stale, f"I8: {self.member} acts in {done.iteration} on the decision of the round before"
@@ -257,7 +258,7 @@ class Member:
             self.iteration = self.state.iteration
         elif isinstance(done, requests.MarkLeft) and done.member == self.member:
             self.left = True
-        elif isinstance(done, requests.ReadDecision) and which == MONITOR:
+        elif isinstance(done, Operation) and isinstance(done.action, LookUp) and which == MONITOR:
             self.spoken = {**self.spoken, self.about: done.iteration}
 
     def _ended(self, which: str, value: Any) -> None:

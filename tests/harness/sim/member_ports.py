@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.fault.exceptions import exit_code
@@ -13,17 +13,21 @@ from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import Seen, Why
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
+from nvrx_core.inprocess.protocol.ports import CallPorts
 from nvrx_core.inprocess.protocol.view import RoundView
 from nvrx_core.liveness.hang_detector import ProgressSample
-from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign
+from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.rank_assignment.moves import ShiftRanks
 
 from . import requests
 from .job import fault_of
-from .running import MainBase, RoundPort, nothing
+from .virtual_ports import MainBase, MonitorBase, StorePort, nothing
+
+if TYPE_CHECKING:
+    from .member import Member
 
 __all__ = ["PORTS", "MainPort", "MonitorPort", "OneTry", "ThreadPort"]
 
@@ -34,61 +38,50 @@ class Unfit(Exception):
     """What a plug-in raises."""
 
 
-class _StorePort(RoundPort):
+class _StorePort(StorePort):
     """The store, where the checker lets each operation happen.
 
     Args:
         member: whose it is.
     """
 
-    def __init__(self, member: Any) -> None:
+    def __init__(self, member: Member) -> None:
         self.member = member
 
-    def await_event(self, iteration: int) -> Any:
-        return requests.AwaitEvent(iteration)
-
-    def await_decision(self, iteration: int) -> Any:
-        return requests.AwaitDecision(iteration)
-
-    def read_decision(self, iteration: int) -> Any:
-        return requests.ReadDecision(iteration)
-
-    def set_rendezvous(self, iteration: int, address: str) -> Any:
-        return requests.SetRendezvous(iteration, address)
-
-    def await_rendezvous(self, iteration: int) -> Any:
-        return requests.AwaitRendezvous(iteration)
-
-    def mark_left(self, member: int, *, silent: bool = False) -> Any:
+    def mark_left(self, member: InitialRank, *, silent: bool = False) -> Awaitable[None]:
         return requests.MarkLeft(member, silent)
 
-    def count_out(self, iteration: int, living: int) -> Any:
+    def count_out(self, iteration: int, living: int) -> Awaitable[None]:
         return requests.CountOut(iteration, living)
 
-    def delete_if_over(self) -> Any:
+    def delete_if_over(self) -> Awaitable[None]:
         return requests.DeleteIfOver()
 
 
-class MainPort(MainBase, _StorePort):
+class MainPort(_StorePort, MainBase):
     """The ports of a main thread."""
 
     complete = staticmethod(nothing)
 
+    def ports(self) -> CallPorts:
+        """Return all ports of the thread."""
+        return CallPorts(self, self, self, self, self, self, self, self)
+
     # The rank
 
-    def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> Any:
+    def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> Awaitable[None]:
         return requests.Await(view, until, deadline)
 
     async def enter(self, stage: Stage) -> None:
         self.member.stage = stage
 
-    def lose(self, members: tuple[int, ...]) -> Any:
+    def lose(self, members: tuple[InitialRank, ...]) -> Awaitable[None]:
         return requests.LoseMembers(members)
 
-    def begin_iteration(self) -> Any:
+    def begin_iteration(self) -> Awaitable[None]:
         return requests.BeginIteration()
 
-    async def find_holders(self, iteration: int, members: frozenset[int]) -> dict[int, int]:
+    async def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> dict[int, int]:
         return {}
 
     async def describe_arrival(
@@ -127,14 +120,14 @@ class MainPort(MainBase, _StorePort):
     async def recover(self, failure: BaseException | None) -> BaseException | None:
         return self._fails_in("recover", self.member.state.iteration)
 
-    def host_rendezvous(self) -> Any:
+    def host_rendezvous(self) -> Awaitable[str]:
         return requests.HostRendezvous()
 
     async def initialize(self) -> IterationResult | None:
         error = self._fails_in("initialize", self.member.state.iteration)
         return IterationResult(Outcome.FAILED, error=error) if error is not None else None
 
-    def run(self) -> Any:
+    def run(self) -> Awaitable[IterationResult]:
         return requests.RunFunction()
 
     def _fails_in(self, plug_in: str, iteration: int) -> BaseException | None:
@@ -149,7 +142,7 @@ class MainPort(MainBase, _StorePort):
     async def describe_late(self, reason: str) -> FaultRecord:
         return fault_of(self.member.member, self.member.state.rank, Interruption.EXCEPTION)
 
-    def report_failure(self, cause: FaultRecord | None) -> Any:
+    def report_failure(self, cause: FaultRecord | None) -> Awaitable[None]:
         return requests.ReportFailure() if self.member.config.reports else nothing()
 
     async def abandon(self, error: BaseException) -> None:
@@ -158,10 +151,10 @@ class MainPort(MainBase, _StorePort):
     async def lose_store(self, reason: str) -> StoreLost:
         return StoreLost("node0", 1)
 
-    def await_clients(self, members: frozenset[int], *, completed: bool) -> Any:
+    def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> Awaitable[None]:
         return requests.AwaitClients(members, completed)
 
-    def await_host_closed(self) -> Any:
+    def await_host_closed(self) -> Awaitable[None]:
         return requests.AwaitHostClosed()
 
 
@@ -170,10 +163,10 @@ class ThreadPort(_StorePort):
 
     notice = last_call = abort_function = round_decided = staticmethod(nothing)
 
-    def interrupt_function(self, reason: str) -> Any:
+    def interrupt_function(self, reason: str) -> Awaitable[None]:
         return requests.InterruptFunction(reason)
 
-    def await_out(self) -> Any:
+    def await_out(self) -> Awaitable[None]:
         return requests.AwaitOut()
 
     async def reset_interrupt(self) -> None:
@@ -205,16 +198,14 @@ class OneTry:
         return True
 
 
-class MonitorPort(_StorePort):
+class MonitorPort(_StorePort, MonitorBase):
     """The ports of a monitor process."""
 
-    report_pause = mark_stalled = mark_round_over = renew_connections = disown_page = staticmethod(nothing)
-    interrupt = terminate = kill = kill_without_store = staticmethod(nothing)
-    move_lease = probe = note_stragglers = staticmethod(nothing)
+    interrupt = terminate = kill = kill_without_store = move_lease = staticmethod(nothing)
 
     # The rank
 
-    def sleep(self, until: float) -> Any:
+    def sleep(self, until: float) -> Awaitable[bool]:
         return requests.Sleep(until)
 
     async def sample(self, out_by: float) -> ProgressSample:
@@ -231,28 +222,20 @@ class MonitorPort(_StorePort):
     async def describe_death(self, reason: str | None, since: float | None) -> FaultRecord:
         return fault_of(self.member.member, self.member.state.rank, Interruption.TERMINATED)
 
-    async def describe_silence(self, member: int) -> FaultRecord:
+    async def describe_silence(self, member: InitialRank) -> FaultRecord:
         return fault_of(member, -1, Interruption.UNRESPONSIVE)
 
     # The store
 
-    async def find_progress(self) -> PeerProgress:
-        return PeerProgress({})
-
-    async def has_decision(self, iteration: int) -> bool:
-        return False
-
-    async def has_event(self, iteration: int) -> bool:
-        return False
-
-    async def read_leases(self, members: Collection[int]) -> dict[int, str]:
+    async def read_leases(self, members: Collection[InitialRank]) -> dict[InitialRank, str]:
         return {}
 
-    async def has_left(self, member: int) -> bool:
+    async def has_left(self, member: InitialRank) -> bool:
         return member == self.member.member and self.member.left
 
     async def join_for_dead(self) -> bool:
-        return await requests.JoinForDead() if self.member.stage is Stage.OUTSIDE else True
+        joined: bool = await requests.JoinForDead() if self.member.stage is Stage.OUTSIDE else True
+        return joined
 
 
 PORTS: Final = (MainPort, ThreadPort, MonitorPort)

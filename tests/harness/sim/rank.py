@@ -22,6 +22,7 @@ from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage as About
 from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.identity import InitialRank
 
 from .entry import Entry
 from .function import Function
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Rank", "Stage"]
 
-NOBODY: Final[frozenset[int]] = frozenset()
+NOBODY: Final[frozenset[InitialRank]] = frozenset()
 
 
 class Stage(enum.Enum):
@@ -66,12 +67,13 @@ class Rank:
         awake: of its monitor process; `beat_at`: when that has last run.
     """
 
+    member: InitialRank
     awake: AwakeClock
     policy: InterruptPolicy
     cause: FaultRecord | None = None
     decision: Decision | None = None
 
-    def __init__(self, call: Call, member: int, process: int) -> None:
+    def __init__(self, call: Call, member: InitialRank, process: int) -> None:
         self.call, self.world, self.member, self.process = call, call.world, member, process
         self.rounds = Rounds(member, call.members, call.timeouts)
         self.state = State(member, call.size)
@@ -100,7 +102,7 @@ class Rank:
     def begin(self) -> None:
         """It has met the others: run its two threads."""
         call = self.call
-        ports = call.kinds.main(self).ports()
+        ports = call.main_port(self).ports()
         flow = MainThread(self.rounds, self.state, call.rules_of(self.member), ports=ports, now=self.now)
         self.main = self._task("", lambda: self._run(flow.run(), self._over))
         port = ThreadPort(self)
@@ -250,5 +252,5 @@ class Rank:
 
     def _begin_monitor(self, *, replaces: bool) -> Task:
         watch = watch_of(self, replaces=replaces)
-        begin = (lambda: taking_over(self, watch)) if replaces else watch.run
+        begin: Callable[[], Flow[None]] = (lambda: taking_over(self, watch)) if replaces else watch.run
         return self._task("monitor", lambda: self._run(begin(), lambda: None))

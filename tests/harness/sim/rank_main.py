@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from nvrx_core.errors import RestartError
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
+from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint
 from nvrx_core.inprocess.protocol.view import RoundView
 from nvrx_core.progress.stage import Stage as About
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign
+from nvrx_core.rank_assignment.identity import InitialRank
 
-from .running import MainBase, StorePort, nothing
+from .farewell import StoredFarewell
+from .virtual_ports import MainBase, nothing
 from .world import AwaitKey, passes, passes_until
 
 __all__ = ["MainPort"]
@@ -25,17 +28,30 @@ NOWHERE: Final = None
 SOMEWHERE: Final = ("node", 1)
 
 
-class MainPort(MainBase, StorePort):
+class MainPort(StoredFarewell, MainBase):
     """All ports of one rank's main thread."""
 
-    await_clients = await_host_closed = abandon = staticmethod(nothing)
+    abandon = report_failure = staticmethod(nothing)
+
+    def ports(self) -> CallPorts:
+        """Return all ports of the thread."""
+        return CallPorts(self, self, self, self, self, self, self, self)
+
+    async def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> None:
+        """Nobody waits: the store is nobody's."""
+
+    async def await_host_closed(self) -> None:
+        """Nobody waits."""
+
+    async def lose_store(self, reason: str) -> BaseException:
+        raise AssertionError(f"the store of {self.rank.name} is lost, and is nobody's: {reason}")
 
     # The rank
 
-    def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> Any:
+    def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> Awaitable[None]:
         return passes_until(functools.partial(until, view), deadline)
 
-    async def lose(self, members: tuple[int, ...]) -> None:
+    async def lose(self, members: tuple[InitialRank, ...]) -> None:
         self.rank.lost |= set(members)
 
     async def enter(self, stage: About) -> None:
@@ -44,7 +60,7 @@ class MainPort(MainBase, StorePort):
     async def begin_iteration(self) -> None:
         self.rank.iteration = self.rank.state.iteration
 
-    async def find_holders(self, iteration: int, members: frozenset[int]) -> Mapping[int, int]:
+    async def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> Mapping[int, int]:
         """Who is in an atomic section; their leases move."""
         rank, others = self.rank, self.rank.call.ranks.values()
         holding = (other for other in others if other.function.depth and other.iteration == rank.iteration)
@@ -60,7 +76,7 @@ class MainPort(MainBase, StorePort):
             fault=fault, completed=completed, endpoint=f"node{rank.member}:1" if told else "",
         )  # fmt: skip
 
-    async def read_decision(self, iteration: int) -> None:
+    def read_decision(self, iteration: int) -> Awaitable[Decision | None]:
         raise AssertionError(f"deadlock: {self.rank.member} gives up")
 
     # The user's code
@@ -94,7 +110,7 @@ class MainPort(MainBase, StorePort):
         rank.call.poke()
         return "node:1"
 
-    async def await_rendezvous(self, iteration: int) -> tuple[str, int] | None:
+    async def await_rendezvous(self, iteration: int) -> Endpoint | None:
         return SOMEWHERE if await AwaitKey(iteration, "master") else NOWHERE
 
     async def initialize(self) -> IterationResult | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
 
 from nvrx_core.inprocess.interruption import driving
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
@@ -10,13 +11,17 @@ from nvrx_core.inprocess.protocol.actions import InternalError
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.transitions import Phase
 
-from .running import StorePort, nothing
+from .farewell import StoredFarewell
+from .virtual_ports import nothing
 from .world import AwaitKey, passes, passes_until
+
+if TYPE_CHECKING:
+    from .rank import Rank
 
 __all__ = ["ThreadPort"]
 
 
-class ThreadPort(StorePort):
+class ThreadPort(StoredFarewell):
     """The rounds, and the end of the function."""
 
     async def await_event(self, iteration: int) -> None:
@@ -28,7 +33,7 @@ class ThreadPort(StorePort):
 
     async def await_decision(self, iteration: int) -> Decision:
         rank = self.rank
-        decision = await AwaitKey(iteration, "decision")
+        decision: Decision = await AwaitKey(iteration, "decision")
         round_, old = rank.rounds.view.round, rank.call.slots[iteration - 1].decision
         stale = old is not None and round_.decided(old, now=rank.world.now)
         assert not stale, f"I8: {rank.member} acts in {iteration} on the decision of the round before"
@@ -41,7 +46,7 @@ class ThreadPort(StorePort):
         again = round_.happened(now=rank.world.now) + round_.event(cause, now=rank.world.now)
         assert all(isinstance(action, InternalError) for action in again), f"I8: {rank.member} acts twice on an event"
 
-    def last_call(self, seconds: float) -> Any:
+    def last_call(self, seconds: float) -> Awaitable[None]:
         return passes(seconds)
 
     async def interrupt_function(self, reason: str) -> None:
@@ -79,7 +84,7 @@ class MainThreadOf:
 
     report_stored = report_swallowed = report_deferred = staticmethod(nothing)
 
-    def __init__(self, rank: Any) -> None:
+    def __init__(self, rank: Rank) -> None:
         self.rank, self.first = rank, True
 
     async def observe(self) -> Seen:

@@ -31,8 +31,9 @@ from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.store.keys import RoundKeys, StoreKeys
 
 from .memory_store import MemoryStore
+from .slots import LookUp, SayWhere
 
-__all__ = ["Host", "Record", "SayWhere", "perform", "record_of", "values_of"]
+__all__ = ["Host", "Record", "perform", "record_of", "values_of"]
 
 KEYS: Final = StoreKeys("job", 0, 0)
 ROUND: Final = 0
@@ -63,20 +64,13 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SayWhere:
-    """Say where the round's process group meets; "": nowhere."""
-
-    address: str
-
-
-@dataclass(frozen=True)
 class Host:
     """Host the rendezvous of the round's process group."""
 
     address: str
 
 
-def perform(record: Record, action: StoreAction | SayWhere | Host) -> tuple[Record, Any]:
+def perform(record: Record, action: StoreAction | Host) -> tuple[Record, Any]:
     """The record after the action, and the answer."""
     if isinstance(action, Host):
         return record._replace(hosted=action.address), None
@@ -85,7 +79,7 @@ def perform(record: Record, action: StoreAction | SayWhere | Host) -> tuple[Reco
     return record_of(store.values)._replace(hosted=record.hosted), answer
 
 
-def _carry_out(operations: RoundOperations, action: StoreAction | SayWhere) -> Any:
+def _carry_out(operations: RoundOperations, action: StoreAction) -> Any:
     answer: Any = None
     match action:
         case SayWhere(address):
@@ -106,6 +100,10 @@ def _carry_out(operations: RoundOperations, action: StoreAction | SayWhere) -> A
             answer = operations.read_arrivals(ROUND, members)
         case Publish(decision):
             operations.publish(ROUND, decision)
+        case LookUp():
+            answer = operations.decision(ROUND)
+        case _:
+            raise AssertionError(f"no operation: {action}")
     return answer
 
 

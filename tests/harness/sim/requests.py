@@ -1,6 +1,6 @@
 """What a checked member asks for: each happens when the checker lets it.
 
-The operations of a round's machines are `world.Operation`.
+The operations on the keys of a round are `world.Operation` and `world.AwaitKey`.
 """
 
 from __future__ import annotations
@@ -14,50 +14,13 @@ from nvrx_core.inprocess.protocol.view import RoundView
 from .world import Wish
 
 __all__ = [
-    "Await", "AwaitClients", "AwaitDecision", "AwaitEvent", "AwaitHostClosed", "AwaitOut", "AwaitRendezvous",
-    "BeginCall", "BeginIteration", "CountOut", "DeleteIfOver", "HostRendezvous", "InterruptFunction", "JoinForDead",
-    "JoinOperation", "LoseMembers", "MarkLeft", "ReadDecision", "ReportFailure", "RunFunction", "SetRendezvous",
-    "Sleep",
+    "Await", "AwaitClients", "AwaitHostClosed", "AwaitOut", "BeginCall", "BeginIteration", "CountOut", "DeleteIfOver",
+    "HostRendezvous", "InterruptFunction", "JoinForDead", "JoinOperation", "LoseMembers", "MarkLeft", "ReportFailure",
+    "RunFunction", "Sleep",
 ]  # fmt: skip
 
 
 # The store
-
-
-@dataclass(slots=True)
-class AwaitEvent(Wish):
-    """Wait until the round has its event."""
-
-    iteration: int
-
-
-@dataclass(slots=True)
-class AwaitDecision(Wish):
-    """Wait for the round's decision; resumed with it."""
-
-    iteration: int
-
-
-@dataclass(slots=True)
-class ReadDecision(Wish):
-    """Resumed with the round's decision, None while it has none."""
-
-    iteration: int
-
-
-@dataclass(slots=True)
-class SetRendezvous(Wish):
-    """Write where the iteration's process group meets; "": nowhere."""
-
-    iteration: int
-    address: str
-
-
-@dataclass(slots=True)
-class AwaitRendezvous(Wish):
-    """Wait for that; resumed with host and port, None for nowhere."""
-
-    iteration: int
 
 
 @dataclass(slots=True)

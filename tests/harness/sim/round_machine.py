@@ -14,8 +14,8 @@ from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
 from nvrx_core.inprocess.protocol.transitions import TRANSITIONS, Input, Phase
 from tests.harness.asked import drive
 
-from .running import RoundPort
 from .slots import Slots
+from .virtual_ports import StorePort
 
 __all__ = ["Rounds"]
 
@@ -43,7 +43,7 @@ class Rounds(RuleBasedStateMachine):
 
     def play(self, machine: Round | DeathReport, actions: tuple[Action, ...]) -> bool:
         """Carry out actions; whether the machine is done."""
-        carried_out = play(machine, actions, RoundPort(), lambda: 0.0)
+        carried_out = play(machine, actions, StorePort(), lambda: 0.0)
         rest = drive(carried_out, lambda wish: self.slot(wish.iteration).perform(wish.action))
         assert all(isinstance(action, Finish) for action in rest), rest
         return bool(rest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
+from nvrx_core.rank_assignment.identity import InitialRank
 
 from .call import Call
 from .function import Failed, Leaves
@@ -49,7 +50,7 @@ class Schedule:
         self.recovering = self.recovery = 0
         self.hangs = bool(options.hangs or options.wedges)
         self.calls = [Call(self, 0, options.ranks)]
-        self.current = [self.calls[0].add(member, member) for member in range(options.ranks)]
+        self.current = [self.calls[0].add(InitialRank(member), member) for member in range(options.ranks)]
         self._plan()
 
     @property
@@ -115,7 +116,7 @@ class Schedule:
             self.calls.append(Call(self, number, size))
         call = self.calls[number]
         assert call.size == size, f"I16: {rank.name} has ended as one of {size}, and others as of {call.size}"
-        self.current[rank.process] = call.add(rank.state.rank, rank.process)
+        self.current[rank.process] = call.add(InitialRank(rank.state.rank), rank.process)
 
     # Faults
 

@@ -7,6 +7,7 @@ the two against each other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from nvrx_core.fault.record import FaultRecord
@@ -30,19 +31,16 @@ KEYS: Final[dict[str, object]] = {"event": (), "arrived": 0, "completed": 0, "de
 """The keys of a round that are deleted by name, without a value."""
 
 
+@dataclass(frozen=True)
 class SayWhere(StoreAction):
-    """Say where the round's process group meets, unless that is said already; False: nowhere, rank 0 is lost."""
+    """Say where the round's process group meets, unless that is said already; "": nowhere, rank 0 is lost."""
 
-    __slots__ = ("somewhere",)
-
-    def __init__(self, somewhere: bool) -> None:
-        self.somewhere = somewhere
+    address: str
 
 
+@dataclass(frozen=True)
 class LookUp(StoreAction):
     """Read the round's decision; None while there is none."""
-
-    __slots__ = ()
 
 
 class Slots:
@@ -74,7 +72,7 @@ class Slots:
         """Delete one key; the arrivals go with their count. Returns whether it existed."""
         if key not in KEYS:
             return False
-        existed = getattr(self, key) != KEYS[key]
+        existed: bool = getattr(self, key) != KEYS[key]
         setattr(self, key, KEYS[key])
         if key == "arrived":
             self.arrivals = {}
@@ -126,8 +124,8 @@ class Slots:
         return None
 
     def say_where(self, action: SayWhere) -> Any:
-        if self.master is None or action.somewhere:
-            self.master = action.somewhere
+        if self.master is None or action.address:
+            self.master = bool(action.address)
         return None
 
     def look_up(self, _: LookUp) -> Decision | None:

@@ -16,15 +16,20 @@ from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPI
 from .jobs import Jobs
 from .member import GAVE_UP, MAIN, MONITOR, THREAD
 from .numbers import Seen
-from .record import Host, SayWhere
+from .record import Host
 from .requests import Sleep
-from .world import Operation, Wish
+from .slots import LookUp
+from .world import AwaitKey, Operation, Wish
 
 __all__ = ["Steps"]
 
 DEAD = ("dead", "dead, and told", "gone")
 NOT_MET = "not met: Expired"
 """A host that waited for too long, on the way in."""
+
+
+HARMLESS = (LookUp,)
+"""Operations that change nothing, however late they are."""
 
 
 class Steps(Jobs):
@@ -99,41 +104,35 @@ class Steps(Jobs):
             self._check_exit(after, effect.iteration)
         yield label, self._step(after, member, which, answer, key=self._answer_key(answer))
 
-    def _set_rendezvous(self, job: Job, member: int, which: str, effect: requests.SetRendezvous) -> Iterator[Step]:
-        action = self.records.actions(SayWhere(effect.address))
-        after, _ = self._store(job, action, effect.iteration)
-        yield f"{member}: says where {effect.iteration} meets", self._step(after, member, which)
-
     def _host(self, job: Job, member: int, which: str, _: requests.HostRendezvous) -> Iterator[Step]:
         address, iteration = f"node{member}:1", self.seen(job, member).iteration + 1
         after, _ = self._store(job, self.records.actions(Host(address)), iteration)
         yield f"{member}: hosts the rendezvous of {iteration}", self._step(after, member, which, address)
 
-    def _await_rendezvous(self, job: Job, member: int, which: str, effect: requests.AwaitRendezvous) -> Iterator[Step]:
+    def _await_key(self, job: Job, member: int, which: str, effect: AwaitKey) -> Iterator[Step]:
+        rules = {"event": self._event, "decision": self._await_decision, "master": self._await_rendezvous}
+        return rules[effect.key](job, member, which, effect)
+
+    def _await_rendezvous(self, job: Job, member: int, which: str, effect: AwaitKey) -> Iterator[Step]:
         said = self._record(job, effect.iteration).master
         if said:
             host, _, port = said.partition(":")
             yield f"{member}: learns where to meet", self._step(job, member, which, (host, int(port)) if port else None)
 
-    def _event(self, job: Job, member: int, which: str, effect: requests.AwaitEvent) -> Iterator[Step]:
+    def _event(self, job: Job, member: int, which: str, effect: AwaitKey) -> Iterator[Step]:
         event = self._record(job, effect.iteration).event
         if event:
             told = event[0] is not None or self.seen(job, member).phase is not Phase.OPEN
             assert told, f"I11: a round is completed that member {member} has not completed"
             yield f"{member}: learns the event of {effect.iteration}", self._step(job, member, which)
 
-    def _await_decision(self, job: Job, member: int, which: str, effect: requests.AwaitDecision) -> Iterator[Step]:
+    def _await_decision(self, job: Job, member: int, which: str, effect: AwaitKey) -> Iterator[Step]:
         decision = self._record(job, effect.iteration).decision
         if decision is not None:
             label = f"{member}: its {which} learns the decision of {effect.iteration}"
             yield label, self._step(job, member, which, decision, key=self.members.outcomes(decision))
         elif which == MONITOR and not job.deleted and all(seen.end for seen in self._all(job)):
             yield f"{member}: its monitor waits no longer", self._step(job, member, "ends_monitor")
-
-    def _read_decision(self, job: Job, member: int, which: str, effect: requests.ReadDecision) -> Iterator[Step]:
-        decision = self._record(job, effect.iteration).decision
-        label = f"{member}: its {which} looks for the decision of {effect.iteration}"
-        yield label, self._step(job, member, which, decision, key=self.members.outcomes(decision))
 
     def _at_once(self, job: Job, member: int, which: str, effect: Wish) -> Iterator[Step]:
         after = self._step(job, member, which)
@@ -235,7 +234,7 @@ class Steps(Jobs):
                 label = f"{member} dies" if trouble == CRASH else f"{member} and its monitor die"
                 after = self._step(job.spend(trouble), member, "dies", trouble == NODE)
                 yield label, after
-                if self.config.ghosts and isinstance(seen.main, Operation):
+                if self.config.ghosts and isinstance(seen.main, Operation) and type(seen.main.action) not in HARMLESS:
                     late = after.ghost(member, (seen.action[MAIN], seen.main.iteration))
                     yield f"{label}, an operation under way", late
 
@@ -268,7 +267,8 @@ class Steps(Jobs):
         faults = [*record.event, *(arrival.fault for _, arrival in record.arrivals)]
         codes = {fault.exit_code for fault in faults if fault is not None and fault.initial_rank in decision.lost} - {0}
         code = decision.exit and decision.exit.exit_code
-        assert code in (codes or {None}), f"I18: round {k} names exit code {code}, and its lost members have {codes}"
+        told = f"I18: round {k} names exit code {code}, and its lost members have {codes}"
+        assert code in codes if codes else code is None, told
 
     def _check_finish(self, job: Job, member: int, k: int) -> None:
         for other in self._members(job, k):
@@ -293,24 +293,17 @@ class Steps(Jobs):
 
 Steps.rules = {
     requests.Await: Steps._await,
-    requests.AwaitDecision: Steps._await_decision,
-    requests.AwaitEvent: Steps._event,
     requests.AwaitClients: Steps._clients,
     requests.AwaitHostClosed: Steps._host_closed,
-    requests.AwaitRendezvous: Steps._await_rendezvous,
     requests.BeginIteration: Steps._at_once,
     requests.CountOut: Steps._count_out,
     requests.DeleteIfOver: Steps._delete_if_over,
     requests.HostRendezvous: Steps._host,
     requests.LoseMembers: Steps._at_once,
     requests.MarkLeft: Steps._mark_left,
-    requests.ReadDecision: Steps._read_decision,
     requests.ReportFailure: Steps._report_failure,
     requests.RunFunction: Steps._function,
-    requests.SetRendezvous: Steps._set_rendezvous,
+    AwaitKey: Steps._await_key,
     Operation: Steps._operation,
 }
-Steps.asks_store = frozenset({
-    requests.AwaitDecision, requests.AwaitEvent, requests.AwaitRendezvous, requests.MarkLeft, requests.ReadDecision,
-    requests.SetRendezvous, Operation, requests.CountOut, requests.DeleteIfOver,
-})  # fmt: skip
+Steps.asks_store = frozenset({AwaitKey, Operation, requests.MarkLeft, requests.CountOut, requests.DeleteIfOver})

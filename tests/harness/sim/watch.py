@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final
 
 from nvrx_core.fault.record import FaultRecord
@@ -18,10 +17,11 @@ from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample
-from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import InitialRank
 
-from .running import StorePort, nothing
+from .farewell import StoredFarewell
+from .virtual_ports import MonitorBase, MonitorPorts
 from .world import passes, passes_until
 
 if TYPE_CHECKING:
@@ -52,16 +52,16 @@ class SimulatedPage:
     def __init__(self, rank: Rank, stage: Stage) -> None:
         self.rank, self.stage, self.store_lost_at = rank, stage, 0.0
         self.hosts_store = rank.call.is_hosted_by(rank.member)
-        self._living, self._siblings = list[int](), list[int]()
+        self._living, self._siblings = list[InitialRank](), list[InitialRank]()
 
     @property
     def iteration(self) -> int:
         return self.rank.iteration
 
-    def members(self) -> frozenset[int]:
+    def members(self) -> frozenset[InitialRank]:
         return frozenset(self.rank.call.living(self.rank.lost))
 
-    def siblings(self) -> list[int]:
+    def siblings(self) -> list[InitialRank]:
         living = self.rank.call.living(self.rank.lost)
         if living is not self._living:
             others = living[:1] if len(living) >= 100 else [each for each in living if each != self.rank.member]
@@ -79,9 +79,8 @@ def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     rank.awake = AwakeClock()
     ring = SiblingRing(rank.member, 3.3 * beat, STARTS_WITHIN * beat)
     parts = Parts(judges, schedule, ring, rank.awake, interval, replaces)
-    port = rank.call.kinds.monitor(rank)
-    ports = SimpleNamespace(page=rank.page, rank=port, reports=port, store=port)
-    return Watch(rank.member, ports, parts, rank.now)
+    port = MonitorPort(rank)
+    return Watch(rank.member, MonitorPorts(rank.page, port, port, port), parts, rank.now)
 
 
 async def taking_over(rank: Rank, watch: Watch) -> None:
@@ -100,10 +99,8 @@ def _sample(iteration: int, stage: Stage, alive_at: float, noticed: bool, interr
     )
 
 
-class MonitorPort(StorePort):
+class MonitorPort(StoredFarewell, MonitorBase):
     """All ports of one rank's monitor process."""
-
-    disown_page = mark_stalled = report_pause = staticmethod(nothing)
 
     # The rank
 
@@ -143,6 +140,16 @@ class MonitorPort(StorePort):
     async def kill(self, reason: str) -> None:
         raise AssertionError(f"I12: {self.rank.member} is killed, and was not told to end")
 
+    async def mark_store_lost(self) -> None:
+        assert self.rank.call.hosting is not None, f"I14: {self.rank.name} loses a store that is nobody's"
+        self.rank.page.store_lost_at = max(self.rank.now(), 1e-9)
+
+    async def kill_without_store(self, reason: str) -> None:
+        rank = self.rank
+        held = rank.function.wedged or rank.function.depth
+        assert held or rank.thaws_at, f"I12: {rank.name} is killed without a store, and could leave"
+        rank.die(node=False)
+
     # Its faults
 
     async def describe_stall(self, reason: str, iteration: int) -> FaultRecord:
@@ -151,7 +158,7 @@ class MonitorPort(StorePort):
     async def describe_death(self, reason: str | None, since: float | None) -> FaultRecord:
         return self.rank.fault(Interruption.TERMINATED if reason is None else Interruption.HARD_TIMEOUT)
 
-    async def describe_silence(self, member: int) -> FaultRecord:
+    async def describe_silence(self, member: InitialRank) -> FaultRecord:
         """A living member was paused for long enough."""
         rank = self.rank
         rank.world.note(f"{rank.member}'s monitor", f"misses {member}", rank.iteration)
@@ -166,14 +173,11 @@ class MonitorPort(StorePort):
         leases, member = self.rank.call.leases, self.rank.member
         leases[member] = str(int(leases.get(member, "0")) + 1)
 
-    async def read_leases(self, members: Collection[int]) -> dict[int, str]:
+    async def read_leases(self, members: Collection[InitialRank]) -> dict[InitialRank, str]:
         leases = self.rank.call.leases
         return {member: leases[member] for member in members if member in leases}
 
-    async def find_progress(self) -> PeerProgress:
-        return PeerProgress({})
-
-    async def has_left(self, member: int) -> bool:
+    async def has_left(self, member: InitialRank) -> bool:
         return self.rank.call.membership.has_left(member)
 
     async def join_for_dead(self) -> bool:

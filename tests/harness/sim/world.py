@@ -28,7 +28,7 @@ LOSS: Final = (StoreFailure, StoreLost)
 """The loss of the store, which is raised where its outcome is awaited."""
 
 # How long a message takes: mostly short, sometimes long. Drawn once: a delay is needed at every turn.
-DELAYS: Final = tuple(((i + 0.5) / 4096) ** -0.7 for i in range(4096))
+DELAYS: Final[tuple[float, ...]] = tuple(((i + 0.5) / 4096) ** -0.7 for i in range(4096))
 
 
 HORIZON: Final = 30.0
@@ -128,7 +128,8 @@ class Task:
         slots: Mapping[int, Slots],
     ) -> None:
         self.world, self.owner, self.part, self.slots = world, owner, part, slots
-        self._begin, self._flow = begin, None  # begun late: a coroutine that never runs warns of it
+        self._begin = begin
+        self._flow: Coroutine[Any, Any, None] | None = None  # begun late: a coroutine that never runs warns of it
         self.send: Callable[[Any], Any] = self._start
         self.throw: Callable[[BaseException], Any]
         self.turn, self.paused_turn = 0, NEVER
