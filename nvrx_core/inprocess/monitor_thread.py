@@ -16,8 +16,7 @@ from typing import Final, Protocol
 
 from nvrx_core.failpoint import hit
 from nvrx_core.flow import operation, run
-from nvrx_core.inprocess.coordination.round_operations import RoundOperations
-from nvrx_core.inprocess.coordination.store_ports import StoreOfRounds
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations, StoreOfRounds
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.switch_interval import ShortTurns
 from nvrx_core.inprocess.protocol.decision import Decision
@@ -189,12 +188,12 @@ class _Store(StoreOfRounds):
     @operation
     def await_event(self, iteration: int) -> None:
         """Wait until the round has its event."""
-        self._rounds().wait_event(iteration)
+        self.rounds().wait_event(iteration)
         self._thread.event_noticed(iteration)
 
     @operation
     def await_decision(self, iteration: int) -> Decision:
         """Wait for the round's decision; return it."""
-        decision = self._rounds().wait_decision(iteration)
+        decision = self.rounds().wait_decision(iteration)
         hit("decision-after", iteration)
         return decision

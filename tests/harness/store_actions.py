@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from nvrx_core.flow import run
 from nvrx_core.inprocess.coordination.control_store import ControlStore
-from nvrx_core.inprocess.coordination.store_ports import StoreOfRounds
+from nvrx_core.inprocess.coordination.round_operations import StoreOfRounds
 from nvrx_core.inprocess.protocol.actions import Action
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.play import play

@@ -21,8 +21,8 @@ from nvrx_core.inprocess.call.user_stores import UserStores
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.control_store import CallStore
 from nvrx_core.inprocess.coordination.presence import name_missing
-from nvrx_core.inprocess.coordination.store_ports import CallStore
 from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.main_thread import MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult

@@ -5,14 +5,19 @@ Used by a rank and by its monitor process alike. Every failure of the store is r
 
 from __future__ import annotations
 
-from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
+from collections.abc import Callable
+from datetime import timedelta
+
+from nvrx_core.flow import operation
+from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore
 from nvrx_core.inprocess.coordination.key_deletion import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership
-from nvrx_core.inprocess.coordination.round_operations import RoundOperations
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations, StoreOfRounds
 from nvrx_core.inprocess.coordination.survey import Survey
+from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
-__all__ = ["ControlStore"]
+__all__ = ["CallStore", "ControlStore"]
 
 
 class ControlStore:
@@ -33,3 +38,34 @@ class ControlStore:
         self.store, self.keys = store, keys
         self.rounds, self.membership = RoundOperations(store, keys), Membership(store, keys)
         self.survey, self.deletion = Survey(store, keys, self.membership), KeyDeletion(store, keys)
+
+
+class CallStore(StoreOfRounds):
+    """The store of a flow that also leaves the call.
+
+    Args:
+        control_store: returns the control store, on the flow's connection.
+        size: the initial number of members.
+        decided_within: bound of a wait for a decision.
+    """
+
+    def __init__(
+        self, control_store: Callable[[], ControlStore], size: int, decided_within: timedelta = FOREVER
+    ) -> None:
+        super().__init__(lambda: control_store().rounds, decided_within)
+        self._control_store, self._size = control_store, size
+
+    @operation
+    def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:
+        """Write that a member no longer needs the store; a silent one that is lost may still read its decision."""
+        self._control_store().membership.mark_left(member, silent=silent)
+
+    @operation
+    def count_out(self, iteration: int, living: int) -> None:
+        """Count this member out of the completed call; the last of `living` deletes its keys, if all have left."""
+        self._control_store().deletion.count_out(iteration, living, self._size)
+
+    @operation
+    def delete_if_over(self) -> None:
+        """Delete the call's keys if it is completed and all other members have left."""
+        self._control_store().deletion.delete_if_over(self._size)

@@ -5,10 +5,13 @@ Each raises `StoreFailure` when the store fails, or has a value that no rank has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
+from typing import Concatenate, ParamSpec, TypeVar
 
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.flow import operation
 from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, NOTHING, GuardedStore, guard
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_event, encode_completion
@@ -16,7 +19,9 @@ from nvrx_core.parsing import address
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
-__all__ = ["RoundOperations"]
+__all__ = ["RoundOperations", "StoreOfRounds"]
+
+log = logging.getLogger("nvrx_core.inprocess")
 
 
 class RoundOperations:
@@ -130,3 +135,55 @@ def _event(text: bytes, otherwise: FaultRecord | None) -> FaultRecord | None:
         return decode_event(text)
     except ValueError:
         return otherwise
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _port(
+    method: Callable[Concatenate[RoundOperations, Parameters], Result],
+) -> Callable[Concatenate[StoreOfRounds, Parameters], Awaitable[Result]]:
+    """Return an operation as a flow awaits it; the connection is the one of the moment when it is carried out."""
+
+    def carry_out(self: StoreOfRounds, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        return method(self.rounds(), *args, **kwargs)
+
+    return operation(carry_out)
+
+
+class StoreOfRounds:
+    """The operations as the port of a flow, a `RoundStore`.
+
+    Args:
+        rounds: returns the operations, on the flow's connection.
+        decided_within: bound of a wait for a decision.
+    """
+
+    def __init__(self, rounds: Callable[[], RoundOperations], decided_within: timedelta = FOREVER) -> None:
+        self.rounds, self._decided_within = rounds, decided_within
+
+    announce = _port(RoundOperations.announce)
+    count_completion = _port(RoundOperations.count_completion)
+    close_completed = _port(RoundOperations.close_completed)
+    read_event = _port(RoundOperations.read_event)
+    put_arrival = _port(RoundOperations.put_arrival)
+    count_arrival = _port(RoundOperations.count_arrival)
+    read_arrivals = _port(RoundOperations.read_arrivals)
+    publish = _port(RoundOperations.publish)
+    read_decision = _port(RoundOperations.decision)
+    await_event = _port(RoundOperations.wait_event)
+    set_rendezvous = _port(RoundOperations.set_rendezvous)
+    await_rendezvous = _port(RoundOperations.wait_rendezvous)
+    has_event = _port(RoundOperations.has_event)
+    has_decision = _port(RoundOperations.has_decision)
+
+    @operation
+    def await_decision(self, iteration: int) -> Decision:
+        """Wait for the round's decision; return it."""
+        return self.rounds().wait_decision(iteration, self._decided_within)
+
+    @operation
+    def report_internal_error(self, reason: str) -> None:
+        """Report that a machine got an impossible input."""
+        log.error("internal error, please report it: %s", reason)

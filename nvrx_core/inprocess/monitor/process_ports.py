@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from select import POLLIN, poll
 
 from nvrx_core.flow import operation
-from nvrx_core.inprocess.coordination.store_ports import CallStore
+from nvrx_core.inprocess.coordination.control_store import CallStore
 from nvrx_core.inprocess.monitor.fault_reporter import FaultReporter
 from nvrx_core.inprocess.monitor.lease_keeper import LeaseKeeper
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
@@ -153,16 +153,6 @@ class StoreOfMonitor(CallStore):
         """Return the progress of the other members."""
         me = self._link.plan.member
         return self._link.connect().survey.slowest(self._link.page.members() - {me}, me)
-
-    @operation
-    def has_decision(self, iteration: int) -> bool:
-        """Return whether the round has its decision; no wait for it ends."""
-        return self._rounds().has_decision(iteration)
-
-    @operation
-    def has_event(self, iteration: int) -> bool:
-        """Return whether the round has its event."""
-        return self._rounds().has_event(iteration)
 
     @operation
     def read_leases(self, members: Collection[InitialRank]) -> Mapping[InitialRank, str]:
