@@ -18,11 +18,11 @@ time that the rank's watchdog thread ran.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 from nvrx_core.progress.limits import Limit
 from nvrx_core.progress.stage import Stage
+from nvrx_core.values import value
 
 __all__ = [
     "HangAction",
@@ -74,33 +74,33 @@ class ProgressSample(NamedTuple):
     limit: Limit | None = None
 
 
-@dataclass(frozen=True)
+@value
 class SoftTimeout:
     """Announce that the rank makes no progress."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@value
 class QueryPeers:
     """Find out whether a peer that this rank may wait for makes progress; answer with `peers_progressing`."""
 
 
-@dataclass(frozen=True)
+@value
 class SendSignal:
     """Send the interrupt signal from the monitor process."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@value
 class Terminate:
     """Send SIGTERM, also to a stopped process."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@value
 class Kill:
     """Send SIGKILL."""
 
@@ -118,7 +118,7 @@ class _Due(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
+@value
 class HangDetectorState:
     """The full state of a hang detector; times are relative to now, and infinite for what has not happened.
 

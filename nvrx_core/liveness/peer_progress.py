@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.values import value
 
 __all__ = ["AllWaiting", "MinimumProgress", "PeerProgress"]
 
@@ -67,7 +67,7 @@ class _Lease(NamedTuple):
     inside: int
 
 
-@dataclass(frozen=True)
+@value
 class PeerProgress:
     """The summary of all leases.
 

@@ -25,7 +25,6 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from nvrx_core.process.descriptors import give_up
@@ -34,6 +33,7 @@ from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd, send
 from nvrx_core.process.orphan import Orphan
 from nvrx_core.process.signal_names import signal_name
 from nvrx_core.process.waiting import readable
+from nvrx_core.values import value
 
 __all__ = [
     "ALIVE", "ASK", "DONE", "END", "LATE", "NO_CALLER", "POSTPONED", "READY", "START", "STARTS_WITHIN", "WHY",
@@ -70,7 +70,7 @@ NO_CALLER: Final = 0
 Work = Callable[[Callable[[], None]], None]
 
 
-@dataclass(frozen=True)
+@value
 class Postponement:
     """When the first worker is started: later, or as soon as it is needed.
 

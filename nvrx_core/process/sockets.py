@@ -16,11 +16,11 @@ import termios
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from select import POLLRDHUP, poll, select
 from typing import Final
 
 from nvrx_core.process.waiting import readable
+from nvrx_core.values import value
 
 __all__ = [
     "TcpSocket",
@@ -52,7 +52,7 @@ TCP_INFO_TRAFFIC: Final = slice(120, 136)
 """tcpi_bytes_acked and tcpi_bytes_received."""
 
 
-@dataclass(frozen=True)
+@value
 class TcpSocket:
     """One TCP socket of this process.
 
@@ -129,8 +129,8 @@ def keep_alive(found: TcpSocket) -> None:
 def probe_when_idle(connection: socket.socket) -> None:
     """Let a connection fail within 10 s when its peer is lost without closing it (tcp(7))."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in KEEP_ALIVE.items():
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    for option, seconds in KEEP_ALIVE.items():
+        connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNANSWERED)
 
 

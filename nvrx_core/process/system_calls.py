@@ -15,8 +15,9 @@ import struct
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+from nvrx_core.values import value
 
 __all__ = [
     "EpollWait", "Poll", "Registered", "awaited", "epoll_wait_of", "is_busy", "native_thread_ids", "poll_of",
@@ -52,7 +53,7 @@ MOST_POLLED: Final = 4096
 _TARGET: Final = re.compile(r"^tfd:\s+(\d+).*\bino:([0-9a-f]+)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
+@value
 class Registered:
     """A descriptor registered with an epoll descriptor, and its inode at registration."""
 
@@ -60,7 +61,7 @@ class Registered:
     inode: int
 
 
-@dataclass(frozen=True)
+@value
 class EpollWait:
     """A call of epoll_wait in which a thread waits.
 
@@ -75,7 +76,7 @@ class EpollWait:
     timeout: int
 
 
-@dataclass(frozen=True)
+@value
 class Poll:
     """A call of poll in which a thread waits.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
 
 from nvrx_core.process.heartbeat import Heartbeat
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
+from nvrx_core.values import value
 
 __all__ = ["ProgressWatchdog", "Timestamp"]
 
@@ -29,7 +29,7 @@ class Receiver(Protocol):
         """Take one; called in the watchdog's thread."""
 
 
-@dataclass(frozen=True)
+@value
 class Timestamp:
     """When this process was last seen to make progress, in monotonic seconds.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from nvrx_core.inprocess.call.user_stores import UserStores
 from nvrx_core.inprocess.interruption.atomic import Atomic
@@ -13,11 +12,12 @@ from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.lifeline import is_running
 from nvrx_core.progress.page import Page
+from nvrx_core.values import value
 
 __all__ = ["AtomicLock", "CallHandles", "MonitorHandle"]
 
 
-@dataclass(frozen=True)
+@value
 class CallHandles:
     """The parts that a `CallWrapper` delegates to.
 

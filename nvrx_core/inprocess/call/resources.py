@@ -12,7 +12,6 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 
 import nvrx_core
 from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
@@ -42,13 +41,14 @@ from nvrx_core.settings import environment
 from nvrx_core.store.cpp_log_level import quiet
 from nvrx_core.store.endpoint import StoreHostingError
 from nvrx_core.store.keys import StoreKeys
+from nvrx_core.values import value
 
 __all__ = ["Resources", "acquire"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 
 
-@dataclass(frozen=True)
+@value
 class Resources:
     """The resources that a call has acquired; only the call itself accesses its parts.
 

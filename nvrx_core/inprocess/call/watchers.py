@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
@@ -28,11 +27,12 @@ from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.view import Rounds
 from nvrx_core.inprocess.state import State
 from nvrx_core.rank_assignment.identity import initial_ranks
+from nvrx_core.values import value
 
 __all__ = ["Watchers", "start_watchers"]
 
 
-@dataclass(frozen=True)
+@value
 class Watchers:
     """The threads, and the objects that they share with the main thread; only the call itself accesses the parts.
 

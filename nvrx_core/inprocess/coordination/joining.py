@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import Final
 
@@ -47,6 +47,7 @@ from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys
+from nvrx_core.values import value
 
 __all__ = ["Entrant", "Joining", "join_for_dead"]
 
@@ -58,7 +59,7 @@ Outcome = Wait | Joined | Superseded | Conflicting | Expired
 """Where a rank has no more to do on its way in, but to wait."""
 
 
-@dataclass(frozen=True)
+@value
 class Entrant:
     """The rank that joins.
 

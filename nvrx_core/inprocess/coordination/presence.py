@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.errors import BarrierTimeout
@@ -19,6 +18,7 @@ from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.parsing import integer, integers, parse_object, string
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys
+from nvrx_core.values import value
 
 __all__ = ["Presence", "Reminders", "claimed_ranks", "find_presence", "name_missing", "ranges"]
 
@@ -30,7 +30,7 @@ HOSTS: Final = 32
 """The most hosts that are named."""
 
 
-@dataclass(frozen=True)
+@value
 class Reminders:
     """When to log the ranks that a rank waits for.
 
@@ -45,7 +45,7 @@ class Reminders:
     lease: float = 2.5
 
 
-@dataclass(frozen=True)
+@value
 class Presence:
     """The ranks that have entered.
 

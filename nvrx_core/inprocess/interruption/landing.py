@@ -16,9 +16,10 @@ import dis
 import enum
 import functools
 from collections.abc import Iterator, Set
-from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Final, NamedTuple
+
+from nvrx_core.values import value
 
 __all__ = [
     "Destination", "Landing", "Verdict", "destination", "drops_exception", "handlers_of", "is_library",
@@ -68,7 +69,7 @@ class Landing(enum.Enum):
     IMPORT = "it leaves a partially imported module"
 
 
-@dataclass(frozen=True)
+@value
 class Verdict:
     """A landing and its location: file and line."""
 
@@ -256,7 +257,7 @@ def _enters_protected_range(stack: list[FrameType]) -> bool:
 # Analysis of code objects
 
 
-@dataclass(frozen=True)
+@value
 class _Step:
     """An instruction: its name, its jump target, and the next instruction."""
 

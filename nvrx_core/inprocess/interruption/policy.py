@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, NamedTuple, Self
 
 from nvrx_core.inprocess.interruption.landing import Landing
+from nvrx_core.values import value
 
 __all__ = ["Fire", "InterruptPolicy", "InterruptState", "Seen", "Unblock", "Why"]
 
@@ -63,7 +64,7 @@ class Why(enum.Enum):
         return self in (Why.STUCK, Why.OVERDUE)
 
 
-@dataclass(frozen=True)
+@value
 class Fire:
     """Interrupt the main thread."""
 
@@ -75,7 +76,7 @@ class Fire:
         return self.why.value
 
 
-@dataclass(frozen=True)
+@value
 class Unblock:
     """Close what the main thread blocks in: it does not react to signals."""
 
@@ -110,7 +111,7 @@ class Seen(NamedTuple):
     ran: float = 0.0
 
 
-@dataclass(frozen=True)
+@value
 class Deferral:
     """Deferrals in a row.
 
@@ -135,7 +136,7 @@ class Deferral:
         return replace(self, times=self.times + 1) if self.times else Deferral(now, seen.waited, seen.ran, 1)
 
 
-@dataclass(frozen=True)
+@value
 class InterruptState:
     """The full state of a policy; times are relative to now, and infinite for what has not happened.
 

@@ -10,11 +10,11 @@ long to leave the function as one that is interrupted after its own soft timeout
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.liveness.hang_detector import ProgressSample, SendSignal
 from nvrx_core.progress.stage import Stage
+from nvrx_core.values import value
 
 __all__ = [
     "GilStallAction",
@@ -33,12 +33,12 @@ CONFIRM_AT_LEAST: Final = 10.0
 HELD_UP: Final = "its round has ended, and a call holds the GIL"
 
 
-@dataclass(frozen=True)
+@value
 class QueryRoundEvent:
     """Ask the store whether the round has its event; if so, call `round_over`."""
 
 
-@dataclass(frozen=True)
+@value
 class MarkRoundOver:
     """Write on the page that the round is over."""
 
@@ -46,7 +46,7 @@ class MarkRoundOver:
 GilStallAction = QueryRoundEvent | MarkRoundOver | SendSignal
 
 
-@dataclass(frozen=True)
+@value
 class GilStallState:
     """The state of the policy; times are relative to now.
 

@@ -23,13 +23,14 @@ from nvrx_core.liveness.hang_detector import (
     SoftTimeout,
     Terminate,
 )
+from nvrx_core.values import value
 
 __all__ = ["Judges", "Judging", "Stall"]
 
 Clock = Callable[[], float]
 
 
-@dataclass(frozen=True)
+@value
 class Stall:
     """The stall of a living rank that blocks the others.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -13,11 +12,12 @@ from nvrx_core.process.stacks import Stacks
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 from nvrx_core.store.torch_stores import Factory
+from nvrx_core.values import value
 
 __all__ = ["MonitorPlan"]
 
 
-@dataclass(frozen=True)
+@value
 class MonitorPlan:
     """The plan of a monitor process, inherited by fork.
 

@@ -6,7 +6,6 @@ import logging
 import os
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from select import POLLIN, poll
 
 from nvrx_core.flow import operation
@@ -25,6 +24,7 @@ from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.values import value
 
 __all__ = ["MonitoredProcess", "ProcessPorts", "StoreOfMonitor"]
 
@@ -170,7 +170,7 @@ class StoreOfMonitor(CallStore):
         return self._link.join_for_dead()
 
 
-@dataclass(frozen=True)
+@value
 class ProcessPorts:
     """The ports of the process."""
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.liveness.hang_detector import ProgressSample
 from nvrx_core.progress.stage import Stage
+from nvrx_core.values import value
 
 __all__ = ["EndRank", "Question", "RenewConnections", "UnheardRoundPolicy"]
 
@@ -30,14 +30,14 @@ class Question(enum.Enum):
     DECISION = enum.auto()
 
 
-@dataclass(frozen=True)
+@value
 class RenewConnections:
     """Make the rank open its connections to the store again."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@value
 class EndRank:
     """Terminate the rank."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, Decision
 from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.values import value
 
 __all__ = [
     "Abort", "Action", "Announce", "AskHolders", "CloseCompleted", "CountArrival", "CountCompletion",
@@ -21,7 +20,7 @@ class Action:
     __slots__ = ()
 
 
-@dataclass(frozen=True)
+@value
 class InternalError(Action):
     """The machine got an impossible input, or is in an invalid state; it has no other effect and must be reported."""
 
@@ -34,90 +33,90 @@ class StoreAction(Action):
     __slots__ = ()
 
 
-@dataclass(frozen=True)
+@value
 class Announce(StoreAction):
     """Write the fault as the round's event, unless it has one; answer with `announced`."""
 
     fault: FaultRecord
 
 
-@dataclass(frozen=True)
+@value
 class CountCompletion(StoreAction):
     """Count this member's completion; answer with `completion_counted`."""
 
 
-@dataclass(frozen=True)
+@value
 class CloseCompleted(StoreAction):
     """Write completion as the round's event, unless it has one."""
 
 
-@dataclass(frozen=True)
+@value
 class ReadEvent(StoreAction):
     """Read the round's event, which is there; answer with `event`."""
 
 
-@dataclass(frozen=True)
+@value
 class AskHolders(Action):
     """Query which members are in an atomic section; answer with `held_up`."""
 
     members: frozenset[InitialRank]
 
 
-@dataclass(frozen=True)
+@value
 class WaitFor(Action):
     """Log that the round continues to wait for these members."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@value
 class LateCompletion(Action):
     """Announce by `fault` that not all members have completed in time."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@value
 class Abort(Action):
     """Abort the calls in which the function blocks, and interrupt it."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@value
 class Finish(Action):
     """All members have completed the round: end the call."""
 
     reason: str
 
 
-@dataclass(frozen=True)
+@value
 class PutArrival(StoreAction):
     """Write the arrival, over an earlier one of the same member."""
 
     arrival: Arrival
 
 
-@dataclass(frozen=True)
+@value
 class CountArrival(StoreAction):
     """Count the arrival; answer with `arrival_counted`."""
 
 
-@dataclass(frozen=True)
+@value
 class ReadArrivals(StoreAction):
     """Read every member's arrival and the event; answer with `arrivals_read`."""
 
     members: frozenset[InitialRank]
 
 
-@dataclass(frozen=True)
+@value
 class Publish(StoreAction):
     """Write the decision, unless the round has one."""
 
     decision: Decision
 
 
-@dataclass(frozen=True)
+@value
 class Enter(Action):
     """Enter the next round with these members."""
 
@@ -130,7 +129,7 @@ class Enter(Action):
         return f"{len(self.members)} ranks go on to iteration {self.decision.iteration + 1}: {self.decision.reason}"
 
 
-@dataclass(frozen=True)
+@value
 class Leave(Action):
     """Leave the job: this member no longer takes part."""
 
@@ -138,7 +137,7 @@ class Leave(Action):
     reason: str
 
 
-@dataclass(frozen=True)
+@value
 class GiveUp(Action):
     """Leave the job, unless the round has a decision after all: the barrier did not close in time."""
 

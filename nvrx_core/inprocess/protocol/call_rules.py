@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from nvrx_core.values import value
 
 __all__ = ["CallRules"]
 
 
-@dataclass(frozen=True)
+@value
 class CallRules:
     """The rules that are fixed for a call.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from nvrx_core.fault.attribution import Interruption
@@ -18,6 +17,7 @@ from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord
 from nvrx_core.parsing import MAX_RANKS, address, integer, integers, parse_json, parse_object, string
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.rank_assignment.snapshot import Column, columns_of
+from nvrx_core.values import value
 
 __all__ = ["Arrival", "ArrivalStatus", "Decision", "decide", "decode_arrivals", "decode_event", "encode_completion"]
 
@@ -46,7 +46,7 @@ class ArrivalStatus(enum.Enum):
     DEAD = "dead"
 
 
-@dataclass(frozen=True, kw_only=True)
+@value
 class Arrival:
     """One member's record at the barrier.
 
@@ -106,7 +106,7 @@ class Arrival:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
+@value
 class Decision:
     """The decision of a round, on which all members act.
 

@@ -18,10 +18,10 @@ closes its generation as expired: all ranks that wait in it give up together, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from nvrx_core.parsing import parse_object
+from nvrx_core.values import value
 
 __all__ = [
     "BY",
@@ -56,42 +56,42 @@ BY: Final = "by"
 """The field of the terms that says whose they are, and need not agree."""
 
 
-@dataclass(frozen=True)
+@value
 class Look:
     """Read the generation's verdict, if it has one."""
 
     generation: int
 
 
-@dataclass(frozen=True)
+@value
 class Claim:
     """Claim this rank's place, unless it is taken."""
 
     generation: int
 
 
-@dataclass(frozen=True)
+@value
 class Agree:
     """Write this rank's terms, unless there are some; read the present ones."""
 
     generation: int
 
 
-@dataclass(frozen=True)
+@value
 class Count:
     """Count the claim."""
 
     generation: int
 
 
-@dataclass(frozen=True)
+@value
 class ReadClaims:
     """Check whether every place is taken: a claim may be counted twice, by a rank and on its behalf."""
 
     generation: int
 
 
-@dataclass(frozen=True)
+@value
 class Close:
     """Write the verdict on the generation, unless it has one."""
 
@@ -99,21 +99,21 @@ class Close:
     verdict: str
 
 
-@dataclass(frozen=True)
+@value
 class Wait:
     """Wait for the generation's verdict."""
 
     generation: int
 
 
-@dataclass(frozen=True)
+@value
 class Joined:
     """All ranks have joined."""
 
     generation: int
 
 
-@dataclass(frozen=True)
+@value
 class Superseded:
     """A later incarnation of this rank has joined."""
 
@@ -121,7 +121,7 @@ class Superseded:
     by: str
 
 
-@dataclass(frozen=True)
+@value
 class Conflicting:
     """The ranks of the job contradict each other."""
 
@@ -129,7 +129,7 @@ class Conflicting:
     text: str
 
 
-@dataclass(frozen=True)
+@value
 class Expired:
     """Not all ranks of the job have joined in time."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from nvrx_core.fault.record import FaultRecord
@@ -42,6 +42,7 @@ from nvrx_core.inprocess.protocol.barrier import Barrier
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.transitions import Input, Phase, takes
 from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.values import value
 
 __all__ = ["Round", "RoundTimeouts"]
 
@@ -49,7 +50,7 @@ ASK_AGAIN: Final = 60.0
 """Seconds between two looks at those in an atomic section, at most."""
 
 
-@dataclass(frozen=True)
+@value
 class RoundTimeouts:
     """Bounds of a round, in seconds.
 
