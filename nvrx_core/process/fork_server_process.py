@@ -78,11 +78,13 @@ class Postponement:
         seconds: after which it is started in any case.
         urgent: descriptors of the caller's; it is started at once when one is readable.
         begins: called in the server, before it waits.
+        prepares: called in the server after that: imports what each worker needs.
     """
 
     seconds: float
     urgent: tuple[int, ...] = ()
     begins: Callable[[], None] | None = None
+    prepares: Callable[[], object] | None = None
 
 
 def serve(work: Work, arguments: Sequence[str], keep: Iterable[int] = ()) -> NoReturn:
@@ -127,6 +129,8 @@ def become_server(
         _reset_signals()
         dies_with_caller = isinstance(parting, ParentDeathSignal)
         if postponement is None or _is_needed(channel, postponement):
+            if postponement is not None and postponement.prepares is not None:
+                postponement.prepares()
             _serve(work, channel, dies_with_caller)
         else:
             _finish(channel, dies_with_caller)

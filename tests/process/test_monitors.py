@@ -14,8 +14,10 @@ from typing import Any, NoReturn, cast
 import pytest
 import torch.distributed as dist
 
+from nvrx_core.flow import run
 from nvrx_core.inprocess.call.monitor_link import LEAVES_WITHIN
-from nvrx_core.inprocess.monitor.rank_signals import RankSignals
+from nvrx_core.inprocess.monitor.process_ports import MonitoredProcess
+from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.page import ProgressField
 from nvrx_core.store.keys import StoreKeys
 from tests.harness.process import host
@@ -237,12 +239,17 @@ def written_after_the_stop(handled: bool) -> bytes:
     pidfd = os.pidfd_open(pid)
     plan = types.SimpleNamespace(member=0, rank_pid=pid, rank_pidfd=pidfd, grace=0.2)
     page = dict.fromkeys(ProgressField, 0)
-    RankSignals(cast(Any, plan), cast(Any, page)).terminate("a test")
+    process = MonitoredProcess(cast(Any, plan), cast(Any, page), AwakeClock())
+    run(_terminate(process))
     os.waitpid(pid, 0)
     rest = os.read(reading, 1 << 16)
     for descriptor in (reading, pidfd):
         os.close(descriptor)
     return rest
+
+
+async def _terminate(process: MonitoredProcess) -> None:
+    await process.terminate("a test")
 
 
 def write_all_the_time(descriptor: int, handled: bool) -> NoReturn:

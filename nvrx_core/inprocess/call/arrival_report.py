@@ -1,14 +1,14 @@
-"""The arrival record that a rank writes at the barrier."""
+"""A rank's arrival at a barrier: the record that it writes about itself."""
 
 from __future__ import annotations
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
+from nvrx_core.inprocess.call.function_abort import RoundProgress
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.rendezvous import offer
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.monitor.round_progress import RoundProgress
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.state import State
 from nvrx_core.progress.page import Page, ProgressField

@@ -11,16 +11,15 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import exit_code
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.joining import Entrant
-from nvrx_core.inprocess.monitor.files import check_files
+from nvrx_core.inprocess.monitor.files import check_files, write_pidfile
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
-from nvrx_core.inprocess.monitor.process import MonitorProcess
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.descriptors import give_up, notify
 from nvrx_core.process.fork_server import STARTS_WITHIN, ForkServer, Postponement
@@ -32,6 +31,9 @@ from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import StoreKeys
+
+if TYPE_CHECKING:
+    from nvrx_core.inprocess.monitor.process import MonitorProcess
 
 __all__ = ["MonitorLink", "monitor_plan", "start_monitor"]
 
@@ -178,15 +180,27 @@ def start_monitor(
     plan = monitor_plan(parameters, entrant, keys, events=events, stacks=stacks, fds=(pidfd, wake, started))
     check_files(plan.logfile, plan.pidfile)
     files = {pidfd, wake, started, *stacks.descriptors, events.fileno()}
-    process = MonitorProcess(plan, page, lock)
-    later = Postponement(STARTS_AFTER, urgent=(pidfd,), begins=process.write_pidfile)
-    server = ForkServer.start(process.run, {fd for fd in files if fd is not None}, postponement=later)
+    later = Postponement(
+        STARTS_AFTER, urgent=(pidfd,), begins=lambda: write_pidfile(plan.pidfile), prepares=_import_monitor
+    )
+    server = ForkServer.start(
+        lambda ready: _import_monitor()(plan, page, lock).run(ready),
+        {fd for fd in files if fd is not None},
+        postponement=later,
+    )
     link = MonitorLink(page, wake, started, server)
     cleanup.callback(link.end)
     cleanup.callback(lock.release)
     cleanup.in_child(link.disown)
     stacks.start()
     return link
+
+
+def _import_monitor() -> type[MonitorProcess]:
+    """Return the monitor process; its modules are imported in the fork server, and in no rank."""
+    from nvrx_core.inprocess.monitor.process import MonitorProcess
+
+    return MonitorProcess
 
 
 def _closed_by(cleanup: CleanupStack, fd: int) -> int:

@@ -7,7 +7,7 @@ import threading
 from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.call.early_exit import EarlyExit
-from nvrx_core.inprocess.call.function_abort import FunctionAbort
+from nvrx_core.inprocess.call.function_abort import FunctionAbort, RoundProgress
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.configuration.parameters import Parameters
@@ -20,7 +20,6 @@ from nvrx_core.inprocess.faults.thread_faults import ThreadFaults
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
-from nvrx_core.inprocess.monitor.round_progress import RoundProgress
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.protocol.round import RoundTimeouts

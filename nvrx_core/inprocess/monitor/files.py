@@ -36,8 +36,14 @@ def configure_logging(path: str | None) -> None:
     logger.setLevel(logging.INFO)
 
 
-def write_pidfile(path: str) -> None:
-    """Write the pid atomically; a symbolic link at the path is replaced."""
+def write_pidfile(path: str | None) -> None:
+    """Write the pid of the calling process: of the fork server, until there is a monitor process.
+
+    Whoever waits for the processes of the file waits for the report of a rank that dies before. It is written
+    atomically; a symbolic link at the path is replaced.
+    """
+    if path is None:
+        return
     temporary, fd = _open_beside(path)
     with open(fd, "w", encoding="ascii") as file:
         file.write(f"{os.getpid()}\n")

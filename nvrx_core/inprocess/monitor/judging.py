@@ -9,10 +9,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
-from nvrx_core.inprocess.monitor.gil_stall import GilStallAction, GilStallPolicy, MarkRoundOver, QueryRoundEvent
+from nvrx_core.inprocess.monitor.policies import (
+    CleanExitPolicy,
+    EndRank,
+    GilStallAction,
+    GilStallPolicy,
+    MarkRoundOver,
+    QueryRoundEvent,
+    Question,
+    UnheardRoundPolicy,
+)
 from nvrx_core.inprocess.monitor.ports import WatchPorts
-from nvrx_core.inprocess.monitor.unheard_round import EndRank, Question, UnheardRoundPolicy
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.hang_detector import (
     HangDetector,

@@ -14,20 +14,16 @@ from typing import Final
 
 from nvrx_core.failpoint import hit
 from nvrx_core.flow import run
-from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
 from nvrx_core.inprocess.monitor.fault_reporter import FaultReporter
 from nvrx_core.inprocess.monitor.files import configure_logging, write_pidfile
-from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
-from nvrx_core.inprocess.monitor.lease_keeper import LeaseKeeper
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
-from nvrx_core.inprocess.monitor.process_ports import MonitoredProcess, ProcessPorts, StoreOfMonitor
+from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy, UnheardRoundPolicy
+from nvrx_core.inprocess.monitor.process_ports import MonitoredProcess, ProcessPorts
 from nvrx_core.inprocess.monitor.rank_page import PageOfRank
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
-from nvrx_core.inprocess.monitor.store_link import StoreLink
-from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule
-from nvrx_core.inprocess.monitor.unheard_round import UnheardRoundPolicy
-from nvrx_core.inprocess.monitor.watch import Parts, Watch
+from nvrx_core.inprocess.monitor.store import LeaseKeeper, StoreLink, StoreOfMonitor
+from nvrx_core.inprocess.monitor.watch import Parts, StoreSchedule, Watch
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import HangDetector
@@ -76,21 +72,13 @@ class MonitorProcess:
             log.exception("the monitor process of rank %d failed", self.plan.member)
             raise
 
-    def write_pidfile(self) -> None:
-        """Write the pid of the calling process: of the fork server, until there is a monitor process.
-
-        Whoever waits for the processes of the file waits for the report of a rank that dies before.
-        """
-        if self.plan.pidfile:
-            write_pidfile(self.plan.pidfile)
-
     def _take_over(self) -> None:
         """Register as the rank's monitor process.
 
         The time since its predecessor's last heartbeat, or all time before the first one, does not count: the machine
         may have been paused, which the rank did not notice either.
         """
-        self.write_pidfile()
+        write_pidfile(self.plan.pidfile)
         self.store.reattaches = bool(self.page[ProgressField.MONITOR_PID])
         self.awake.woke(self.page[ProgressField.MONITOR_BEAT] / 1e9, now=time.monotonic())
         self.page[ProgressField.MONITOR_PID] = os.getpid()

@@ -1,34 +1,42 @@
-"""The ports of a monitor process: its rank, with the clock, the descriptors and the page, and the control store."""
+"""The ports of a monitor process, and the one for its rank: the descriptors, the page, and the signals.
+
+A stopped process (SIGSTOP) is continued only after the signal that ends it was sent. If it ran for a moment before
+that, its threads would take part in the restart, which would then count a rank that is about to die.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
+import signal
 import time
-from collections.abc import Collection, Mapping
 from select import POLLIN, poll
+from typing import Final
 
 from nvrx_core.flow import operation
-from nvrx_core.inprocess.coordination.control_store import CallStore
 from nvrx_core.inprocess.monitor.fault_reporter import FaultReporter
-from nvrx_core.inprocess.monitor.lease_keeper import LeaseKeeper
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.rank_page import PageOfRank
-from nvrx_core.inprocess.monitor.rank_signals import RankSignals
-from nvrx_core.inprocess.monitor.sample import take_sample
-from nvrx_core.inprocess.monitor.store_link import StoreLink
+from nvrx_core.inprocess.monitor.store import StoreOfMonitor
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import ProgressSample
-from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.process.helper_thread import HelperThread
+from nvrx_core.process.lifeline import catches, is_stopped, send
 from nvrx_core.process.owner_lock import OwnerLock
+from nvrx_core.process.stacks import show
+from nvrx_core.progress import sampling
+from nvrx_core.progress.limits import earliest
 from nvrx_core.progress.page import Page, ProgressField
-from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.progress.stage import Stage
 from nvrx_core.values import value
 
-__all__ = ["MonitoredProcess", "ProcessPorts", "StoreOfMonitor"]
+__all__ = ["MonitoredProcess", "ProcessPorts"]
+
 
 log = logging.getLogger("nvrx_core.inprocess.monitor.process")
+THREADS_RUN_WITHIN: Final = 2.0
+"""Seconds without a sign of the rank's watchdog thread after which a call holds the GIL."""
 
 
 class MonitoredProcess:
@@ -42,7 +50,6 @@ class MonitoredProcess:
 
     def __init__(self, plan: MonitorPlan, page: Page, awake: AwakeClock) -> None:
         self._plan, self._page, self._awake = plan, page, awake
-        self._signals = RankSignals(plan, page)
         self._poll = poll()
 
     def observe(self, lock: OwnerLock) -> None:
@@ -75,7 +82,22 @@ class MonitoredProcess:
     @operation
     def sample(self, out_by: float) -> ProgressSample:
         """Return the sample of the rank; it has to be out of the function by `out_by`, awake seconds."""
-        return take_sample(self._page, self._plan.rank_pid, self._awake, out_by)
+        page, awake = self._page, self._awake
+        iteration, stage = page[ProgressField.ITERATION], Stage(page[ProgressField.STAGE])
+        watched = page[ProgressField.ATTACHED_AT] and stage is Stage.RUNNING
+        return ProgressSample(
+            iteration=iteration,
+            stage=stage,
+            alive_at=awake.at(page.alive_at()),
+            watchdog_alive_at=awake.at(page[ProgressField.WATCHDOG_HEARTBEAT] / 1e9 or math.inf),
+            stopped=is_stopped(self._plan.rank_pid),
+            protected=page[ProgressField.UNPROTECTED] == 0,
+            noticed=page[ProgressField.NOTICED] == iteration + 1,
+            interrupting=page[ProgressField.INTERRUPTING] == iteration + 1,
+            imported_at=awake.at(page[ProgressField.IMPORTED_AT] / 1e9),
+            out_by=math.inf if page[ProgressField.ATOMIC] else out_by,
+            limit=earliest(sampling.take_sample(page, awake.at)) if watched else None,
+        )
 
     @operation
     def mark_stalled(self, iteration: int) -> None:
@@ -105,69 +127,47 @@ class MonitoredProcess:
 
     @operation
     def interrupt(self, reason: str) -> None:
-        """Send the interrupt signal."""
-        self._signals.interrupt(reason)
+        """Send the interrupt signal, if it is handled."""
+        log.debug("interrupt rank %d: %s", self._plan.member, reason)
+        if catches(self._plan.rank_pid, self._plan.interrupt_signal):  # else the default action would end it
+            send(self._plan.rank_pidfd, [self._plan.interrupt_signal])
 
     @operation
     def terminate(self, reason: str) -> None:
         """Terminate the rank, with a grace period for its signal handler."""
-        self._signals.terminate(reason)
+        plan = self._plan
+        log.warning("end rank %d: %s", plan.member, reason)
+        self._report_stacks()
+        graceful = plan.grace > 0 and catches(plan.rank_pid, signal.SIGTERM)
+        send(plan.rank_pidfd, [signal.SIGTERM, signal.SIGCONT if graceful else signal.SIGKILL])
 
     @operation
     def kill(self, reason: str) -> None:
         """Kill the rank, which was asked to terminate."""
-        self._signals.kill(reason)
+        log.warning("kill rank %d: %s", self._plan.member, reason)
+        send(self._plan.rank_pidfd, [signal.SIGKILL])
 
     @operation
     def kill_without_store(self, reason: str) -> None:
         """Kill the rank, whose death cannot be reported to the store."""
-        self._signals.kill_without_store(reason)
+        log.error("kill rank %d: %s", self._plan.member, reason)
+        self._report_stacks()
+        send(self._plan.rank_pidfd, [signal.SIGKILL])
 
+    def _report_stacks(self) -> None:
+        """Write the stacks of the rank's threads to its stderr, the event file and this process's log.
 
-class StoreOfMonitor(CallStore):
-    """The control store; the connection is opened by its first operation.
-
-    Args:
-        link: the connection.
-        lease: renews the rank's lease.
-        reporter: notes the memory's state with each renewal.
-    """
-
-    def __init__(self, link: StoreLink, lease: LeaseKeeper, reporter: FaultReporter) -> None:
-        super().__init__(link.connect, link.page.world_size, link.plan.barrier)
-        self._link, self._lease, self._reporter = link, lease, reporter
-
-    @operation
-    def move_lease(self) -> None:
-        """Renew this rank's lease."""
-        self._reporter.memory.note()
-        self._lease.move()
-
-    @operation
-    def probe(self) -> None:
-        """Check whether the store answers."""
-        self._lease.probe()
-
-    @operation
-    def find_progress(self) -> PeerProgress:
-        """Return the progress of the other members."""
-        me = self._link.plan.member
-        return self._link.connect().survey.slowest(self._link.page.members() - {me}, me)
-
-    @operation
-    def read_leases(self, members: Collection[InitialRank]) -> Mapping[InitialRank, str]:
-        """Return the leases of those of these members that have one."""
-        return self._link.connect().membership.leases(members)
-
-    @operation
-    def has_left(self, member: InitialRank) -> bool:
-        """Return whether the member no longer needs the store: it was marked as left, or the call is over."""
-        return self._link.connect().membership.has_left(member)
-
-    @operation
-    def join_for_dead(self) -> bool:
-        """Complete the joining of the dead rank; return whether there is a generation to report its death in."""
-        return self._link.join_for_dead()
+        A stopped process has none.
+        """
+        plan, page = self._plan, self._page
+        iteration, silent = page[ProgressField.ITERATION], time.monotonic_ns() - page[ProgressField.WATCHDOG_HEARTBEAT]
+        threads_run = silent < THREADS_RUN_WITHIN * 1e9
+        text = "" if is_stopped(plan.rank_pid) else plan.stacks.take(plan.rank_pidfd, threads_run=threads_run)
+        if not text:
+            return
+        log.warning("the stacks of initial rank %d:\n%s", plan.member, text)
+        plan.events.write("stacks", iteration, threads=text.split("\n\n"))
+        show(plan.rank_pid, f"nvrx: initial rank {plan.member} is killed; its threads:\n{text}")
 
 
 @value

@@ -6,6 +6,7 @@ state that must survive is on the page or in the store, so that a replacement co
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,14 +16,14 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.monitor.judging import Judges, Judging, Stall
 from nvrx_core.inprocess.monitor.ports import WatchPorts
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
-from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule, StoreTask
 from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["Parts", "Watch"]
+__all__ = ["Parts", "StoreSchedule", "StoreTask", "Watch"]
+
 
 STORE_GRACE: Final = 15.0
 """Seconds that a rank has to leave after the store was lost. Two of its threads may be connecting again, one after the
@@ -205,3 +206,42 @@ class Watch:
         if self.page.stage is Stage.RUNNING and not self.parts.replaces:
             return False
         return await self.ports.store.has_left(self.member)
+
+
+class StoreTask(enum.Enum):
+    """The tasks that use the store."""
+
+    MOVE_LEASE = enum.auto()
+    PROBE = enum.auto()
+    """Ask anything, to learn whether the store answers."""
+    WATCH_SIBLINGS = enum.auto()
+
+
+class StoreSchedule:
+    """The schedule of one process; monotonic seconds.
+
+    Args:
+        heartbeat: between two renewals of the lease.
+        probe: between two uses of the store, at most.
+        siblings: the minimum between two observations of the siblings' leases; one follows a use of the store.
+
+    Attributes:
+        deadline: when the next task is due.
+    """
+
+    def __init__(self, *, heartbeat: float, probe: float, siblings: float) -> None:
+        self.heartbeat, self.probe, self.siblings = heartbeat, probe, siblings
+        self.deadline = self._lease_at = self._siblings_at = -math.inf
+
+    def due(self, *, now: float) -> tuple[StoreTask, ...]:
+        """Return the tasks that are due, in order; they count as done."""
+        if now < self.deadline:
+            return ()
+        moves, watches = now >= self._lease_at, now >= self._siblings_at
+        if moves:
+            self._lease_at = now + self.heartbeat
+        if watches:
+            self._siblings_at = now + self.siblings
+        self.deadline = min(self._lease_at, now + self.probe)
+        first = StoreTask.MOVE_LEASE if moves else StoreTask.PROBE
+        return (first, StoreTask.WATCH_SIBLINGS) if watches else (first,)

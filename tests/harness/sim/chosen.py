@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
-from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule, StoreTask
+from nvrx_core.inprocess.monitor.watch import StoreSchedule, StoreTask
 from nvrx_core.liveness.hang_detector import HangAction, ProgressSample, SoftTimeout
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank

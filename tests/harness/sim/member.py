@@ -14,9 +14,8 @@ from nvrx_core.errors import BarrierTimeout, PeerExited, RestartAbort, StoreLost
 from nvrx_core.flow import Flow, run
 from nvrx_core.inprocess.interruption import driving
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy
-from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
-from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
+from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.decision import Decision

@@ -166,10 +166,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((WATCH, "min(parts.awake.when(parts.judges.deadline), self.now() + longest, store_due)", "math.inf"),),
     ),
     "a lease that is never moved again": Mutant(
-        (("store_schedule", "self._lease_at = now + self.heartbeat\n", "self._lease_at = math.inf\n"),),
+        ((WATCH, "self._lease_at = now + self.heartbeat\n", "self._lease_at = math.inf\n"),),
     ),
     "the siblings are not watched": Mutant(
-        (("store_schedule", "return (first, StoreTask.WATCH_SIBLINGS) if watches else (first,)", "return (first,)"),),
+        ((WATCH, "return (first, StoreTask.WATCH_SIBLINGS) if watches else (first,)", "return (first,)"),),
     ),
     "a member that has no lease is waited for": Mutant(
         (("sibling_ring", "all_have_arrived or now >= self._started_at\n", "all_have_arrived\n"),),

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
-from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
+from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
-from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule
-from nvrx_core.inprocess.monitor.watch import Parts, Watch
+from nvrx_core.inprocess.monitor.watch import Parts, StoreSchedule, Watch
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample
 from nvrx_core.progress.stage import Stage

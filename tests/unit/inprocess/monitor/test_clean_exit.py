@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from nvrx_core.inprocess.monitor.clean_exit import LOOK_EVERY, SHARE, CleanExitPolicy
+from nvrx_core.inprocess.monitor.policies import LOOK_EVERY, SHARE, CleanExitPolicy
 
 
 def looks(clean_exit: CleanExitPolicy, until: float) -> list[float]:

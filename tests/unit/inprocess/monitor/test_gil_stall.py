@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nvrx_core.inprocess.monitor.gil_stall import HELD_UP, GilStallPolicy, MarkRoundOver, QueryRoundEvent
+from nvrx_core.inprocess.monitor.policies import HELD_UP, GilStallPolicy, MarkRoundOver, QueryRoundEvent
 from nvrx_core.liveness.hang_detector import ProgressSample, SendSignal
 from nvrx_core.progress.stage import Stage
 

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
-from nvrx_core.inprocess.monitor.lease_keeper import LeaseKeeper
+from nvrx_core.inprocess.monitor.store import LeaseKeeper
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.page import Page
 from nvrx_core.progress.stage import Stage

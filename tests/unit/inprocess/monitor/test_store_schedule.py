@@ -1,6 +1,6 @@
 """When a monitor process uses the store: the lease at its interval, a probe between two leases that are far apart."""
 
-from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule, StoreTask
+from nvrx_core.inprocess.monitor.watch import StoreSchedule, StoreTask
 
 MOVE, PROBE, WATCH = StoreTask.MOVE_LEASE, StoreTask.PROBE, StoreTask.WATCH_SIBLINGS
 

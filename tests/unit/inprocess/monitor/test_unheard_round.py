@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nvrx_core.inprocess.monitor.unheard_round import EndRank, Question, RenewConnections, UnheardRoundPolicy
+from nvrx_core.inprocess.monitor.policies import EndRank, Question, RenewConnections, UnheardRoundPolicy
 from nvrx_core.liveness.hang_detector import ProgressSample
 from nvrx_core.progress.stage import Stage
 

@@ -8,13 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
-from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
+from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy, UnheardRoundPolicy
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
-from nvrx_core.inprocess.monitor.store_schedule import StoreSchedule
-from nvrx_core.inprocess.monitor.unheard_round import UnheardRoundPolicy
-from nvrx_core.inprocess.monitor.watch import STORE_GRACE, Parts, Watch
+from nvrx_core.inprocess.monitor.watch import STORE_GRACE, Parts, StoreSchedule, Watch
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from nvrx_core.fault.blame import Progress
-from nvrx_core.inprocess.monitor.round_progress import RoundProgress
+from nvrx_core.inprocess.call.function_abort import RoundProgress
 from nvrx_core.progress.page import Page, ProgressField, Stage
 
 SOFT = 60.0
