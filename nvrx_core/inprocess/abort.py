@@ -8,17 +8,22 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Self
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Self
 
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.groups import transformer_engine
 from nvrx_core.inprocess.state import FrozenState
+from nvrx_core.process.bounded import call_all_bounded
 from nvrx_core.settings.environment import flight_record_directory, flight_recorder_is_on
 
 __all__ = ["Abort", "AbortPhase", "AbortTorchDistributed", "AbortTransformerEngine"]
 
 log = logging.getLogger("nvrx_core.inprocess")
+RECORD_WITHIN: Final = timedelta(seconds=2)
+"""How long the flight record may take to be written."""
 
 
 class AbortPhase(enum.Enum):
@@ -74,12 +79,44 @@ class AbortTorchDistributed(Abort):
         free_reserve()
         directory = self.torch_fr_trace_path or flight_record_directory()
         if directory is not None and flight_recorder_is_on() and has_groups():
-            from nvrx_core.inprocess.groups.flight_record import write_flight_record
-
             write_flight_record(directory, state)
         hit("abort-during", state.iteration)
         abort_groups()
         return state
+
+
+def write_flight_record(directory: str | os.PathLike[str], state: FrozenState) -> None:
+    """Write `<directory>/iter_<iteration>/rank_<initial rank>.<recorder>.json`, torch's JSON, for each recorder.
+
+    torch keeps a record of the collectives of an iteration for NCCL and one for gloo. Stack traces are omitted: to
+    symbolize their frames, torch acquires the GIL while it holds a lock of its recorder.
+
+    A failure, or a disk that takes longer than `RECORD_WITHIN`, is logged as one warning.
+    """
+    folder = Path(directory) / f"iter_{state.iteration}"
+    errors = call_all_bounded({"flight record": lambda: _write(folder, state.initial_rank)}, RECORD_WITHIN)
+    for error in errors.values():
+        log.warning("no flight record in %s: %s: %s", folder, type(error).__name__, error)
+
+
+def _write(folder: Path, rank: int) -> None:
+    from nvrx_core.inprocess.groups.torch_groups import flight_recorders
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for recorder, dump in flight_recorders().items():
+        _write_atomically(folder / f"rank_{rank}.{recorder}.json", dump())
+
+
+def _write_atomically(path: Path, text: bytes) -> None:
+    """Write a whole file or none; a symbolic link at `path` is not followed."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(draft, "xb") as file:
+        try:
+            file.write(text)
+            file.flush()
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 class _TransformerEngine(Abort):

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.inprocess.groups.blocked_read import BlockedRead
-from nvrx_core.inprocess.groups.store_in_use import store_in_use
+from nvrx_core.inprocess.groups.blocked_read import BlockedRead, store_in_use
 from nvrx_core.process.sockets import describe, put_in_place, shut_down, socket_inodes, tcp_sockets
 
 GLOBAL = SimpleNamespace(store=None)

@@ -1,27 +1,35 @@
-"""A blocking read of the main thread that no signal ends.
+"""Blocking calls of the main thread that neither a signal nor an abort of the groups ends: reads, and some receives.
 
-An example is a read on a store client that was created before the call, so that the wrapper does not know of it. The
-kernel reports the descriptor that the main thread reads from. The connection of a store is shut down at once, and
+An example of a read is one on a store client that was created before the call, so that the wrapper does not know of it.
+The kernel reports the descriptor that the main thread reads from. The connection of a store is shut down at once, and
 another one is put in its place before the next iteration: the store goes on serving. Any other connection is shut down
 when the read takes longer than `PATIENCE`; otherwise the rank would be terminated at the hard timeout.
+
+gloo does not fail a receive from any rank when a connection closes, so a thread that waits for it blocks until the
+group's timeout. The main thread therefore waits for another thread, which waits for gloo and is abandoned when the
+function ends.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import sys
 import threading
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import torch.distributed as dist
 
-from nvrx_core.inprocess.groups.store_in_use import store_in_use
 from nvrx_core.process.sockets import TcpSocket, describe, put_in_place, shut_down, socket_inodes, tcp_sockets
 from nvrx_core.process.system_calls import waits_on
 from nvrx_core.store.connection import reconnect
 from nvrx_core.store.endpoint import StoreConnectionError
 
-__all__ = ["BlockedRead"]
+__all__ = ["BlockedRead", "InterruptibleWork", "interruptible", "store_in_use"]
+
 
 log = logging.getLogger("nvrx_core.inprocess")
 PATIENCE: Final = 1.0
@@ -86,3 +94,128 @@ def _restore(cut: TcpSocket, store: dist.TCPStore) -> None:
 
 def _no_clone(**kwargs: Any) -> dist.Store:
     raise StoreConnectionError("this version of torch opens no second connection of a store")
+
+
+class InterruptibleWork:
+    """A proxy of a torch work that replaces its `wait`.
+
+    Args:
+        work: the work.
+    """
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait as the work does; in the main thread, a signal ends the wait.
+
+        Raises:
+            BaseException: the exception of the work's own `wait`.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return self._work.wait(*args, **kwargs)
+        waiting = _Waiting(lambda: self._work.wait(*args, **kwargs))
+        waiting.done.wait()
+        return waiting.outcome()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+class _Waiting:
+    """A call in its own thread."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.done = threading.Event()
+        self._call, self._result = call, None
+        self._error: BaseException | None = None
+        threading.Thread(target=self._run, name="nvrx-receive", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:  # boundary: the thread ends here, the waiting thread gets the error
+            self._error = error
+        finally:
+            self.done.set()
+
+    def outcome(self) -> Any:
+        """Return the result of the call.
+
+        Raises:
+            BaseException: the exception of the call.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def interruptible(receive: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function that returns the work of a receive, so that it returns an `InterruptibleWork`."""
+    return lambda *args, **kwargs: InterruptibleWork(receive(*args, **kwargs))
+
+
+DEPTH: Final = 3
+"""Levels below the locals: an object, its attributes, and what these refer to."""
+MAX_OBJECTS: Final = 2_000
+"""Objects of one frame after which its search ends: a millisecond."""
+MAX_FRAMES: Final = 32
+"""The innermost frames, which are searched."""
+MAX_CONTAINER: Final = 100
+_NO_PARTS: Final = (
+    types.ModuleType, types.CodeType, types.FrameType, types.FunctionType, type, str, bytes, int, float,
+)  # fmt: skip
+
+
+def store_in_use(thread: int, port: int) -> dist.TCPStore | None:
+    """Return a TCP store with its server at `port` that the frames of a thread refer to; None where there is none.
+
+    A store that was made before the call is known to its user only. While a thread waits in one, a frame refers to it:
+    directly, by a prefix store, or by an object's attribute.
+
+    Args:
+        thread: `threading.get_ident()` of a thread that runs no bytecode.
+        port: the port of the server.
+    """
+    found = (store for frame in _innermost(thread) for store in _stores(_named(frame)))
+    return next((store for store in found if store.port == port), None)
+
+
+def _innermost(thread: int) -> Iterator[types.FrameType]:
+    frame = sys._current_frames().get(thread)
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
+
+
+def _named(frame: types.FrameType) -> list[object]:
+    """Return what the frame's local names refer to, and the global ones that its code uses."""
+    names = [name for name in frame.f_code.co_names if name in frame.f_globals]
+    return [*frame.f_locals.values(), *map(frame.f_globals.__getitem__, names)]
+
+
+def _stores(level: Iterable[object]) -> Iterator[dist.TCPStore]:
+    """Yield the TCP stores that the objects refer to, level by level; no user code runs."""
+    seen = dict[int, object]()
+    for _ in range(DEPTH + 1):
+        new = {id(each): each for each in level if id(each) not in seen}
+        seen |= new
+        yield from filter(None, map(_tcp_store, new.values()))
+        if len(seen) > MAX_OBJECTS:
+            return
+        level = [part for each in new.values() for part in _parts(each)]
+
+
+def _tcp_store(found: Any) -> dist.TCPStore | None:
+    while issubclass(type(found), dist.PrefixStore):
+        found = found.underlying_store
+    return found if issubclass(type(found), dist.TCPStore) else None
+
+
+def _parts(held: object) -> list[Any]:
+    if issubclass(type(held), _NO_PARTS):
+        return []
+    parts = gc.get_referents(held)
+    return parts if len(parts) <= MAX_CONTAINER else []

@@ -24,11 +24,10 @@ from typing import Any, ClassVar, Final
 import torch.distributed as dist
 
 from nvrx_core.failpoint import hit
-from nvrx_core.inprocess.groups.blocked_read import BlockedRead
+from nvrx_core.inprocess.groups.blocked_read import BlockedRead, interruptible
 from nvrx_core.inprocess.groups.gloo_connections import GlooConnections
 from nvrx_core.inprocess.groups.held_groups import HeldGroups
-from nvrx_core.inprocess.groups.nccl_bootstrap import NcclBootstrap
-from nvrx_core.inprocess.groups.receive import interruptible
+from nvrx_core.inprocess.groups.nccl import NcclBootstrap
 from nvrx_core.inprocess.groups.store_clients import (
     STORE_TIMEOUT,
     connect,

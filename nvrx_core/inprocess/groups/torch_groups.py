@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import _rendezvous_handlers
 
-from nvrx_core.inprocess.groups.nccl_services import services_awake
+from nvrx_core.inprocess.groups.nccl import services_awake
 from nvrx_core.process.bounded import call_all_bounded
 
 __all__ = [

@@ -12,11 +12,11 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed, AbortTransformerEngine
+from nvrx_core.inprocess import abort as module
+from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed, AbortTransformerEngine, write_flight_record
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.configuration.abort_chain import AbortChain
-from nvrx_core.inprocess.groups import flight_record, torch_groups
-from nvrx_core.inprocess.groups.flight_record import write_flight_record
+from nvrx_core.inprocess.groups import torch_groups
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.groups.torch_groups import flight_recorders, forget_groups
 from nvrx_core.progress.page import Page
@@ -145,7 +145,7 @@ def test_the_timeout_of_an_nccl_group_is_reported_once():
 @pytest.fixture
 def recorders(monkeypatch):
     def install(**dumps):
-        monkeypatch.setattr(flight_record, "flight_recorders", lambda: dumps)
+        monkeypatch.setattr(torch_groups, "flight_recorders", lambda: dumps)
 
     return install
 
@@ -228,7 +228,7 @@ def test_a_flight_record_that_fails_is_one_warning(recorders, tmp_path, caplog):
 
 def test_a_flight_record_that_hangs_is_abandoned(recorders, tmp_path, caplog, monkeypatch):
     done = threading.Event()
-    monkeypatch.setattr(flight_record, "WITHIN", TINY)
+    monkeypatch.setattr(module, "RECORD_WITHIN", TINY)
     recorders(cpu=lambda: done.wait() and b"late")
     write_flight_record(tmp_path, state())
     done.set()

@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from nvrx_core.inprocess.groups import nccl_bootstrap, nccl_services, torch_groups
-from nvrx_core.inprocess.groups.nccl_bootstrap import NcclBootstrap
-from nvrx_core.inprocess.groups.nccl_services import services_awake, wake
+from nvrx_core.inprocess.groups import nccl, torch_groups
+from nvrx_core.inprocess.groups.nccl import NcclBootstrap, services_awake, wake
 from nvrx_core.inprocess.groups.torch_groups import close_batch
 from nvrx_core.process.sockets import knock, socket_inodes
 from nvrx_core.process.system_calls import awaited, native_thread_ids, thread_ids
@@ -47,14 +46,14 @@ def waited_for(request):
 
 
 def test_a_service_is_woken_while_the_context_is_open(native, waited_for):
-    service = Service(waited_for, nccl_services.WAITS)
+    service = Service(waited_for, nccl.WAITS)
     with services_awake(10.0):
         service.thread.join(5.0)
     assert not service.thread.is_alive()
 
 
 def test_other_threads_are_not_woken(waited_for, native):
-    service = Service(waited_for, nccl_services.WAITS + 1)
+    service = Service(waited_for, nccl.WAITS + 1)
     assert not any(wake(tid) for tid in thread_ids())
     assert service.thread.is_alive()
     knock(waited_for.fileno())
@@ -62,7 +61,7 @@ def test_other_threads_are_not_woken(waited_for, native):
 
 
 def test_threads_of_python_are_not_woken(waited_for):
-    service = Service(waited_for, nccl_services.WAITS)
+    service = Service(waited_for, nccl.WAITS)
     assert service.thread.native_id not in native_thread_ids()
     while service.thread.is_alive():
         wake(service.thread.native_id)
@@ -111,7 +110,7 @@ class Waiting:
 
 @pytest.fixture
 def waiting(monkeypatch):
-    monkeypatch.setattr(nccl_bootstrap, "cuda_device", lambda: 0)
+    monkeypatch.setattr(nccl, "cuda_device", lambda: 0)
     waiting = Waiting()
     yield waiting
     waiting.fail()
@@ -135,16 +134,16 @@ def test_a_listener_stays_that_is_waited_for_by_another_descriptor(waiting):
 
 
 def test_nothing_is_cut_where_the_kernel_does_not_tell(waiting, monkeypatch):
-    monkeypatch.setattr(nccl_bootstrap, "awaited", lambda: None)
+    monkeypatch.setattr(nccl, "awaited", lambda: None)
     assert [waiting.bootstrap.cut(waiting.older) for _ in range(10)] == [0] * 10
-    monkeypatch.setattr(nccl_bootstrap, "awaited", awaited)
+    monkeypatch.setattr(nccl, "awaited", awaited)
 
 
 def test_nothing_is_cut_in_a_process_that_has_not_used_cuda(waiting, monkeypatch):
-    monkeypatch.setattr(nccl_bootstrap, "cuda_device", lambda: None)
+    monkeypatch.setattr(nccl, "cuda_device", lambda: None)
     assert [waiting.bootstrap.cut(waiting.older) for _ in range(10)] == [0] * 10
     assert waiting.creating.is_alive()
-    monkeypatch.setattr(nccl_bootstrap, "cuda_device", lambda: 0)
+    monkeypatch.setattr(nccl, "cuda_device", lambda: 0)
 
 
 def test_a_torch_without_nccl_has_no_batch_to_close():
