@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess.call import current
 from nvrx_core.inprocess.call.call import Call
+from nvrx_core.inprocess.call.current import OneCall
 from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
-from nvrx_core.inprocess.call.one_call import OneCall
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.configuration.injection import bind, parameters_for, refuse_arguments, refuse_shape
 from nvrx_core.inprocess.configuration.parameters import Parameters

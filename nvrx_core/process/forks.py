@@ -15,12 +15,12 @@ import ctypes
 import functools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 __all__ = [
-    "EndedInChild", "Forkable", "disown_in_children", "inert_in_children", "keep_for_good", "keep_in_children",
-    "run_in_rank_only",
+    "CleanupStack", "EndedInChild", "Forkable", "disown_in_children", "inert_in_children", "keep_for_good",
+    "keep_in_children", "run_in_rank_only",
 ]  # fmt: skip
 
 
@@ -42,6 +42,23 @@ class EndedInChild(BaseException):
     def __init__(self, result: Any = None, error: BaseException | None = None) -> None:
         super().__init__()
         self.result, self.error = result, error
+
+
+class CleanupStack(ExitStack):
+    """Releases the resources of a call in reverse order; a child of `os.fork` disowns them, and releases nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._child = ExitStack()
+
+    def in_child(self, disown: Callable[[], object]) -> None:
+        """Register a function that a child of `os.fork` calls."""
+        self._child.callback(disown)
+
+    def disown(self) -> None:
+        """Disown all resources of the call, in such a child; others are kept alive and not used again."""
+        keep_for_good(self.pop_all())
+        self._child.close()
 
 
 @contextmanager

@@ -9,15 +9,10 @@ from typing import Any
 
 from nvrx_core.errors import BarrierTimeout
 from nvrx_core.flow import run
-from nvrx_core.inprocess.call.arrival_report import ArrivalReport
-from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle
-from nvrx_core.inprocess.call.leaving import Leaving
-from nvrx_core.inprocess.call.plug_ins import PlugIns
-from nvrx_core.inprocess.call.rank_status import RankStatus
-from nvrx_core.inprocess.call.rendezvous import leader_of
+from nvrx_core.inprocess.call.ports import ArrivalReport, Leaving, PlugIns, RankStatus
+from nvrx_core.inprocess.call.rendezvous import UserStores, leader_of
 from nvrx_core.inprocess.call.resources import Resources, acquire
-from nvrx_core.inprocess.call.user_stores import UserStores
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
@@ -29,7 +24,7 @@ from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.ports import CallPorts
 from nvrx_core.inprocess.restart_record import remember
 from nvrx_core.inprocess.state import State
-from nvrx_core.process.forks import inert_in_children, keep_for_good, run_in_rank_only
+from nvrx_core.process.forks import CleanupStack, inert_in_children, keep_for_good, run_in_rank_only
 from nvrx_core.settings.environment import has_master, set_ranks
 
 __all__ = ["Call"]

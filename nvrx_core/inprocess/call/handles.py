@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from nvrx_core.inprocess.call.user_stores import UserStores
+from nvrx_core.inprocess.call.rendezvous import UserStores
 from nvrx_core.inprocess.interruption.atomic import Atomic
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog

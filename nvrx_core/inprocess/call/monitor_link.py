@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import exit_code
-from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
 from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.joining import Entrant
 from nvrx_core.inprocess.monitor.files import check_files, write_pidfile
@@ -23,6 +22,7 @@ from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.descriptors import give_up, notify
 from nvrx_core.process.fork_server import STARTS_WITHIN, ForkServer, Postponement
+from nvrx_core.process.forks import CleanupStack
 from nvrx_core.process.lifeline import is_running, open_pidfd
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.stacks import Stacks

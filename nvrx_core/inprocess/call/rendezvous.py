@@ -1,4 +1,4 @@
-"""The rendezvous of the next process group: a store that its rank 0 hosts.
+"""The rendezvous of the next process group, a store that its rank 0 hosts, and the stores that user code gets.
 
 Each rank offers an endpoint when it arrives at the barrier, and the decision carries those of the ranks that may become
 rank 0. If every rank can compute the new rank 0, no request is needed; else the new rank 0 writes its endpoint to the
@@ -7,14 +7,16 @@ control store.
 
 from __future__ import annotations
 
+import torch.distributed as dist
+
 from nvrx_core.inprocess.configuration.parameters import Parameters
-from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.connections import AssignmentStore, Connections
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.state import State
 from nvrx_core.rank_assignment.composition import leader
 from nvrx_core.settings.environment import has_master, set_master
 
-__all__ = ["leader_of", "offer", "use"]
+__all__ = ["UserStores", "leader_of", "offer", "use"]
 
 
 def offer(connections: Connections, parameters: Parameters) -> str:
@@ -40,3 +42,34 @@ def use(observer: GroupObserver, state: State, endpoint: tuple[str, int] | None)
     if endpoint is not None and (state.iteration > 0 or not has_master()):
         set_master(*endpoint)
     observer.rendezvous_endpoint = endpoint
+
+
+class UserStores:
+    """Opens the stores, each on its own connection.
+
+    Args:
+        connections: the call's connections to the control store.
+        observer: cuts a connection if nothing else ends the function's wait on it.
+        state: the state of this rank.
+    """
+
+    def __init__(self, connections: Connections, observer: GroupObserver, state: State) -> None:
+        self._connections, self._observer, self._state = connections, observer, state
+
+    def assignment_store(self, iteration: int) -> AssignmentStore:
+        """Return the store for a custom rank assignment before this iteration."""
+        return self._connections.assignment_store(iteration)
+
+    def iteration_store(self) -> dist.Store:
+        """Open a torch store for the iteration, initially empty."""
+        self._may_be_cut()
+        return self._connections.iteration_store(self._state.iteration, self._observer.rendezvous_endpoint)
+
+    def base_store(self) -> dist.Store:
+        """Open a connection to the control store itself."""
+        self._may_be_cut()
+        return self._connections.another_store()
+
+    def _may_be_cut(self) -> None:
+        if self._connections.endpoint[1]:
+            self._observer.store_ports.add(self._connections.endpoint[1])

@@ -1,6 +1,6 @@
-"""The requirements of an NCCL job on its environment: one warning for each rule that is not met.
+"""What is logged of the environment: how the ranks were started, and each requirement of an NCCL job that is not met.
 
-The rules are those of the in-process usage guide of nvidia-resiliency-ext, "Requirements" and "Known issues":
+The rules of NCCL are those of the in-process usage guide of nvidia-resiliency-ext, "Requirements" and "Known issues":
 https://nvidia.github.io/nvidia-resiliency-ext/inprocess/usage_guide.html
 """
 
@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import functools
 import logging
+import multiprocessing
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Final
 
 import torch
 
+from nvrx_core.settings import environment
 from nvrx_core.settings.environment import nccl_variables
 
-__all__ = ["nccl_checks", "unmet_rules", "warn_about_environment", "warn_about_watchdog", "watchdog_is_off"]
+__all__ = [
+    "log_start",
+    "nccl_checks",
+    "unmet_rules",
+    "warn_about_environment",
+    "warn_about_watchdog",
+    "watchdog_is_off",
+]
+
 
 log = logging.getLogger("nvrx_core.inprocess")
 NCCL_DEFAULT: Final = timedelta(minutes=10)
@@ -28,10 +38,10 @@ def nccl_checks(hard_timeout: timedelta) -> Callable[[timedelta], None]:
 
     The environment is checked with the first one: whether there are devices would initialize CUDA, 170 ms.
     """
-    environment = functools.cache(functools.partial(warn_about_environment, hard_timeout))
+    check_environment = functools.cache(functools.partial(warn_about_environment, hard_timeout))
 
     def check(timeout: timedelta) -> None:
-        environment()
+        check_environment()
         warn_about_watchdog(timeout, hard_timeout)
 
     return check
@@ -85,3 +95,30 @@ def unmet_rules(variables: Mapping[str, str], nccl: tuple[int, ...], hard_timeou
     if hard_timeout >= NCCL_DEFAULT and not watchdog_is_off(variables):
         rules.append(f"hard_timeout={hard_timeout}: give init_process_group a longer timeout, its NCCL watchdog kills")
     return rules
+
+
+_ONE_RANK = "RANK and WORLD_SIZE are not set: this process is a job of one rank; start it with ft_launcher for more"
+_SPAWNED = (
+    "RANK and WORLD_SIZE are not set: this process, a child of multiprocessing, is a job of one rank, whatever its "
+    "parent has started; for one job of all, set %s in the target of mp.spawn before the call"
+)
+_TORCHRUN = (
+    "started by torchrun, which ends all ranks when the process of one ends: only faults in which no process ends are "
+    "survived; start with ft_launcher, which has the same options, to survive the others"
+)
+
+
+def log_start(rank: int, world_size: int) -> None:
+    """Log the line; it is for the first wrapped call of a process.
+
+    Args:
+        rank: the rank of the process on entry to the call.
+        world_size: the number of ranks.
+    """
+    if not environment.has_ranks():
+        if multiprocessing.parent_process() is not None:
+            log.warning(_SPAWNED, ", ".join(environment.missing_variables()))
+        else:
+            log.info(_ONE_RANK)
+    elif rank == 0 and world_size > 1 and environment.started_by_torchrun():
+        log.warning(_TORCHRUN)

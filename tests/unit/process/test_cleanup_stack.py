@@ -1,6 +1,6 @@
 """What a call holds is undone once, by the rank; a child of `os.fork` disowns it."""
 
-from nvrx_core.inprocess.call.cleanup_stack import CleanupStack
+from nvrx_core.process.forks import CleanupStack
 
 
 def test_the_rank_undoes_in_reverse_and_disowns_nothing():
