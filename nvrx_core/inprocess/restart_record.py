@@ -7,16 +7,16 @@ wrapped function: loggers, callbacks, checkpoint logic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.values import value
 
 __all__ = ["RestartRecord", "last_restart"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@value
 class RestartRecord:
     """One restart, from the point of view of this rank.
 

@@ -18,6 +18,7 @@ from typing import Final, Protocol, cast
 from nvrx_core.errors import RankDiscarded
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.rank_assignment.snapshot import Snapshot
+from nvrx_core.values import value
 
 __all__ = [
     "AssignmentStore",
@@ -47,7 +48,7 @@ class Mode(enum.Enum):
     """The rank exits."""
 
 
-@dataclass(frozen=True)
+@value
 class FrozenState:
     """An immutable copy of `State`, as passed to the plug-ins.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from nvrx_core.rank_assignment.base import Mode, State
 from nvrx_core.rank_assignment.domains import Domains
 from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.values import value
 
 __all__ = ["Leaf", "Leaves"]
 
 
-@dataclass(frozen=True)
+@value
 class Leaf:
     """One rank in a `Tree`.
 

@@ -7,8 +7,10 @@ key: runs of (count, key) over the living ranks in ascending order, so that equa
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, groupby, repeat
+
+from nvrx_core.values import value
 
 __all__ = ["Column", "RankKeys", "Snapshot", "columns_of", "spread"]
 
@@ -19,7 +21,7 @@ RankKeys = tuple[str | None, ...]
 """One key of each rank, by rank; None for a rank without a living process."""
 
 
-@dataclass(frozen=True)
+@value
 class Snapshot:
     """The facts of a round, equal on every rank.
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
+
+from nvrx_core.values import value
 
 __all__ = [
     "BOOLEAN", "INTEGER", "MEGABYTES", "NUMBER", "PATH", "PATHS", "SECONDS", "SECTION_TIMEOUTS", "SWITCH", "TEXT",
@@ -44,7 +45,7 @@ class Misread(ValueError):
         self.value, self.rule, self.instead, self.part = value, rule, instead, part
 
 
-@dataclass(frozen=True, kw_only=True)
+@value
 class Form:
     """How a value is written.
 

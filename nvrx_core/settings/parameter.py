@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, field, fields
 from datetime import timedelta
 from typing import Any, Final
 
 from nvrx_core.errors import ParameterError, require_type, shown
 from nvrx_core.settings.forms import Form, Misread, is_none
+from nvrx_core.values import value
 
 __all__ = [
     "ABSOLUTE_PATH", "NOT_NEGATIVE", "POSITIVE", "Declaration", "Rule", "above", "at_least", "check", "declarations",
@@ -24,7 +25,7 @@ __all__ = [
 _KEY: Final = "nvrx"
 
 
-@dataclass(frozen=True)
+@value
 class Rule:
     """A rule for one value.
 
@@ -57,7 +58,7 @@ def one_of(*values: str) -> Rule:
     return Rule(" or ".join(map(repr, values)), lambda value: value in values)
 
 
-@dataclass(frozen=True, kw_only=True)
+@value
 class Declaration:
     """The declaration of a parameter, without its name, annotation and default.
 

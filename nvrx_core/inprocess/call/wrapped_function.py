@@ -9,7 +9,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from nvrx_core.errors import StoreLost
@@ -40,13 +39,14 @@ from nvrx_core.process.forks import EndedInChild
 from nvrx_core.process.signal_handlers import raised_by_handler
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
+from nvrx_core.values import value
 
 __all__ = ["WrappedFunction"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 
 
-@dataclass(frozen=True, kw_only=True)
+@value
 class WrappedFunction:
     """Runs the wrapped function.
 
