@@ -11,11 +11,11 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from nvrx_core.clock import Clock, SystemClock
 from nvrx_core.errors import ParameterError
 from nvrx_core.events.schema import LAUNCHER, MAX_LINE, SCHEMA, file_name, launcher_file_name
 from nvrx_core.process.descriptors import identity
@@ -47,7 +47,7 @@ class EventLog:
     Args:
         directory: the directory of the file; None disables the log.
         initial_rank: the rank whose events are logged; `schema.LAUNCHER` for those of the launcher in this process.
-        clock: the source of the timestamps.
+        now, wall: return the timestamps: monotonic seconds, and seconds since 1970, which only date what people read.
 
     Attributes:
         dropped: how many events were not written.
@@ -56,12 +56,18 @@ class EventLog:
         ValueError: when the directory cannot be created or written to for a reason other than a full or failing disk.
     """
 
-    def __init__(self, directory: str | os.PathLike[str] | None, initial_rank: int, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None,
+        initial_rank: int,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self.dropped = 0
         host = socket.gethostname()
         name = launcher_file_name(host, os.getpid()) if initial_rank == LAUNCHER else file_name(initial_rank)
         self._path = None if directory is None else Path(directory) / name
-        self._clock = clock or SystemClock()
+        self._now, self._wall = now, wall
         self._source = {"host": host, "boot_id": boot_id(), "initial_rank": initial_rank}
         self._fd: int | None = None
         self._file: tuple[int, int] | None = None
@@ -103,7 +109,7 @@ class EventLog:
             os.close(fd)
 
     def _line(self, event: str, iteration: int, fields: Mapping[str, object]) -> bytes:
-        times = {"wall": self._clock.wall(), "monotonic": self._clock.now()}
+        times = {"wall": self._wall(), "monotonic": self._now()}
         where = {**self._source, "pid": os.getpid(), "iteration": iteration}
         common: dict[str, object] = {"schema": SCHEMA, "event": event, **times, **where}
         own = {name: _plain(value, MAX_DEPTH) for name, value in fields.items()}

@@ -18,7 +18,7 @@ __all__ = ["FakeCallWrapper", "ManualClock", "MemoryStore"]
 
 
 class ManualClock:
-    """A `nvrx_core.clock.Clock` that only a test advances.
+    """A monotonic clock and a wall clock that only a test advances.
 
     Args:
         now: the initial monotonic seconds.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +12,6 @@ from typing import Any, cast
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.clock import SystemClock
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
@@ -31,7 +31,7 @@ RANKS, WARM, ROUNDS = 3, 600, 1000
 SHARE_EVERY = 200
 """Rounds; an iteration store is a connection, and where the name server is slow, each takes a tenth of a second."""
 WARM_RESTARTS, RESTARTS = 40, 100
-KEYS, CLOCK, TIMEOUTS = StoreKeys("job", 0, 0), SystemClock(), RoundTimeouts(60.0, 60.0)
+KEYS, TIMEOUTS = StoreKeys("job", 0, 0), RoundTimeouts(60.0, 60.0)
 
 
 class Rank:
@@ -49,22 +49,22 @@ class Rank:
         fault = FaultRecord(
             initial_rank=self.round.member, rank=self.state.rank, interruption="EXCEPTION", message="x" * 99
         )
-        carry_out(self.control_store, self.round, self.round.fault(fault, now=CLOCK.now()))
+        carry_out(self.control_store, self.round, self.round.fault(fault, now=time.monotonic()))
 
     def arrive(self) -> None:
         """Out of the function, into the barrier."""
         if self.round.iteration >= 0:
             self.control_store.rounds.wait_event(self.round.iteration)
-            self.round.happened(now=CLOCK.now())
+            self.round.happened(now=time.monotonic())
         arrival = Arrival(
             initial_rank=self.round.member, rank=self.state.rank, status=ArrivalStatus.ALIVE, world_size=RANKS
         )
-        carry_out(self.control_store, self.round, self.round.arrive(arrival, now=CLOCK.now()))
+        carry_out(self.control_store, self.round, self.round.arrive(arrival, now=time.monotonic()))
 
     def enter(self) -> None:
         """Out of the barrier, into the next round."""
         decision = self.control_store.rounds.wait_decision(self.round.iteration)
-        (enter,) = self.round.decided(decision, now=CLOCK.now())
+        (enter,) = self.round.decided(decision, now=time.monotonic())
         assert isinstance(enter, Enter)
         assign(ShiftRanks(), RankAssignmentCtx(self.state, cast(Any, None), set(decision.terminated)))
         if self.state.rank == 0:

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 PACKAGES = (
-    "clock", "compatible_names", "errors", "events", "failpoint", "fault", "liveness", "parsing", "process",
-    "progress", "settings",
+    "compatible_names", "errors", "events", "failpoint", "fault", "liveness", "parsing", "process",
+    "progress", "settings", "values",
 )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ import pytest
 from nvrx_core.events import log as module
 from nvrx_core.events.log import EventLog, boot_id
 from nvrx_core.events.schema import COMMON, LAUNCHER, MAX_LINE
-from nvrx_core.testing import ManualClock
 
 
 class Kind(enum.IntEnum):
@@ -28,7 +27,7 @@ class Silent:
 
 @pytest.fixture
 def log(tmp_path):
-    opened = EventLog(tmp_path / "events", 3, ManualClock(12.5, 1e9))
+    opened = EventLog(tmp_path / "events", 3, lambda: 12.5, lambda: 1e9)
     yield opened
     opened.close()
 
@@ -100,7 +99,7 @@ def test_one_line_is_one_system_call_on_a_descriptor_that_appends_and_is_not_inh
 
 
 def test_two_logs_share_a_file(log, tmp_path):
-    other = EventLog(tmp_path / "events", 3, ManualClock(12.5, 1e9))
+    other = EventLog(tmp_path / "events", 3, lambda: 12.5, lambda: 1e9)
     threads = [
         threading.Thread(target=lambda each=each: [each.write("fault", i) for i in range(50)]) for each in (log, other)
     ]

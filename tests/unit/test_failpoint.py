@@ -1,11 +1,8 @@
-"""The two smallest ports: time, and the named points of a test."""
-
-import time
+"""The named points of a test."""
 
 import pytest
 
 from nvrx_core import failpoint
-from nvrx_core.clock import Clock, SystemClock
 
 
 @pytest.fixture
@@ -14,12 +11,6 @@ def hook():
     failpoint.install(lambda name, iteration: seen.append(name))
     yield seen
     failpoint.clear()
-
-
-def test_the_system_clock_is_the_hosts():
-    clock: Clock = SystemClock()
-    assert time.monotonic() <= clock.now() <= time.monotonic()
-    assert time.time() <= clock.wall() <= time.time()
 
 
 def test_a_point_calls_the_hook_with_its_name(hook):
