@@ -284,7 +284,7 @@ def _connect(
 
 def _install(interrupt: Interrupt, monitor: MonitorLink, cleanup: CleanupStack) -> None:
     interrupt.round_is_over = monitor.round_is_over
-    interrupt.imports.report = monitor.module_imported
+    interrupt.import_progressed = monitor.module_imported
     interrupt.install()
     cleanup.in_child(interrupt.disown)
 

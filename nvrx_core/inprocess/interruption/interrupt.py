@@ -19,13 +19,12 @@ from collections.abc import Callable, Set
 from contextlib import suppress
 from datetime import timedelta
 from types import CodeType, FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from nvrx_core.fault.exceptions import chain_contains
 from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.interruption.async_exception import AsyncException, Withdrawn
 from nvrx_core.inprocess.interruption.driving import begin, drive
-from nvrx_core.inprocess.interruption.import_progress import ImportProgress
 from nvrx_core.inprocess.interruption.landing import Landing, drops_exception, is_library, is_safe_line, judge, location
 from nvrx_core.inprocess.interruption.next_line import NextLine
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
@@ -33,7 +32,7 @@ from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
 
-__all__ = ["Interrupt", "RankShouldRestart", "interrupt_within"]
+__all__ = ["Delivery", "Interrupt", "RankShouldRestart", "Shot", "interrupt_within"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 MAX_UNWIND: Final = timedelta(seconds=10)
@@ -45,8 +44,27 @@ FRESH: Final = 0.001
 """Seconds for which a probe of the thread is valid."""
 
 
+class Shot(NamedTuple):
+    """What the signal handler is to know of the signal, written before it is sent.
+
+    Attributes:
+        raised: how many exceptions the sender has seen raised.
+        insists: the exception is raised wherever it lands.
+        waits: the thread waits in a system call.
+        patient: library code defers it.
+    """
+
+    raised: int = 0
+    insists: bool = False
+    waits: bool = False
+    patient: bool = False
+
+
 class Interrupt:
     """The interruption of one thread, the one that creates this object.
+
+    The thread itself runs the handler, arms and leaves; another thread requests the interruption, and delivers it by
+    one `Delivery` for each request.
 
     Args:
         signum: the signal to use; a handler that is already installed for it is chained.
@@ -56,7 +74,7 @@ class Interrupt:
     Attributes:
         round_is_over: returns whether the monitor process reports the end of the round while no thread of this process
             has noticed it.
-        imports: the progress of an import for which the interruption waits.
+        import_progressed: called when an import for which the interruption waits has added modules.
         drop: withdraws an exception that was set and not raised; the function's thread calls it right after `armed`
             has become false, with no other call in between.
     """
@@ -73,20 +91,19 @@ class Interrupt:
         self.free = threading.Event()
         self._unblocking = threading.Lock()
         self.thread = threading.get_ident()
-        self._cpu_clock = time.pthread_getcpuclockid(self.thread)
         self.by_signal = threading.current_thread() is threading.main_thread()
         self._make: Callable[[], BaseException] = RankShouldRestart
         self._raised: Callable[[], BaseException | None] = _nothing
-        self._insist = self._waits = self._patient = self._installed = self._blocked = False
+        self.shot = Shot()
+        self._installed = self._blocked = False
         self._last_frame = self._handler = ""
-        self._caught = CaughtInterruptions()
         self._floor: CodeType | None = None
         self._next_line = NextLine(self._at_line)
         self._probe: SystemCallProbe | None = None
-        self._machine: InterruptPolicy | None = None
         self._previous: Any = None
-        self._seen_raised = self._seen_deferred = 0
-        self.imports = ImportProgress()
+        self.import_progressed: Callable[[], object] = _nothing
+        self._caught = CaughtInterruptions()
+        self._delivery: Delivery | None = None
         self._async = AsyncException(self.thread, self)
         self.drop: Callable[[], Any] = _nothing if self.by_signal else self._async.drop
 
@@ -132,10 +149,11 @@ class Interrupt:
 
     def reset(self) -> None:
         """Discard an earlier request; only between rounds."""
-        self.requested = self.armed = self._insist = self._waits = False
-        self.depth = self.raised = self.deferred = self.waited = self._seen_raised = self._seen_deferred = 0
+        self.requested = self.armed = False
+        self.depth = self.raised = self.deferred = self.waited = 0
         self.iteration += 1
-        self._raised, self._machine, self._handler = _nothing, None, ""
+        self._raised, self._delivery, self._handler = _nothing, None, ""
+        self.shot = Shot(patient=self.shot.patient)
         self._make = RankShouldRestart
         self.out.clear()
         self.free.clear()
@@ -180,11 +198,12 @@ class Interrupt:
 
     def _raise_if_safe(self, frame: FrameType | None, notified: bool) -> None:
         """Raise the exception if it may land in `frame`, else await the next line at which it may."""
-        insist, self._insist = self._insist and self.raised == self._seen_raised, False  # else a line has raised since
-        waits, self._waits = self._waits or notified, False  # a long call counts as a wait: it acquires no lock
+        shot, self.shot = self.shot, self.shot._replace(insists=False, waits=False)
+        insist = shot.insists and self.raised == shot.raised  # else a line has raised since
+        waits = shot.waits or notified  # a long call counts as a wait: it acquires no lock
         if not insist and self.unwinds():
             return
-        verdict = judge(frame, self._floor, library=self._patient)
+        verdict = judge(frame, self._floor, library=shot.patient)
         if insist or verdict.landing is Landing.SAFE or (verdict.landing is Landing.FRAGILE and waits):
             self._last_frame = location(frame)
             self._raise()
@@ -237,8 +256,8 @@ class Interrupt:
     def fire(self) -> None:
         """Interrupt after `request`, and repeat while it is deferred; `drive` continues from here."""
         if self.by_signal:
-            self._machine = InterruptPolicy(self.unwind, self.hold)
-            run(begin(self._machine, InterruptedThread(self, _nothing), time.monotonic))
+            self._delivery = Delivery(self)
+            run(begin(self._delivery.machine, self._delivery, time.monotonic))
 
     def wait_unmasked(self) -> bool:
         """Wait until no atomic section is open; after `request` none can be entered.
@@ -257,123 +276,118 @@ class Interrupt:
         Args:
             unblock: called when the thread does not react to signals, to close what it blocks in.
         """
-        machine, self._machine = self._machine or InterruptPolicy(self.unwind, self.hold), None
-        run(drive(machine, InterruptedThread(self, unblock), time.monotonic))
-
-    def close_blocked(self, unblock: Callable[[], None]) -> None:
-        """Close what the thread blocks in, unless it has left the function: then it may block in the wrapper's own."""
-        with self._unblocking:
-            if not self.out.is_set():
-                unblock()
-
-    def report_stored(self) -> None:
-        """Report that the function has caught the interruption and stored it."""
-        self._caught.stored(self._raised(), __file__, self._last_frame)
-
-    def report_swallowed(self, count: int) -> None:
-        """Report that the function has swallowed that many interruptions."""
-        self._caught.swallowed(count, self._last_frame, self._handler)
-
-    def observe(self) -> Seen:
-        """Return what is seen of the thread."""
-        if self.deferred > self._seen_deferred and self.landing is Landing.IMPORT:
-            self.imports.observe()
-        self._seen_raised, self._seen_deferred = self.raised, self.deferred
-        error = self._raised()
-        alive = error is not None and chain_contains(handled_exception(self.thread), error)
-        return Seen(
-            out=not self.armed, masked=self.depth > 0, raised=self._seen_raised, alive=alive,
-            stored=error is not None and not alive, deferred=self.deferred,
-            awaited=self._next_line.awaited, landing=self.landing,
-            waited=self.waited, ran=time.clock_gettime(self._cpu_clock),
-        )  # fmt: skip
-
-    def fire_once(self, why: Why) -> None:
-        """Interrupt the thread."""
-        if self.by_signal:
-            self._signal(why)
-        else:
-            self._set_exception(why)
-
-    def _signal(self, why: Why) -> None:
-        handler = signal.getsignal(self.signum)
-        if handler != self._handle and why is Why.FIRST:
-            log.error(_OTHER_HANDLER, self.signum)
-        if handler in _RESET:  # the default action would end the process
-            self.drop = self._async.drop
-            self._set_exception(why)
-            return
-        signal.siginterrupt(self.signum, True)  # else a blocking call that the kernel can restart goes on
-        self._insist, self._patient = why.insists, why is not Why.DEFERRED
-        probed = time.monotonic()
-        waits = self._probe is not None and self._probe.waits()
-        self._waits = waits and time.monotonic() < probed + FRESH
-        with suppress(BlockingIOError):  # more pending signals than `ulimit -i` allows: it is sent again
-            signal.pthread_kill(self.thread, self.signum)
-
-    def _set_exception(self, why: Why) -> None:
-        """Let the interpreter raise the exception in the thread if it may land at the present instruction."""
-        frame = sys._current_frames().get(self.thread)
-        at = frame.f_lasti if frame is not None else -1
-        verdict = judge(frame, self._floor)
-        if verdict.landing is Landing.SAFE or why.insists:
-            self._last_frame = verdict.location
-            if self._async.set_if(self._seen_raised, None if why.insists else frame, at):
-                return
-        self.landing, self.held_at = verdict.landing, verdict.location
-        self.deferred += 1
+        delivery, self._delivery = self._delivery or Delivery(self), None
+        delivery.unblock = unblock
+        run(drive(delivery.machine, delivery, time.monotonic))
 
 
-class InterruptedThread:
-    """The thread of an interrupt, for the flows that interrupt it.
+class Delivery:
+    """The delivery of one requested interruption, in the thread that interrupts; the port of its flows.
 
     Args:
-        interrupt: of the thread.
+        target: the thread that is interrupted.
+
+    Attributes:
+        machine: decides when to fire.
         unblock: closes what the thread blocks in.
     """
 
-    def __init__(self, interrupt: Interrupt, unblock: Callable[[], None]) -> None:
-        self._interrupt, self._unblock = interrupt, unblock
+    def __init__(self, target: Interrupt) -> None:
+        self._target = target
+        self.machine = InterruptPolicy(target.unwind, target.hold)
+        self.unblock: Callable[[], object] = _nothing
+        self._cpu_clock = time.pthread_getcpuclockid(target.thread)
+        self._raised = self._deferred = self._modules = 0
 
     @operation
     def observe(self) -> Seen:
         """Return what is seen of the thread."""
-        return self._interrupt.observe()
+        target = self._target
+        if target.deferred > self._deferred and target.landing is Landing.IMPORT:
+            before, self._modules = self._modules, len(sys.modules)
+            if self._modules > before:
+                target.import_progressed()
+        self._raised, self._deferred = target.raised, target.deferred
+        error = target._raised()
+        alive = error is not None and chain_contains(handled_exception(target.thread), error)
+        return Seen(
+            out=not target.armed, masked=target.depth > 0, raised=self._raised, alive=alive,
+            stored=error is not None and not alive, deferred=target.deferred,
+            awaited=target._next_line.awaited, landing=target.landing,
+            waited=target.waited, ran=time.clock_gettime(self._cpu_clock),
+        )  # fmt: skip
 
     @operation
     def fire(self, why: Why) -> None:
         """Interrupt the thread."""
-        self._interrupt.fire_once(why)
+        shot = Shot(self._raised, why.insists, patient=why is not Why.DEFERRED)
+        if self._target.by_signal:
+            self._signal(shot, why)
+        else:
+            self._set_exception(shot)
 
     @operation
     def close_blocked(self) -> None:
-        """Close what the thread blocks in."""
-        self._interrupt.close_blocked(self._unblock)
+        """Close what the thread blocks in, unless it has left the function: then it may block in the wrapper's own."""
+        with self._target._unblocking:
+            if not self._target.out.is_set():
+                self.unblock()
 
     @operation
     def await_left(self, deadline: float) -> bool:
         """Wait until the thread has left the function, or until the deadline; return whether it has left."""
-        return _wait_until(self._interrupt.out, deadline)
+        return _wait_until(self._target.out, deadline)
 
     @operation
     def await_unmasked(self) -> bool:
         """Wait until no atomic section is open; return whether the thread has left the function."""
-        return self._interrupt.wait_unmasked()
+        return self._target.wait_unmasked()
 
     @operation
     def report_stored(self) -> None:
         """The function has caught the interruption and stored it."""
-        self._interrupt.report_stored()
+        target = self._target
+        target._caught.stored(target._raised(), __file__, target._last_frame)
 
     @operation
     def report_swallowed(self, count: int) -> None:
         """The function has swallowed that many interruptions."""
-        self._interrupt.report_swallowed(count)
+        target = self._target
+        target._caught.swallowed(count, target._last_frame, target._handler)
 
     @operation
     def report_deferred(self) -> None:
         """The interruption is deferred for long."""
-        log.warning("the interruption was deferred at %s: %s", self._interrupt.held_at, self._interrupt.landing.value)
+        log.warning("the interruption was deferred at %s: %s", self._target.held_at, self._target.landing.value)
+
+    def _signal(self, shot: Shot, why: Why) -> None:
+        target = self._target
+        handler = signal.getsignal(target.signum)
+        if handler != target._handle and why is Why.FIRST:
+            log.error(_OTHER_HANDLER, target.signum)
+        if handler in _RESET:  # the default action would end the process
+            target.drop = target._async.drop
+            self._set_exception(shot)
+            return
+        signal.siginterrupt(target.signum, True)  # else a blocking call that the kernel can restart goes on
+        probed = time.monotonic()
+        waits = target._probe is not None and target._probe.waits()
+        target.shot = shot._replace(waits=waits and time.monotonic() < probed + FRESH)
+        with suppress(BlockingIOError):  # more pending signals than `ulimit -i` allows: it is sent again
+            signal.pthread_kill(target.thread, target.signum)
+
+    def _set_exception(self, shot: Shot) -> None:
+        """Let the interpreter raise the exception in the thread if it may land at the present instruction."""
+        target, insists = self._target, shot.insists
+        frame = sys._current_frames().get(target.thread)
+        at = frame.f_lasti if frame is not None else -1
+        verdict = judge(frame, target._floor)
+        if verdict.landing is Landing.SAFE or insists:
+            target._last_frame = verdict.location
+            if target._async.set_if(shot.raised, None if insists else frame, at):
+                return
+        target.landing, target.held_at = verdict.landing, verdict.location
+        target.deferred += 1
 
 
 def _wait_until(event: threading.Event, deadline: float) -> bool:

@@ -47,8 +47,8 @@ inprocess.health_check     HealthCheck                      nvrx_core.inprocess.
 inprocess.initialize       Initialize                       nvrx_core.inprocess.initialize
 inprocess.initialize       RetryController                  nvrx_core.inprocess.initialize
 inprocess.monitor_thread   RankShouldRestart                nvrx_core.inprocess.monitor_thread
-inprocess.monitor_thread   async_raise                      nvrx_core.inprocess.interruption.raising
-inprocess.monitor_thread   reraise_if_unraisable            nvrx_core.inprocess.interruption.raising
+inprocess.monitor_thread   async_raise                      nvrx_compat.raising
+inprocess.monitor_thread   reraise_if_unraisable            nvrx_compat.raising
 inprocess.nested_restarter NestedRestarterAborted           nvrx_core.inprocess.nested_restarter
 inprocess.nested_restarter NestedRestarterCallback          nvrx_core.inprocess.nested_restarter
 inprocess.nested_restarter NestedRestarterFinalized         nvrx_core.inprocess.nested_restarter

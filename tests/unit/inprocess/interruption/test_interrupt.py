@@ -11,10 +11,11 @@ from contextlib import suppress
 import pytest
 
 from nvrx_core import failpoint
+from nvrx_core.flow import run
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module, landing
 from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
-from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.interruption.interrupt import Delivery, Interrupt, RankShouldRestart, Shot
 from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.inprocess.interruption.policy import Why
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions, innermost_frames
@@ -34,6 +35,15 @@ def requested(interrupt, *, armed=True):
     interrupt.armed = armed
     interrupt.request(lambda: RankShouldRestart("the round ends"))
     return interrupt
+
+
+def ask(operation):
+    """Carry out one operation of a delivery."""
+
+    async def flow():
+        return await operation
+
+    return run(flow())
 
 
 def fire():
@@ -87,9 +97,7 @@ def test_one_that_insists_does_not_land_in_the_cleanup_of_one_that_was_not_seen(
             fire()
         finally:
             for seen in (False, True):
-                if seen:
-                    assert interrupt.observe().raised == 1
-                interrupt._insist = True
+                interrupt.shot = Shot(raised=int(seen), insists=True)
                 fire()
                 done.append(seen)
 
@@ -278,7 +286,9 @@ def test_out_of_the_function_the_drive_is_over(interrupt):
 
 def close(interrupt, unblock):
     """Close what the thread blocks in."""
-    interrupt.close_blocked(unblock)
+    delivery = Delivery(interrupt)
+    delivery.unblock = unblock
+    ask(delivery.close_blocked())
 
 
 def test_nothing_is_closed_for_a_thread_that_has_left_meanwhile(interrupt):
@@ -310,7 +320,7 @@ def test_what_the_machine_asks_for_is_done(interrupt, caplog, monkeypatch):
     close(interrupt, lambda: unblocked.append(True))
     assert unblocked == [True]
     with pytest.raises(RankShouldRestart):
-        interrupt._signal(Why.FIRST)
+        ask(Delivery(interrupt).fire(Why.FIRST))
 
 
 def test_another_handler_gets_the_signal_and_is_named_once(interrupt, caplog):
@@ -318,8 +328,8 @@ def test_another_handler_gets_the_signal_and_is_named_once(interrupt, caplog):
     chained = []
     signal.signal(SIGNUM, lambda *_: chained.append(True))
     with caplog.at_level(logging.ERROR):
-        interrupt._signal(Why.FIRST)
-        interrupt._signal(Why.UNSEEN)
+        for why in (Why.FIRST, Why.UNSEEN):
+            ask(Delivery(interrupt).fire(why))
     assert len(chained) == 2
     assert caplog.text.count(f"signal {SIGNUM} was given another handler") == 1
 
@@ -470,12 +480,12 @@ def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
     acquire_and_try()
     assert done == ["entered", "cleaned up"]
     assert (interrupt.raised, interrupt.deferred, interrupt.landing) == (0, 1, Landing.ACQUIRES)
-    interrupt._waits = True  # the lock may have been handed over since it was seen to wait
+    interrupt.shot = Shot(waits=True)  # the lock may have been handed over since it was seen to wait
     acquire_and_try()
     assert (interrupt.raised, interrupt.deferred) == (0, 2)
-    seen = interrupt.observe()
+    seen = ask(Delivery(interrupt).observe())
     assert (seen.waited, seen.ran > 0.0) == (1, True)
-    interrupt._insist = True
+    interrupt.shot = Shot(insists=True)
     with pytest.raises(RankShouldRestart):
         acquire_and_try()
     assert len(done) == 4
@@ -485,14 +495,15 @@ def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
 def test_an_import_that_adds_modules_makes_progress_and_one_that_stands_still_does_not(interrupt, monkeypatch):
     requested(interrupt)
     reported = []
-    interrupt.imports.report = lambda: reported.append(len(reported))
+    interrupt.import_progressed = lambda: reported.append(len(reported))
+    delivery = Delivery(interrupt)
     monkeypatch.setattr(interrupt_module, "judge", lambda *_, **__: landing.Verdict(Landing.IMPORT, "here"))
     for added, expected in (("a_module_of_a_test", 1), (None, 1), ("another_one_of_a_test", 2)):
         if added:
             monkeypatch.setitem(sys.modules, added, landing)
         fire()
-        assert interrupt.observe().deferred == interrupt.deferred
-        interrupt.observe()
+        assert ask(delivery.observe()).deferred == interrupt.deferred
+        ask(delivery.observe())
         assert len(reported) == expected
 
 
@@ -580,9 +591,9 @@ def test_the_line_that_stores_the_interruption_is_logged(interrupt, caplog):
         kept.append(error)
     line = sys._getframe().f_lineno - 3
     with caplog.at_level(logging.WARNING):
-        interrupt.report_stored()
+        ask(Delivery(interrupt).report_stored())
     with pytest.raises(RankShouldRestart):
-        interrupt.fire_once(Why.STORED)
+        ask(Delivery(interrupt).fire(Why.STORED))
     assert f"was caught and stored at {__file__}:{line}" in caplog.text
 
 

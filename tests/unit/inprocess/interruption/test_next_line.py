@@ -13,7 +13,7 @@ import pytest
 
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module
 from nvrx_core.inprocess.interruption.atomic import Atomic
-from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart, Shot
 
 SIGNUM = signal.SIGRTMIN + 3
 
@@ -32,7 +32,7 @@ def _untraced():
 def interrupt():
     made = Interrupt(SIGNUM, unwind=10.0)
     made.install()
-    made.armed = made._patient = True
+    made.armed, made.shot = True, Shot(patient=True)
     made.request(lambda: RankShouldRestart("the round ends"))
     yield made
     made.uninstall()

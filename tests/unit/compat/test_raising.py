@@ -3,8 +3,7 @@
 import threading
 
 import pytest
-
-from nvrx_core.inprocess.interruption.raising import async_raise, reraise_if_unraisable
+from nvrx_compat.raising import async_raise, reraise_if_unraisable
 
 
 class Asked(Exception):
