@@ -28,12 +28,12 @@ __all__ = [
     "HangAction",
     "HangDetector",
     "HangDetectorState",
-    "Kill",
+    "KillRank",
     "ProgressSample",
     "QueryPeers",
     "SendSignal",
     "SoftTimeout",
-    "Terminate",
+    "TerminateRank",
 ]
 
 SIGNAL_AFTER: Final = 0.05
@@ -94,20 +94,20 @@ class SendSignal:
 
 
 @value
-class Terminate:
+class TerminateRank:
     """Send SIGTERM, also to a stopped process."""
 
     reason: str
 
 
 @value
-class Kill:
+class KillRank:
     """Send SIGKILL."""
 
     reason: str
 
 
-HangAction = SoftTimeout | QueryPeers | SendSignal | Terminate | Kill
+HangAction = SoftTimeout | QueryPeers | SendSignal | TerminateRank | KillRank
 
 
 class _Due(NamedTuple):
@@ -220,10 +220,10 @@ class HangDetector:
             self._excused_at = now
         self._no_peer_progressing = not progressing
 
-    def terminate(self, reason: str, *, now: float) -> Terminate:
+    def terminate(self, reason: str, *, now: float) -> TerminateRank:
         """Return the termination of the rank for another reason; `evaluate` kills it when the grace period is over."""
         self._terminated_at, self.deadline = now, now + self.grace
-        return Terminate(reason)
+        return TerminateRank(reason)
 
     def _begin(self, iteration: int) -> None:
         self._iteration, self._reported, self._no_peer_progressing = iteration, False, False
@@ -244,9 +244,9 @@ class HangDetector:
         self._terminated_at, self.deadline = now, now + self.grace
         if due == out_by:
             return (
-                Terminate("the round is over, and no signal gets the main thread out of a call that holds the GIL"),
+                TerminateRank("the round is over, and no signal gets the main thread out of a call that holds the GIL"),
             )
-        return (Terminate(f"no progress for {now - alive_at:.3g} s (hard_timeout {self.hard:g} s)"),)
+        return (TerminateRank(f"no progress for {now - alive_at:.3g} s (hard_timeout {self.hard:g} s)"),)
 
     def _evaluate_terminated(self, now: float) -> tuple[HangAction, ...]:
         self.deadline = max(
@@ -254,7 +254,7 @@ class HangDetector:
         )
         if now < self._terminated_at + self.grace:
             return ()
-        return (Kill(f"still there {self.grace:g} s after SIGTERM"),)
+        return (KillRank(f"still there {self.grace:g} s after SIGTERM"),)
 
     def _soft(self, sample: ProgressSample, alive_at: float, now: float) -> tuple[HangAction, ...]:
         if sample.stage is not Stage.RUNNING or sample.interrupting:

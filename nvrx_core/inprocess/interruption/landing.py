@@ -22,8 +22,17 @@ from typing import Final, NamedTuple
 from nvrx_core.values import value
 
 __all__ = [
-    "Destination", "Landing", "Verdict", "destination", "drops_exception", "handlers_of", "is_library",
-    "is_safe_line", "judge", "location", "may_land_in",
+    "Destination",
+    "Judged",
+    "Landing",
+    "destination",
+    "drops_exception",
+    "handlers_of",
+    "is_library",
+    "is_safe_line",
+    "judge",
+    "location",
+    "may_land_in",
 ]  # fmt: skip
 
 _BATCH: Final = ("torch/distributed/distributed_c10d.py", "batch_isend_irecv")
@@ -70,14 +79,14 @@ class Landing(enum.Enum):
 
 
 @value
-class Verdict:
+class Judged:
     """A landing and its location: file and line."""
 
     landing: Landing
     location: str
 
 
-def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bool = True) -> Verdict:
+def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bool = True) -> Judged:
     """Return the effect of an interruption in `frame`.
 
     Args:
@@ -87,20 +96,20 @@ def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bo
     """
     stack = list(_unwound(frame, floor))
     if frame is None or not stack:
-        return Verdict(Landing.SAFE, "unknown")
+        return Judged(Landing.SAFE, "unknown")
     importing = next((each for each in reversed(stack) if each.f_code.co_filename in _IMPORT), None)
     if importing is not None:
-        return Verdict(Landing.IMPORT, location(importing))
+        return Judged(Landing.IMPORT, location(importing))
     batch = next((each for each in stack if _is_batch(each.f_code)), None)
     if batch is not None:
-        return Verdict(Landing.BATCH, location(batch))
+        return Judged(Landing.BATCH, location(batch))
     cleanup = next((each for each in stack if _is_cleanup(each.f_code) or _is_in_finally(each)), None)
     if cleanup is not None:
-        return Verdict(Landing.CLEANUP, location(cleanup))
+        return Judged(Landing.CLEANUP, location(cleanup))
     if any(each.f_code.co_name in _ENTRIES for each in stack) or _enters_protected_range(stack):
-        return Verdict(Landing.SAFE if _waits_for_lock(frame) else Landing.ACQUIRES, location(frame))
+        return Judged(Landing.SAFE if _waits_for_lock(frame) else Landing.ACQUIRES, location(frame))
     fragile = is_library(frame) if library else frame.f_code.co_filename.startswith(_EVENT_LOOP)
-    return Verdict(Landing.FRAGILE if fragile else Landing.SAFE, location(frame))
+    return Judged(Landing.FRAGILE if fragile else Landing.SAFE, location(frame))
 
 
 class Destination(NamedTuple):

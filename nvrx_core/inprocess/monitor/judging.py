@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from nvrx_core.inprocess.monitor.policies import (
     CleanExitPolicy,
-    EndRank,
     GilStallAction,
     GilStallPolicy,
     MarkRoundOver,
@@ -23,12 +22,12 @@ from nvrx_core.inprocess.monitor.ports import WatchPorts
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.hang_detector import (
     HangDetector,
-    Kill,
+    KillRank,
     ProgressSample,
     QueryPeers,
     SendSignal,
     SoftTimeout,
-    Terminate,
+    TerminateRank,
 )
 from nvrx_core.values import value
 
@@ -126,7 +125,7 @@ class Judging:
             if await (store.has_event(sample.iteration) if is_event else store.has_decision(sample.iteration)):
                 policy.is_over(now=now)
         for action in policy.actions(sample, now=now):
-            if isinstance(action, EndRank):
+            if isinstance(action, TerminateRank):
                 await self._signal(self.judges.hangs.terminate(action.reason, now=now))
             else:
                 await self.ports.rank.renew_connections(action.reason)
@@ -144,13 +143,13 @@ class Judging:
         reason = policy.waiting(progress.waiting(page.iteration, page.rendezvous))
         return None if reason is None else Stall(iteration, reason)
 
-    async def _signal(self, action: SendSignal | Terminate | Kill) -> None:
+    async def _signal(self, action: SendSignal | TerminateRank | KillRank) -> None:
         rank = self.ports.rank
         match action:
-            case Terminate(reason):
+            case TerminateRank(reason):
                 self.ended_for = reason
                 await rank.terminate(reason)
-            case Kill(reason):
+            case KillRank(reason):
                 await rank.kill(reason)
             case _:
                 await rank.interrupt(action.reason)

@@ -10,13 +10,13 @@ import enum
 import math
 from typing import Final
 
-from nvrx_core.liveness.hang_detector import ProgressSample, SendSignal
+from nvrx_core.liveness.hang_detector import ProgressSample, SendSignal, TerminateRank
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.values import value
 
 __all__ = [
-    "CleanExitPolicy", "EndRank", "GilStallAction", "GilStallPolicy", "GilStallState", "MarkRoundOver",
+    "CleanExitPolicy", "GilStallAction", "GilStallPolicy", "GilStallState", "MarkRoundOver",
     "QueryRoundEvent", "Question", "RenewConnections", "UnheardRoundPolicy",
 ]  # fmt: skip
 
@@ -152,13 +152,6 @@ class RenewConnections:
     reason: str
 
 
-@value
-class EndRank:
-    """Terminate the rank."""
-
-    reason: str
-
-
 class UnheardRoundPolicy:
     """The policy for a rank that does not hear of the end of its round, although its threads run.
 
@@ -204,7 +197,7 @@ class UnheardRoundPolicy:
         """Record that the store has what the rank has not heard of."""
         self._over_at = now
 
-    def actions(self, sample: ProgressSample, *, now: float) -> tuple[RenewConnections | EndRank, ...]:
+    def actions(self, sample: ProgressSample, *, now: float) -> tuple[RenewConnections | TerminateRank, ...]:
         """Return what is due about a rank that has not heard; follows `question`."""
         if self._over_at == math.inf or self._waits is None:
             return ()
@@ -222,7 +215,7 @@ class UnheardRoundPolicy:
             return ()
         self._ended, self.deadline = True, math.inf
         what = self._unheard(*self._waits)
-        return (EndRank(f"{what} for {now - self._over_at:.3g} s, its connections are silent"),)
+        return (TerminateRank(f"{what} for {now - self._over_at:.3g} s, its connections are silent"),)
 
     @staticmethod
     def _unheard(iteration: int, question: Question) -> str:

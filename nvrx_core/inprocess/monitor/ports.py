@@ -15,7 +15,7 @@ from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["FaultReports", "MonitorStore", "RankPage", "WatchPorts", "WatchedRank"]
+__all__ = ["FaultReports", "MonitorStore", "RankPage", "RankPort", "WatchPorts"]
 
 
 class RankPage(Protocol):
@@ -64,7 +64,7 @@ class RankPage(Protocol):
         """Those but the rank itself, in order."""
 
 
-class WatchedRank(Protocol):
+class RankPort(Protocol):
     """The rank: its process, and what is written to its page."""
 
     def sleep(self, until: float) -> Awaitable[bool]:
@@ -161,7 +161,7 @@ class WatchPorts(Protocol):
         """The progress page of the rank."""
 
     @property
-    def rank(self) -> WatchedRank:
+    def rank(self) -> RankPort:
         """The rank."""
 
     @property

@@ -8,9 +8,25 @@ from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.values import value
 
 __all__ = [
-    "Abort", "Action", "Announce", "AskHolders", "CloseCompleted", "CountArrival", "CountCompletion",
-    "Enter", "Finish", "GiveUp", "InternalError", "LateCompletion", "Leave", "Publish", "PutArrival",
-    "ReadArrivals", "ReadEvent", "StoreAction", "WaitFor",
+    "Action",
+    "Announce",
+    "AskHolders",
+    "CloseCompleted",
+    "CountArrival",
+    "CountCompletion",
+    "EndFunction",
+    "Enter",
+    "Finish",
+    "GiveUp",
+    "InternalError",
+    "LateCompletion",
+    "Leave",
+    "Publish",
+    "PutArrival",
+    "ReadArrivals",
+    "ReadEvent",
+    "StoreAction",
+    "WaitFor",
 ]  # fmt: skip
 
 
@@ -77,8 +93,8 @@ class LateCompletion(Action):
 
 
 @value
-class Abort(Action):
-    """Abort the calls in which the function blocks, and interrupt it."""
+class EndFunction(Action):
+    """EndFunction the calls in which the function blocks, and interrupt it."""
 
     reason: str
 

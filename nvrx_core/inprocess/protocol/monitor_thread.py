@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nvrx_core.inprocess.protocol.actions import Abort, Enter, Finish
+from nvrx_core.inprocess.protocol.actions import EndFunction, Enter, Finish
 from nvrx_core.inprocess.protocol.decision import Decision
 from nvrx_core.inprocess.protocol.play import play
 from nvrx_core.inprocess.protocol.ports import FunctionEnd, RoundStore
@@ -46,19 +46,19 @@ class MonitorThreadFlow:
         """Wait for the event, and end the function if the round restarts."""
         await self.store.await_event(view.round.iteration)
         for action in await play(view.round, view.round.happened(now=self.now()), self.store, self.now):
-            if isinstance(action, Abort):
+            if isinstance(action, EndFunction):
                 await self._end_function(view, action)
             else:
                 assert isinstance(action, Finish)
                 view.finished = True
 
-    async def _end_function(self, view: RoundView, abort: Abort) -> None:
+    async def _end_function(self, view: RoundView, end: EndFunction) -> None:
         """Interrupt, then abort: a busy main thread would compete with the abort for the interpreter's lock."""
         function, iteration = self.function, view.round.iteration
         await function.notice(iteration)
         if view.round.timeouts.last_call > 0:
             await function.last_call(view.round.timeouts.last_call)
-        await function.interrupt_function(abort.reason)
+        await function.interrupt_function(end.reason)
         await function.abort_function(iteration)
         view.aborted = True
         await function.await_out()

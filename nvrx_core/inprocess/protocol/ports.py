@@ -17,8 +17,19 @@ from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = [
-    "Arrivals", "CallPorts", "Endpoint", "FarewellStore", "Faults", "Function", "FunctionEnd", "Leaving", "PlugIns",
-    "RankStatus", "ReportStore", "RoundStore", "StoreFailure",
+    "ArrivalsPort",
+    "CallPorts",
+    "Endpoint",
+    "FarewellStore",
+    "FaultsPort",
+    "FunctionEnd",
+    "FunctionPort",
+    "LeavingPort",
+    "PlugInsPort",
+    "RankStatusPort",
+    "ReportStore",
+    "RoundStore",
+    "StoreFailure",
 ]  # fmt: skip
 
 Endpoint = tuple[str, int]
@@ -100,7 +111,7 @@ class ReportStore(RoundStore, FarewellStore, Protocol):
 # The main thread
 
 
-class RankStatus(Protocol):
+class RankStatusPort(Protocol):
     """The rank between its iterations: its progress page, and its waits for the monitor thread."""
 
     def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> Awaitable[None]:
@@ -131,7 +142,7 @@ class RankStatus(Protocol):
         """Collect the garbage that a released failure referred to, if any."""
 
 
-class Arrivals(Protocol):
+class ArrivalsPort(Protocol):
     """The arrivals of this rank."""
 
     def describe_arrival(
@@ -140,7 +151,7 @@ class Arrivals(Protocol):
         """Return this rank's arrival at the end of the round that it is in."""
 
 
-class PlugIns(Protocol):
+class PlugInsPort(Protocol):
     """The user's plug-ins; what one raises is returned."""
 
     def declare_keys(self, iteration: int) -> Awaitable[BaseException | None]:
@@ -159,7 +170,7 @@ class PlugIns(Protocol):
         """All ranks have completed: run completion; return the exception that ends the call."""
 
 
-class Function(Protocol):
+class FunctionPort(Protocol):
     """The wrapped function, and the rendezvous of its process group."""
 
     def host_rendezvous(self) -> Awaitable[str]:
@@ -181,7 +192,7 @@ class Function(Protocol):
         """The rank has completed by `SystemExit(0)`: unblock the ranks that wait for it in a collective."""
 
 
-class Faults(Protocol):
+class FaultsPort(Protocol):
     """The faults of this rank."""
 
     def describe_fault(self, error: BaseException) -> Awaitable[FaultRecord]:
@@ -210,7 +221,7 @@ class Faults(Protocol):
         """The failure was announced and survived: release its frames."""
 
 
-class Leaving(Protocol):
+class LeavingPort(Protocol):
     """The end of the call on this rank."""
 
     def report_left(self, error: BaseException | None) -> Awaitable[None]:
@@ -241,12 +252,12 @@ class CallPorts:
 
     rounds: RoundStore
     farewell: FarewellStore
-    status: RankStatus
-    arrivals: Arrivals
-    plug_ins: PlugIns
-    function: Function
-    faults: Faults
-    leaving: Leaving
+    status: RankStatusPort
+    arrivals: ArrivalsPort
+    plug_ins: PlugInsPort
+    function: FunctionPort
+    faults: FaultsPort
+    leaving: LeavingPort
 
     def release(self) -> None:
         """Release the ports; the flow has ended."""

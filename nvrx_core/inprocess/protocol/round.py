@@ -23,13 +23,13 @@ from typing import Final
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.actions import (
-    Abort,
     Action,
     Announce,
     AskHolders,
     CloseCompleted,
     CountArrival,
     CountCompletion,
+    EndFunction,
     Finish,
     GiveUp,
     LateCompletion,
@@ -127,7 +127,7 @@ class Round(Barrier):
 
     def _interrupted(self, why: str) -> tuple[Action, ...]:
         self.phase, self.deadline = Phase.INTERRUPTED, math.inf
-        return (Abort(f"iteration {self.iteration} ends: {why}"),)
+        return (EndFunction(f"iteration {self.iteration} ends: {why}"),)
 
     @takes(Input.ARRIVES)
     def arrive(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:

@@ -10,12 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nvrx_core.liveness.hang_detector import (
     HangDetector,
-    Kill,
+    KillRank,
     ProgressSample,
     QueryPeers,
     SendSignal,
     SoftTimeout,
-    Terminate,
+    TerminateRank,
 )
 from nvrx_core.liveness.lease import LeaseTable
 from nvrx_core.progress.stage import Stage
@@ -135,10 +135,10 @@ class Watching(RuleBasedStateMachine):
             self.reported = True
         elif isinstance(action, SendSignal):  # the handler runs, whoever else is dead
             self.since, self.alive_at = self.since if self.since is not None else self.now, self.now
-        elif isinstance(action, Terminate):
+        elif isinstance(action, TerminateRank):
             assert silent >= self.HARD - 1e-6, f"I12: ended after {silent} s"
-        elif isinstance(action, Kill):
-            assert any(isinstance(each, Terminate) for each in self.verdicts), "I12: killed without a warning"
+        elif isinstance(action, KillRank):
+            assert any(isinstance(each, TerminateRank) for each in self.verdicts), "I12: killed without a warning"
         self.verdicts.append(action)
 
     @rule()
@@ -150,7 +150,7 @@ class Watching(RuleBasedStateMachine):
         while self.now < end:
             for action in self.ask(on_the_way=False):
                 self.judge(action)
-            if any(isinstance(each, Kill) for each in self.verdicts):
+            if any(isinstance(each, KillRank) for each in self.verdicts):
                 return
             assert self.watch.deadline < math.inf, "I12: a silent rank is looked at no more"
             self.now = max(self.now + 1e-3, self.watch.deadline)

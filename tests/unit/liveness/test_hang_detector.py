@@ -8,12 +8,12 @@ from nvrx_core.liveness.hang_detector import (
     NOT_NOTICED,
     SIGNAL_AFTER,
     HangDetector,
-    Kill,
+    KillRank,
     ProgressSample,
     QueryPeers,
     SendSignal,
     SoftTimeout,
-    Terminate,
+    TerminateRank,
 )
 from nvrx_core.progress.limits import Limit, LimitKind
 from nvrx_core.progress.stage import Stage
@@ -56,7 +56,7 @@ def test_a_rank_stopped_while_it_waits_is_terminated(detector, stage):
     assert detector.deadline == 5.0 + HARD
     assert detector.evaluate(sample(stage=stage, stopped=False), now=6.0) == ()
     assert detector.evaluate(sample(stage=stage, stopped=True), now=7.0) == ()
-    assert isinstance(detector.evaluate(sample(stage=stage, stopped=True), now=7.0 + HARD)[0], Terminate)
+    assert isinstance(detector.evaluate(sample(stage=stage, stopped=True), now=7.0 + HARD)[0], TerminateRank)
     assert detector.no_progress_since == 7.0
 
 
@@ -64,7 +64,7 @@ def test_a_rank_stopped_while_it_waits_is_terminated(detector, stage):
 def test_a_waiting_rank_whose_threads_do_not_run_is_terminated(detector, stage):
     assert detector.evaluate(sample(stage=stage, watchdog_alive_at=5.0), now=HARD) == ()
     assert detector.deadline == 5.0 + HARD
-    assert isinstance(detector.evaluate(sample(stage=stage, watchdog_alive_at=5.0), now=5.0 + HARD)[0], Terminate)
+    assert isinstance(detector.evaluate(sample(stage=stage, watchdog_alive_at=5.0), now=5.0 + HARD)[0], TerminateRank)
 
 
 def test_without_hang_protection_no_timeout_applies(detector):
@@ -75,7 +75,7 @@ def test_without_hang_protection_no_timeout_applies(detector):
 def test_outside_the_function_only_the_hard_timeout_counts(detector, stage):
     assert detector.evaluate(sample(stage=stage), now=SOFT + 1) == ()
     assert detector.deadline == HARD
-    assert isinstance(detector.evaluate(sample(stage=stage), now=HARD)[0], Terminate)
+    assert isinstance(detector.evaluate(sample(stage=stage), now=HARD)[0], TerminateRank)
 
 
 def test_a_hung_rank_is_announced_once(detector):
@@ -107,7 +107,7 @@ def test_a_rank_that_only_the_signals_keep_alive_is_terminated(detector):
     while now < first + HARD:
         assert detector.evaluate(sample(alive_at=now), now=now) == (SendSignal(NOT_NOTICED),)
         now = detector.deadline
-    assert isinstance(detector.evaluate(sample(alive_at=now), now=now)[0], Terminate)
+    assert isinstance(detector.evaluate(sample(alive_at=now), now=now)[0], TerminateRank)
     assert now < first + HARD + 3 * SIGNAL_AFTER
 
 
@@ -129,10 +129,10 @@ def test_a_detector_rebuilt_from_its_state_answers_the_same(detector):
 
 def test_the_hard_timeout_terminates_the_rank_and_kills_it_after_the_grace(detector):
     (terminate,) = detector.evaluate(sample(), now=HARD)
-    assert terminate == Terminate("no progress for 30 s (hard_timeout 30 s)")
+    assert terminate == TerminateRank("no progress for 30 s (hard_timeout 30 s)")
     assert detector.deadline == HARD + GRACE
     assert detector.evaluate(sample(alive_at=HARD), now=HARD + 1) == ()
-    assert detector.evaluate(sample(), now=HARD + GRACE) == (Kill("still there 2 s after SIGTERM"),)
+    assert detector.evaluate(sample(), now=HARD + GRACE) == (KillRank("still there 2 s after SIGTERM"),)
     assert detector.deadline == HARD + GRACE + 1
     assert detector.evaluate(sample(), now=HARD + GRACE + 1) != ()
 
@@ -142,7 +142,7 @@ def test_a_rank_that_is_being_interrupted_asks_for_no_excuse(detector):
     for now in range(int(HARD)):
         assert detector.evaluate(sample(alive_at=float(now), interrupting=True), now=float(now)) == ()
         assert detector.deadline == HARD
-    assert isinstance(detector.evaluate(sample(alive_at=HARD, interrupting=True), now=HARD)[0], Terminate)
+    assert isinstance(detector.evaluate(sample(alive_at=HARD, interrupting=True), now=HARD)[0], TerminateRank)
 
 
 def test_the_hard_timeout_counts_from_the_last_module_of_an_import_that_the_interruption_waits_for(detector):
@@ -150,7 +150,7 @@ def test_the_hard_timeout_counts_from_the_last_module_of_an_import_that_the_inte
     assert detector.evaluate(sample(interrupting=True, alive_at=1.0), now=1.0) == ()
     assert detector.evaluate(sample(alive_at=HARD + 1, **importing), now=HARD + 1) == ()
     assert detector.deadline == 2 * HARD - 1
-    assert isinstance(detector.evaluate(sample(alive_at=2 * HARD, **importing), now=2 * HARD)[0], Terminate)
+    assert isinstance(detector.evaluate(sample(alive_at=2 * HARD, **importing), now=2 * HARD)[0], TerminateRank)
 
 
 def test_a_rank_that_ignores_the_interruption_is_terminated(detector):
@@ -159,14 +159,14 @@ def test_a_rank_that_ignores_the_interruption_is_terminated(detector):
     assert detector.evaluate(sample(alive_at=6.0, **moving), now=6.0) == ()
     assert detector.deadline <= 5.0 + HARD
     (terminate,) = detector.evaluate(sample(alive_at=5.0 + HARD, **moving), now=5.0 + HARD)
-    assert isinstance(terminate, Terminate)
+    assert isinstance(terminate, TerminateRank)
 
 
 def test_a_main_thread_that_ignores_signals_after_its_round_is_terminated(detector):
     assert detector.evaluate(sample(alive_at=5.0, out_by=7.0), now=6.0) == ()
     assert detector.deadline == 7.0
     ended = detector.evaluate(sample(alive_at=5.0, out_by=7.0), now=7.0)
-    assert isinstance(ended[0], Terminate)
+    assert isinstance(ended[0], TerminateRank)
     assert "the round is over" in ended[0].reason
 
 

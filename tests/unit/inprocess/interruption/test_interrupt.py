@@ -497,7 +497,7 @@ def test_an_import_that_adds_modules_makes_progress_and_one_that_stands_still_do
     reported = []
     interrupt.import_progressed = lambda: reported.append(len(reported))
     delivery = Delivery(interrupt)
-    monkeypatch.setattr(interrupt_module, "judge", lambda *_, **__: landing.Verdict(Landing.IMPORT, "here"))
+    monkeypatch.setattr(interrupt_module, "judge", lambda *_, **__: landing.Judged(Landing.IMPORT, "here"))
     for added, expected in (("a_module_of_a_test", 1), (None, 1), ("another_one_of_a_test", 2)):
         if added:
             monkeypatch.setitem(sys.modules, added, landing)

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from nvrx_core.inprocess.monitor.policies import EndRank, Question, RenewConnections, UnheardRoundPolicy
-from nvrx_core.liveness.hang_detector import ProgressSample
+from nvrx_core.inprocess.monitor.policies import Question, RenewConnections, UnheardRoundPolicy
+from nvrx_core.liveness.hang_detector import ProgressSample, TerminateRank
 from nvrx_core.progress.stage import Stage
 
 HARD = 80.0
@@ -76,7 +76,7 @@ def test_a_deaf_rank_opens_its_connections_again_and_is_ended_within_the_hard_ti
     (renewed, first), (ended, second) = done
     assert (renewed, first) == (EVERY + RENEWS_AFTER, RenewConnections(f"{UNHEARD} for {RENEWS_AFTER:g} s"))
     assert ended == EVERY + ENDS_AFTER < HARD
-    assert second == EndRank(f"{UNHEARD} for {ENDS_AFTER:g} s, its connections are silent")
+    assert second == TerminateRank(f"{UNHEARD} for {ENDS_AFTER:g} s, its connections are silent")
 
 
 @pytest.mark.parametrize("hears", [sample(noticed=True), sample(iteration=4), sample(Stage.UNWINDING)])

@@ -8,12 +8,12 @@ from hypothesis import given, strategies as st
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.actions import (
-    Abort,
     Announce,
     AskHolders,
     CloseCompleted,
     CountArrival,
     CountCompletion,
+    EndFunction,
     Enter,
     Finish,
     GiveUp,
@@ -90,14 +90,14 @@ def test_a_fault_in_a_round_that_has_ended_is_not_announced():
 
 
 def test_the_event_aborts_a_member_that_has_not_completed_without_being_read():
-    assert new().happened(now=1.0) == (Abort("iteration 4 ends: a fault was announced"),)
+    assert new().happened(now=1.0) == (EndFunction("iteration 4 ends: a fault was announced"),)
 
 
 def test_a_fault_aborts_a_member_that_has_completed_and_says_why():
     machine = completed()
     assert machine.happened(now=2.0) == (ReadEvent(),)
     (abort,) = machine.event(FAULT, now=2.0)
-    assert isinstance(abort, Abort)
+    assert isinstance(abort, EndFunction)
     assert abort.reason.startswith("iteration 4 ends: EXCEPTION on rank 1 (initial rank 2")
 
 
@@ -342,7 +342,7 @@ def test_no_order_of_events_breaks_the_machine(inputs):
         machine.check()
     kinds = [type(action) for action in actions]
     assert kinds.count(PutArrival) <= 1 + kinds.count(GiveUp) <= 2
-    assert kinds.count(Finish) + kinds.count(Abort) <= 1
+    assert kinds.count(Finish) + kinds.count(EndFunction) <= 1
     assert kinds.count(Enter) <= kinds.count(PutArrival)
 
 
