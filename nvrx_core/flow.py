@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial, wraps
-from inspect import CORO_CLOSED, CORO_CREATED, getcoroutinestate
+from inspect import CORO_CLOSED, getcoroutinestate
 from traceback import walk_tb
 from types import FrameType
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from nvrx_core.fault.exceptions import related
 from nvrx_core.process.forks import EndedInChild
 
 __all__ = ["Flow", "operation", "run"]
-
-FAILURES: Final = 100
-"""Steps in a row that fail before the flow goes on, after which it is given up: what surrounds a step is broken."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -56,7 +53,8 @@ def run(flow: Flow[Result], step: Callable[[], AbstractContextManager[object]] =
 
     Args:
         flow: has not begun; it awaits operations only.
-        step: what surrounds a step of the flow, from one operation to the next.
+        step: what surrounds a step of the flow, from one operation to the next. If it fails itself, as by a signal
+            handler that raises in it, the flow gets the exception in a step that nothing surrounds.
 
     Raises:
         BaseException: what the flow raises. What an operation raises is raised in the flow, where it is awaited, and so
@@ -66,27 +64,25 @@ def run(flow: Flow[Result], step: Callable[[], AbstractContextManager[object]] =
     resume: Callable[[Any], Callable[[], Any]] = flow.send
     outcome: Any = None
     call: Callable[[], Any] | None = None
-    failures, package = 0, _package_of(flow)
+    in_step, step_failed, package = True, False, _package_of(flow)
     try:
         while True:
             try:
                 while True:
-                    failures += 1
-                    with step():
+                    in_step = True
+                    with nullcontext() if step_failed else step():
                         call = resume(outcome)
-                        failures = 0
+                    in_step = step_failed = False
                     resume, outcome = flow.send, call()
             except EndedInChild:
                 raise
             except BaseException as error:  # boundary: the flow decides what follows, until it has ended
-                if getcoroutinestate(flow) != CORO_CLOSED and failures < FAILURES:
-                    resume, outcome = flow.throw, error
+                if getcoroutinestate(flow) != CORO_CLOSED and not step_failed:
+                    resume, outcome, step_failed = flow.throw, error, in_step
                 elif isinstance(error, StopIteration):
                     result: Result = error.value
                     return result
                 else:
-                    if getcoroutinestate(flow) == CORO_CREATED:
-                        flow.close()  # it cannot begin; dropped, it would warn that it never has
                     _clear_frames(error, package)
                     raise
     finally:  # the error's traceback keeps this frame, which would keep the store's connections, and the error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.process.oracle import assert_no_process_left
-from tests.harness.process.workers.surroundings import BEFORE, BROKEN, CASE, INSIDE
+from tests.harness.process.workers.surroundings import BEFORE, CASE, INSIDE, LOSES_DESCRIPTORS
 
 from .conftest import Launch
 
@@ -39,20 +39,11 @@ def test_the_cases_that_always_run_exist() -> None:
 
 
 def test_a_rank_that_closes_all_descriptors_is_lost_and_nothing_is_written_to_its_files(prepare: Launch) -> None:
-    case = {CASE: "without_descriptors_of_others"}
+    case = {CASE: LOSES_DESCRIPTORS}
     job = prepare(world=2).start("tests.harness.process.workers.surroundings", **case).finish(30)
     assert (job.codes[0], job.codes[1] != 0) == (0, True), [job.errors(rank)[-2000:] for rank in job.codes]
     assert "has closed descriptor" in job.errors(1)
     files = list((job.directory / "checkpoints").iterdir())
     assert len(files) == 100
     assert not any(file.stat().st_size for file in files), "written to"
-    assert_no_process_left(job)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("case", BROKEN)
-def test_a_rank_that_breaks_its_interpreter_is_lost_and_holds_nobody_up(prepare: Launch, case: str) -> None:
-    job = prepare(world=2).start("tests.harness.process.workers.surroundings", **{CASE: case}).finish(90)
-    assert (job.codes[0], job.codes[1] != 0) == (0, True), [job.errors(rank)[-2000:] for rank in job.codes]
-    assert [line["result"] for line in job.lines("done")] == [1]
     assert_no_process_left(job)
