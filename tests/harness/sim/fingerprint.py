@@ -8,10 +8,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from nvrx_core.flow import Flow
-from nvrx_core.inprocess.monitor.clean_exit import CleanExitPolicy
-from nvrx_core.inprocess.monitor.gil_stall import GilStallPolicy
 from nvrx_core.inprocess.monitor.judging import Judging
-from nvrx_core.inprocess.monitor.unheard_round import UnheardRoundPolicy
+from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy, UnheardRoundPolicy
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.join import Join
