@@ -12,6 +12,7 @@ import gc
 import hashlib
 import json
 import multiprocessing
+import os
 import pathlib
 import sys
 import time
@@ -55,12 +56,18 @@ class Figures:
         both = zip(vars(self).items(), vars(other).values(), strict=True)
         return Figures(**{name: mine + theirs for (name, mine), theirs in both})
 
-    def text(self, seconds: float) -> str:
-        """The totals as text."""
+    def text(self, seconds: float, cpu_seconds: float) -> str:
+        """Return the totals as text.
+
+        Args:
+            seconds: that it took.
+            cpu_seconds: of all processes, which a busy machine changes less.
+        """
         ranks = ", ".join(f"{ranks}: {self.ranks[ranks] / self.schedules:.1%}" for ranks in sorted(self.ranks))
         faults = ", ".join(f"{what} {times:,}" for what, times in self.injected.most_common())
         return (
             f"{self.schedules:,} schedules in {seconds:.1f} s: {self.schedules / seconds:,.0f} schedules/s, "
+            f"{self.schedules / cpu_seconds:,.0f} a second of CPU time, "
             f"{self.events:,} events, {self.events / seconds:,.0f} events/s\n"
             f"  {self.injected.total():,} faults, {self.recovering:,} of them during a recovery ({faults}), "
             f"{self.restarts:,} restarts\n  ranks {ranks}"
@@ -174,6 +181,11 @@ def _search_all(whole: Share, jobs: int) -> list[Figures | str]:
         return pool.map(Share.search, shares, chunksize=1)
 
 
+def _cpu_time() -> float:
+    """Return the seconds of CPU time of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
+
+
 def _range(text: str) -> Ranks:
     fewest, _, most = text.partition("..")
     return int(fewest), int(most or fewest)
@@ -192,12 +204,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.digest:
         print(digest(range(given.seed, given.seed + given.schedules), given.ranks))
         return 0
-    begun = time.perf_counter()
+    begun, used = time.perf_counter(), _cpu_time()
     whole = Share(range(given.seed, given.seed + given.schedules), given.ranks, given.seeds)
     found = _search_all(whole, given.jobs)
     failures = [each for each in found if isinstance(each, str)]
     figures = sum((each for each in found if isinstance(each, Figures)), Figures())
-    print("\n\n".join(failures) or figures.text(time.perf_counter() - begun))
+    print("\n\n".join(failures) or figures.text(time.perf_counter() - begun, _cpu_time() - used))
     return bool(failures)
 
 
