@@ -11,7 +11,9 @@ import math
 from typing import Any, Final
 
 from nvrx_core.errors import BarrierTimeout, PeerExited, RestartAbort, StoreLost
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import Flow, run
+from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption import driving
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
@@ -36,7 +38,7 @@ from . import requests
 from .chosen import Chosen, MemberPage
 from .entering import Entering, NotMet
 from .fingerprint import canonical, position
-from .job import Config
+from .job import Config, fault_of
 from .member_ports import MainPort, MonitorPort, OneTry, ThreadPort
 from .record import TIMEOUTS
 from .slots import LookUp
@@ -108,6 +110,10 @@ class Member:
 
     def _leader(self, world_size: int, terminated: tuple[int, ...]) -> int | None:
         return None if self.config.discards else leader(ShiftRanks(), world_size, terminated)
+
+    def fault(self, kind: Interruption, exit_code: int = 0) -> FaultRecord:
+        """Return a fault of this member."""
+        return fault_of(self.member, self.state.rank, kind, exit_code)
 
     # Inputs
 

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
-from nvrx_core.fault.exceptions import exit_code
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import Seen, Why
@@ -24,7 +23,7 @@ from nvrx_core.rank_assignment.moves import ShiftRanks
 
 from . import requests
 from .job import fault_of
-from .virtual_ports import MainBase, MonitorBase, StorePort, nothing
+from .virtual_ports import MainBase, MonitorBase, Owner, StorePort, nothing
 
 if TYPE_CHECKING:
     from .member import Member
@@ -47,6 +46,7 @@ class _StorePort(StorePort):
 
     def __init__(self, member: Member) -> None:
         self.member = member
+        self.owner: Owner = member
 
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> Awaitable[None]:
         return requests.MarkLeft(member, silent)
@@ -133,14 +133,7 @@ class MainPort(_StorePort, MainBase):
     def _fails_in(self, plug_in: str, iteration: int) -> BaseException | None:
         return Unfit() if (plug_in, iteration, self.member.member) in self.member.config.fails else None
 
-    # Its faults, and its exit
-
-    async def describe_fault(self, error: BaseException) -> FaultRecord:
-        kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
-        return fault_of(self.member.member, self.member.state.rank, kind, exit_code(error))
-
-    async def describe_late(self, reason: str) -> FaultRecord:
-        return fault_of(self.member.member, self.member.state.rank, Interruption.EXCEPTION)
+    # Its exit
 
     def report_failure(self, cause: FaultRecord | None) -> Awaitable[None]:
         return requests.ReportFailure() if self.member.config.reports else nothing()
@@ -215,12 +208,6 @@ class MonitorPort(_StorePort, MonitorBase):
         self.member.lost_store = True
 
     # Its faults
-
-    async def describe_stall(self, reason: str, iteration: int) -> FaultRecord:
-        return fault_of(self.member.member, self.member.state.rank, Interruption.SOFT_TIMEOUT)
-
-    async def describe_death(self, reason: str | None, since: float | None) -> FaultRecord:
-        return fault_of(self.member.member, self.member.state.rank, Interruption.TERMINATED)
 
     async def describe_silence(self, member: InitialRank) -> FaultRecord:
         return fault_of(member, -1, Interruption.UNRESPONSIVE)

@@ -157,8 +157,8 @@ class Rank:
         """The others of its process group can be reached."""
         return self.iteration == 0 or self.call.slots[self.iteration].hosted
 
-    def fault(self, kind: Interruption) -> FaultRecord:
-        """A fault of this rank's."""
+    def fault(self, kind: Interruption, exit_code: int = 0) -> FaultRecord:
+        """Return a fault of this rank, without its exit code, which no simulated rank looks at."""
         return FaultRecord(
             initial_rank=self.member, rank=self.state.rank, interruption=kind.name, occurred=self.world.now
         )

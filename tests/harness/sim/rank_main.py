@@ -8,7 +8,6 @@ from typing import Final
 
 from nvrx_core.errors import RestartError
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint
@@ -136,12 +135,3 @@ class MainPort(StoredFarewell, MainBase):
         rank.go(None)
         rank.thread.poke()
         return ended
-
-    # Its faults
-
-    async def describe_fault(self, error: BaseException) -> FaultRecord:
-        failed = isinstance(error, Exception)
-        return self.rank.fault(Interruption.EXCEPTION if failed else Interruption.BASE_EXCEPTION)
-
-    async def describe_late(self, reason: str) -> FaultRecord:
-        return self.rank.fault(Interruption.EXCEPTION)

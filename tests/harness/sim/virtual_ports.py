@@ -7,9 +7,11 @@ concerns nobody but the rank itself is done at once.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from nvrx_core.fault.exceptions import exit_code
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.monitor.ports import FaultReports, MonitorStore, RankPage, WatchedRank
 from nvrx_core.inprocess.protocol.actions import (
     Announce,
@@ -29,12 +31,19 @@ from nvrx_core.rank_assignment.identity import InitialRank
 from .slots import LookUp, SayWhere
 from .world import NOTHING, AwaitKey, Operation, Passing
 
-__all__ = ["MainBase", "MonitorBase", "MonitorPorts", "StorePort", "nothing"]
+__all__ = ["MainBase", "MonitorBase", "MonitorPorts", "Owner", "StorePort", "nothing"]
 
 
 def nothing(*_: Any, **__: Any) -> Passing:
     """What only the real port does."""
     return NOTHING
+
+
+class Owner(Protocol):
+    """The virtual rank that a port is of."""
+
+    def fault(self, kind: Interruption, exit_code: int = 0) -> FaultRecord:
+        """Return a fault of this rank."""
 
 
 class StorePort:
@@ -93,6 +102,14 @@ class MainBase(StorePort):
     use_rendezvous = release_groups = terminate = staticmethod(nothing)
     report_announced = clear_frames = release_failure = staticmethod(nothing)
     report_left = stop_housekeeping = staticmethod(nothing)
+    owner: Owner
+
+    async def describe_fault(self, error: BaseException) -> FaultRecord:
+        kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
+        return self.owner.fault(kind, exit_code(error))
+
+    async def describe_late(self, reason: str) -> FaultRecord:
+        return self.owner.fault(Interruption.EXCEPTION)
 
 
 class MonitorBase(StorePort):
@@ -100,6 +117,13 @@ class MonitorBase(StorePort):
 
     report_pause = mark_stalled = mark_round_over = renew_connections = disown_page = staticmethod(nothing)
     probe = note_stragglers = staticmethod(nothing)
+    owner: Owner
+
+    async def describe_stall(self, reason: str, iteration: int) -> FaultRecord:
+        return self.owner.fault(Interruption.SOFT_TIMEOUT)
+
+    async def describe_death(self, reason: str | None, since: float | None) -> FaultRecord:
+        return self.owner.fault(Interruption.TERMINATED if reason is None else Interruption.HARD_TIMEOUT)
 
     async def find_progress(self) -> PeerProgress:
         return PeerProgress({})

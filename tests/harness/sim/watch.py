@@ -150,12 +150,6 @@ class MonitorPort(StoredFarewell, MonitorBase):
 
     # Its faults
 
-    async def describe_stall(self, reason: str, iteration: int) -> FaultRecord:
-        return self.rank.fault(Interruption.SOFT_TIMEOUT)
-
-    async def describe_death(self, reason: str | None, since: float | None) -> FaultRecord:
-        return self.rank.fault(Interruption.TERMINATED if reason is None else Interruption.HARD_TIMEOUT)
-
     async def describe_silence(self, member: InitialRank) -> FaultRecord:
         """A living member was paused for long enough."""
         rank = self.rank
