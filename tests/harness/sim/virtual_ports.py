@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from nvrx_core.fault.exceptions import exit_code
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.monitor.ports import FaultReports, MonitorStore, RankPage, WatchedRank
+from nvrx_core.inprocess.monitor.ports import FaultReports, MonitorStore, RankPage, RankPort
 from nvrx_core.inprocess.protocol.actions import (
     Announce,
     CloseCompleted,
@@ -139,6 +139,6 @@ class MonitorPorts(NamedTuple):
     """The ports of a watch."""
 
     page: RankPage
-    rank: WatchedRank
+    rank: RankPort
     reports: FaultReports
     store: MonitorStore
