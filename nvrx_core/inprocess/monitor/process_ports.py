@@ -11,7 +11,6 @@ import math
 import os
 import signal
 import time
-from select import POLLIN, poll
 from typing import Final
 
 from nvrx_core.flow import operation
@@ -25,6 +24,7 @@ from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.lifeline import catches, is_stopped, send
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.stacks import show
+from nvrx_core.process.waiting import readable
 from nvrx_core.progress import sampling
 from nvrx_core.progress.limits import earliest
 from nvrx_core.progress.page import Page, ProgressField
@@ -50,12 +50,11 @@ class MonitoredProcess:
 
     def __init__(self, plan: MonitorPlan, page: Page, awake: AwakeClock) -> None:
         self._plan, self._page, self._awake = plan, page, awake
-        self._poll = poll()
+        self._awaited = list[int]()
 
     def observe(self, lock: OwnerLock) -> None:
         """Wait from now on for the end of the process, of the thread that holds the lock, and for changed stages."""
-        for fd in (self._plan.rank_pidfd, self._plan.wake, _end_of_owner(lock)):
-            self._poll.register(fd, POLLIN)
+        self._awaited = [self._plan.rank_pidfd, self._plan.wake, _end_of_owner(lock)]
 
     def has_ended(self) -> bool:
         """Whether the process or its main thread has ended."""
@@ -64,15 +63,15 @@ class MonitoredProcess:
     @operation
     def sleep(self, until: float) -> bool:
         """Wait until the rank's process ends, or its page changes, or for the time; return whether it has ended."""
-        readable = self._readable(max(0.0, until - time.monotonic()) * 1000 + 0.5)
+        readable = self._readable(max(0.0, until - time.monotonic()) + 0.0005)
         if readable - {self._plan.wake}:
             return True
         if readable:
             os.eventfd_read(self._plan.wake)
         return False
 
-    def _readable(self, milliseconds: float) -> set[int]:
-        return {fd for fd, _ in self._poll.poll(milliseconds)}
+    def _readable(self, seconds: float) -> set[int]:
+        return set(readable(self._awaited, seconds))
 
     @operation
     def report_pause(self, seconds: float) -> None:
