@@ -14,6 +14,8 @@ __all__ = ["CaughtInterruptions", "innermost_frames"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 WARN_AFTER: Final = 3
+_INJECTED: Final = "/nvrx_core/testing/"
+"""Faults that are injected stand for code of the user's."""
 _SWALLOWED_BY: Final = (
     "the interruption of a restart was swallowed at %s, where every BaseException is caught; write `except Exception:` "
     "there, which lets it through; raising it again"
@@ -61,7 +63,8 @@ class CaughtInterruptions:
 
     def _level_at(self, place: str) -> int:
         """Return the level of a line about code at this place, which only its author can change."""
-        return self._level(place) if is_users(place.rpartition(":")[0], user_packages()) else logging.DEBUG
+        file = place.rpartition(":")[0]
+        return self._level(place) if _INJECTED in file or is_users(file, user_packages()) else logging.DEBUG
 
     def _level(self, place: str) -> int:
         if place in self._warned:
