@@ -38,6 +38,11 @@ def boot_id() -> str:
         return ""
 
 
+def _wall_time() -> float:
+    """Return the seconds since 1970 by the clock of this moment, which a test or a library may have replaced."""
+    return time.time()
+
+
 class EventLog:
     """An append-only log of events, in a file of its own in a directory.
 
@@ -61,7 +66,7 @@ class EventLog:
         directory: str | os.PathLike[str] | None,
         initial_rank: int,
         now: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float] = _wall_time,
     ) -> None:
         self.dropped = 0
         host = socket.gethostname()
