@@ -54,7 +54,8 @@ def run(flow: Flow[Result], step: Callable[[], AbstractContextManager[object]] =
     Args:
         flow: has not begun; it awaits operations only.
         step: what surrounds a step of the flow, from one operation to the next. If it fails itself, as by a signal
-            handler that raises in it, the flow gets the exception in a step that nothing surrounds.
+            handler that raises in it, the flow gets the exception in the next step; if that fails as well, in one that
+            nothing surrounds.
 
     Raises:
         BaseException: what the flow raises. What an operation raises is raised in the flow, where it is awaited, and so
@@ -64,21 +65,21 @@ def run(flow: Flow[Result], step: Callable[[], AbstractContextManager[object]] =
     resume: Callable[[Any], Callable[[], Any]] = flow.send
     outcome: Any = None
     call: Callable[[], Any] | None = None
-    in_step, step_failed, package = True, False, _package_of(flow)
+    in_step, failures, package = True, 0, _package_of(flow)
     try:
         while True:
             try:
                 while True:
                     in_step = True
-                    with nullcontext() if step_failed else step():
+                    with step() if failures <= 1 else nullcontext():
                         call = resume(outcome)
-                    in_step = step_failed = False
+                    in_step, failures = False, 0
                     resume, outcome = flow.send, call()
             except EndedInChild:
                 raise
             except BaseException as error:  # boundary: the flow decides what follows, until it has ended
-                if getcoroutinestate(flow) != CORO_CLOSED and not step_failed:
-                    resume, outcome, step_failed = flow.throw, error, in_step
+                if getcoroutinestate(flow) != CORO_CLOSED and failures <= 1:
+                    resume, outcome, failures = flow.throw, error, failures + in_step
                 elif isinstance(error, StopIteration):
                     result: Result = error.value
                     return result

@@ -99,6 +99,28 @@ def test_a_step_that_cannot_begin_for_once_tells_the_flow() -> None:
     assert run(flow(), interrupted) == 8
 
 
+@pytest.mark.parametrize(("failing", "surrounded"), [(1, True), (2, False)])
+def test_a_flow_is_told_of_a_failed_step_in_a_surrounded_one_if_there_is_one(failing: int, surrounded: bool) -> None:
+    inside, told, count = [False], [], iter(range(10))
+
+    async def flow() -> None:
+        try:
+            await PORT.double(2)
+        except KeyboardInterrupt:
+            told.append(inside[0])
+
+    @contextmanager
+    def step() -> Iterator[None]:
+        if 1 <= next(count) <= failing:
+            raise KeyboardInterrupt
+        inside[0] = True
+        yield
+        inside[0] = False
+
+    run(flow(), step)
+    assert told == [surrounded]
+
+
 def test_a_child_of_fork_passes_by_the_flow() -> None:
     caught = []
 
