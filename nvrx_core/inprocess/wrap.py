@@ -18,11 +18,10 @@ from nvrx_core.inprocess.call import current
 from nvrx_core.inprocess.call.call import Call
 from nvrx_core.inprocess.call.current import OneCall
 from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
+from nvrx_core.inprocess.call.injection import bind, parameters_for, refuse_arguments, refuse_shape
+from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.call.user_errors import plainly, print_shortened, trim
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.configuration.injection import bind, parameters_for, refuse_arguments, refuse_shape
-from nvrx_core.inprocess.configuration.parameters import Parameters
-from nvrx_core.inprocess.faults.uncaught import print_shortened
-from nvrx_core.inprocess.faults.user_errors import plainly, trim
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog

@@ -3,7 +3,8 @@
 from hypothesis import given, strategies as st
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.actions import (
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.round import (
     Announce,
     CloseCompleted,
     CountArrival,
@@ -12,7 +13,6 @@ from nvrx_core.inprocess.protocol.actions import (
     PutArrival,
     ReadArrivals,
 )
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from tests.harness.sim import record, slots
 
 MEMBERS = frozenset({0, 1})

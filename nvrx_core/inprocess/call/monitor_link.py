@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import exit_code
-from nvrx_core.inprocess.configuration.parameters import Parameters
+from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.coordination.joining import Entrant
 from nvrx_core.inprocess.monitor.files import check_files, write_pidfile
 from nvrx_core.inprocess.monitor.plan import MonitorPlan

@@ -22,18 +22,16 @@ from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import FunctionAbort, RoundProgress
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
-from nvrx_core.inprocess.call.rendezvous import UserStores, offer
+from nvrx_core.inprocess.call.parameters import Parameters, leader_of
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
-from nvrx_core.inprocess.configuration.parameters import Parameters
-from nvrx_core.inprocess.coordination.clients import await_clients
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
-from nvrx_core.inprocess.coordination.survey import Survey
+from nvrx_core.inprocess.coordination.membership import ProgressSurvey, await_clients
 from nvrx_core.inprocess.groups.held_groups import HeldGroups
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.ports import StoreFailure
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.garbage import collect_garbage, collect_postponed
 from nvrx_core.progress.page import Page, ProgressField
@@ -55,7 +53,7 @@ class PlugIns:
         parameters: the parameters of the wrapper.
         state: the state of this rank.
         events: the event file, to which the completion is written.
-        stores: opens the store of a rank assignment.
+        connections: open the store of a rank assignment.
         trace: records the steps of a restart.
         abort: the abort, whose parts for the main thread run here.
 
@@ -69,12 +67,12 @@ class PlugIns:
         state: State,
         events: EventLog,
         *,
-        stores: UserStores,
+        connections: Connections,
         trace: RestartTrace,
         abort: FunctionAbort,
     ) -> None:
         self._parameters, self._state, self._events = parameters, state, events
-        self._stores, self._trace, self._abort = stores, trace, abort
+        self._connections, self._trace, self._abort = connections, trace, abort
         self.keys: tuple[str, ...] = ()
 
     def initialize(self) -> HealthCheckError | None:
@@ -127,7 +125,7 @@ class PlugIns:
     def _place(self, decision: Decision) -> None:
         parameters, state = self._parameters, self._state
         ranks, terminated = parameters.rank_assignment, set(decision.terminated)
-        store = self._stores.assignment_store(decision.iteration + 1)
+        store = self._connections.assignment_store(decision.iteration + 1)
         facts = snapshot(
             ranks, state.freeze(), iteration=decision.iteration, terminated=terminated, columns=decision.keys
         )
@@ -191,7 +189,7 @@ class RankStatus:
     def __init__(
         self,
         state: State,
-        survey: Survey,
+        survey: ProgressSurvey,
         *,
         monitor: MonitorLink,
         thread: MonitorThread,
@@ -293,8 +291,15 @@ class ArrivalReport:
             initial_rank=state.initial_rank, rank=state.rank, status=status, world_size=state.world_size,
             fault=fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
             stalled=sample.stalled, completed=completed, long=long, keys=self._plug_ins.keys,
-            endpoint=offer(self._connections, self._parameters) if status is ArrivalStatus.ALIVE else "",
+            endpoint=self._offer() if status is ArrivalStatus.ALIVE else "",
         )  # fmt: skip
+
+    def _offer(self) -> str:
+        """Return the `host:port` at which this rank can host the next rendezvous.
+
+        "" if it cannot, or if the others could not compute that it is rank 0: then rank 0 writes its endpoint.
+        """
+        return self._connections.offer_rendezvous() if leader_of(self._parameters, 1, ()) is not None else ""
 
 
 class Leaving:

@@ -15,10 +15,10 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.events.phases import phases_from_marks
 from nvrx_core.fault.log_rate import LogRate
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.call.own_faults import FaultMaker
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
-from nvrx_core.inprocess.faults.fault_maker import FaultMaker
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.restart_record import RestartRecord, remember
 from nvrx_core.inprocess.state import State
 from nvrx_core.rank_assignment.base import Mode, State as PureState

@@ -28,7 +28,7 @@ from nvrx_core.inprocess.groups.blocked_read import BlockedRead, interruptible
 from nvrx_core.inprocess.groups.gloo_connections import GlooConnections
 from nvrx_core.inprocess.groups.held_groups import HeldGroups
 from nvrx_core.inprocess.groups.nccl import NcclBootstrap
-from nvrx_core.inprocess.groups.store_clients import (
+from nvrx_core.inprocess.groups.rendezvous import (
     STORE_TIMEOUT,
     connect,
     given_arguments,

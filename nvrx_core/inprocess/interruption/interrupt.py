@@ -24,10 +24,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 from nvrx_core.fault.exceptions import chain_contains
 from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.interruption.async_exception import AsyncException, Withdrawn
-from nvrx_core.inprocess.interruption.driving import begin, drive
 from nvrx_core.inprocess.interruption.landing import Landing, drops_exception, is_library, is_safe_line, judge, location
 from nvrx_core.inprocess.interruption.next_line import NextLine
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why, begin, drive
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart

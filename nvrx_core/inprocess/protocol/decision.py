@@ -19,7 +19,19 @@ from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.rank_assignment.snapshot import Column, columns_of
 from nvrx_core.values import value
 
-__all__ = ["Arrival", "ArrivalStatus", "Decision", "decide", "decode_arrivals", "decode_event", "encode_completion"]
+__all__ = [
+    "JOINING",
+    "Arrival",
+    "ArrivalStatus",
+    "Decision",
+    "decide",
+    "decode_arrivals",
+    "decode_event",
+    "encode_completion",
+    "kept_after_call",
+    "kept_in_call",
+]
+
 
 _COMPLETED: Final = "completed"
 _MAY_LACK: Final = ("keys", "long", "endpoint", "endpoints", "silent", "exit")
@@ -318,3 +330,39 @@ def _column(data: object) -> Column:
     if sum(count for count, _ in runs) > MAX_RANKS:
         raise ValueError(f"keys of too many ranks: {data!r:.100}")
     return tuple(runs)
+
+
+# Which rounds must be kept for late readers: their event, decision and rendezvous. Two kinds of members read a decision
+# later than the others, who do not wait for them:
+#
+# * A member that leaves waits for the decision of the round in which it leaves, and the monitor process of a dead one
+#   for the decision by which it is lost. It reads it before it marks the member as left, so that round is kept while
+#   the call runs. If a sibling that found the member silent marks it first, nobody knows when it is read: it outlives
+#   the call.
+# * A member whose lease is not renewed for `heartbeat_timeout` is declared lost, but its process may be alive: its node
+#   was stopped or disconnected. When it continues, it must find the decision that declared it lost; otherwise it would
+#   make a decision of its own and continue alone. Nobody knows when that is, so those rounds outlive the call.
+JOINING: Final = -2
+"""The round before the first barrier: the ranks join, and its decision is the verdict on their generation."""
+
+
+def kept_in_call(decision: Decision) -> frozenset[int]:
+    """Return the rounds that a decision requires to be kept while the call runs."""
+    left = {decision.iteration} if decision.lost else frozenset[int]()
+    return kept_after_call(decision) | left
+
+
+def kept_after_call(decision: Decision, released: Collection[InitialRank] = ()) -> frozenset[int]:
+    """Return the rounds that a decision requires to be kept even when the call is completed.
+
+    A silent member that is lost in a round has arrived in the previous one, whose decision it may not have read yet; it
+    has read all earlier decisions. One that was silent, and that arrived itself or by its monitor process nevertheless,
+    has read the previous one, too.
+
+    Args:
+        decision: the round's.
+        released: members that others have marked as left.
+    """
+    arrived = {decision.iteration} if set(decision.lost).intersection(released) else frozenset[int]()
+    silent = {decision.iteration - 1, decision.iteration} if decision.silent else frozenset[int]()
+    return frozenset(arrived | silent)

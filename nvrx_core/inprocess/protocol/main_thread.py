@@ -13,17 +13,44 @@ from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded, Restart
 from nvrx_core.fault.exceptions import add_note
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
-from nvrx_core.inprocess.protocol.actions import Action, Announce, AskHolders, GiveUp, LateCompletion, WaitFor
-from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, given_up
-from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint, StoreFailure
-from nvrx_core.inprocess.protocol.view import Rounds, RoundView
+from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint, StoreFailure, play
+from nvrx_core.inprocess.protocol.round import (
+    Action,
+    Announce,
+    AskHolders,
+    GiveUp,
+    LateCompletion,
+    Rounds,
+    RoundView,
+    WaitFor,
+)
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import State
+from nvrx_core.values import value
 
-__all__ = ["MainThread"]
+__all__ = ["CallRules", "MainThread"]
+
+
+@value
+class CallRules:
+    """The rules that are fixed for a call.
+
+    Attributes:
+        leader: returns the next rank 0 for a world size and the terminated ranks; None if a rank cannot compute it.
+        no_progress_limit: restarts in a row without progress; None for any number.
+        meets_on_entry: the process group of iteration 0 also needs a rendezvous that the wrapper hosts.
+        hosts_store: the process of this rank hosts the control store.
+        store_is_hosted: the process of some rank hosts it.
+    """
+
+    leader: Callable[[int, tuple[int, ...]], int | None]
+    no_progress_limit: int | None = None
+    meets_on_entry: bool = False
+    hosts_store: bool = False
+    store_is_hosted: bool = False
+
 
 _DONE = (Outcome.RETURNED, Outcome.EXITED, Outcome.RESERVE)
 _LEAVES = (Outcome.LEFT, Outcome.EXITED)

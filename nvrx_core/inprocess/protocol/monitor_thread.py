@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nvrx_core.inprocess.protocol.actions import EndFunction, Enter, Finish
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.ports import FunctionEnd, RoundStore
-from nvrx_core.inprocess.protocol.view import Rounds, RoundView
+from nvrx_core.inprocess.protocol.ports import FunctionEnd, RoundStore, play
+from nvrx_core.inprocess.protocol.round import EndFunction, Enter, Finish, Rounds, RoundView
 
 __all__ = ["MonitorThreadFlow"]
 

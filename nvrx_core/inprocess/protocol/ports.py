@@ -1,18 +1,31 @@
-"""The ports of a rank's flows: the store, the user's code, the rank's page, its faults and its exit. Pure.
+"""The ports of a rank's flows: the store, the user's code, the rank's page, its faults and its exit; with `play`. Pure.
 
 An awaited operation of the store may raise `StoreFailure`; a wait raises the exception of an early exit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.outcome import IterationResult
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.round import (
+    Action,
+    Announce,
+    Barrier,
+    CloseCompleted,
+    CountArrival,
+    CountCompletion,
+    Publish,
+    PutArrival,
+    ReadArrivals,
+    ReadEvent,
+    RoundView,
+)
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -30,7 +43,9 @@ __all__ = [
     "ReportStore",
     "RoundStore",
     "StoreFailure",
-]  # fmt: skip
+    "play",
+]
+
 
 Endpoint = tuple[str, int]
 """Host and port."""
@@ -86,9 +101,6 @@ class RoundStore(Protocol):
 
     def await_rendezvous(self, iteration: int) -> Awaitable[Endpoint | None]:
         """Wait for that endpoint; return it, None for none."""
-
-    def report_internal_error(self, reason: str) -> Awaitable[None]:
-        """Report that a machine got an impossible input: an error in this package, without further effect."""
 
 
 class FarewellStore(Protocol):
@@ -290,3 +302,38 @@ class FunctionEnd(Protocol):
 
     def round_decided(self) -> Awaitable[None]:
         """The round is decided: the main thread continues, or leaves the job."""
+
+
+async def play(
+    machine: Barrier, actions: Iterable[Action], store: RoundStore, now: Callable[[], float]
+) -> list[Action]:
+    """Execute store actions and pass the answers back, until only other actions are left; return those."""
+    pending, iteration = deque(actions), machine.iteration
+    rest: list[Action] = []
+    while pending:
+        action = pending.popleft()
+        match action:
+            case Announce(fault):
+                cause = await store.announce(iteration, fault)
+                pending += machine.announced(cause, now=now())
+            case CountCompletion():
+                count = await store.count_completion(iteration)
+                pending += machine.completion_counted(count, now=now())
+            case CloseCompleted():
+                await store.close_completed(iteration)
+            case ReadEvent():
+                cause = await store.read_event(iteration)
+                pending += machine.event(cause, now=now())
+            case PutArrival(arrival):
+                await store.put_arrival(iteration, arrival)
+            case CountArrival():
+                count = await store.count_arrival(iteration)
+                pending += machine.arrival_counted(count, now=now())
+            case ReadArrivals(members):
+                arrivals, event = await store.read_arrivals(iteration, members)
+                pending += machine.arrivals_read(arrivals, event, now=now())
+            case Publish(decision):
+                await store.publish(iteration, decision)
+            case _:
+                rest.append(action)
+    return rest

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import RankAssignmentError
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
-from nvrx_core.inprocess.coordination.key_deletion import KeyDeletion
+from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership
-from nvrx_core.inprocess.protocol.call_rules import CallRules
+from nvrx_core.inprocess.protocol.main_thread import CallRules
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import leader

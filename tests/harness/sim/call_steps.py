@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
+from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
 from nvrx_core.inprocess.coordination.joining import Entrant, _carry_out, join_for_dead
-from nvrx_core.inprocess.coordination.key_deletion import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership
 from nvrx_core.inprocess.protocol.join import EXPIRED, MET, Wait
 from nvrx_core.progress.fields import ProgressField

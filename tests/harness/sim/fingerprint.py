@@ -16,8 +16,7 @@ from nvrx_core.inprocess.protocol.join import Join
 from nvrx_core.inprocess.protocol.main_thread import MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult
-from nvrx_core.inprocess.protocol.round import Round
-from nvrx_core.inprocess.protocol.view import Rounds, RoundView
+from nvrx_core.inprocess.protocol.round import Round, Rounds, RoundView
 from nvrx_core.rank_assignment.base import State
 
 from .chosen import VERDICTS, MemberPage

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.retention import kept_after_call
+from nvrx_core.inprocess.protocol.decision import Decision, kept_after_call
 from nvrx_core.rank_assignment.identity import InitialRank
 
 from . import requests

@@ -13,7 +13,7 @@ from nvrx_core.inprocess.interruption.policy import Seen, Why
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.liveness.hang_detector import ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import RankAssignmentCtx

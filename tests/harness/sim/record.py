@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
-from nvrx_core.inprocess.protocol.actions import (
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_event, encode_completion
+from nvrx_core.inprocess.protocol.round import (
     Announce,
     CloseCompleted,
     CountArrival,
@@ -24,10 +25,9 @@ from nvrx_core.inprocess.protocol.actions import (
     PutArrival,
     ReadArrivals,
     ReadEvent,
+    RoundTimeouts,
     StoreAction,
 )
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_event, encode_completion
-from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.store.keys import RoundKeys, StoreKeys
 
 from .memory_store import MemoryStore

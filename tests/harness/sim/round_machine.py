@@ -6,12 +6,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.actions import Action, Enter, Finish, ReadEvent
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
-from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
-from nvrx_core.inprocess.protocol.transitions import TRANSITIONS, Input, Phase
+from nvrx_core.inprocess.protocol.ports import play
+from nvrx_core.inprocess.protocol.round import Action, Enter, Finish, Phase, ReadEvent, Round, RoundTimeouts
 from tests.harness.asked import drive
 
 from .slots import Slots
@@ -62,7 +60,7 @@ class Rounds(RuleBasedStateMachine):
     @rule(number=st.integers(0, MOST))
     def fail(self, number: int) -> None:
         member = self.pick(number)
-        if member is not None and self.comes(Input.FAULT, member) and self.faults < 4:
+        if member is not None and self.goes_on(member) and self.faults < 4:
             self.faults += 1
             fault = FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION")
             phase = self.rounds[member].phase
@@ -73,13 +71,17 @@ class Rounds(RuleBasedStateMachine):
     @rule(number=st.integers(0, MOST))
     def complete(self, number: int) -> None:
         member = self.pick(number)
-        if member is not None and self.comes(Input.COMPLETED, member):
+        if member is not None and self.may_complete(member):
             self.play(self.rounds[member], self.rounds[member].completed(now=0.0))
 
-    def comes(self, kind: Input, member: int) -> bool:
-        """Whether the input can come to this member, as far as its round is."""
+    def goes_on(self, member: int) -> bool:
+        """Whether a fault can come to this member, as far as its round is."""
         round_ = self.rounds[member]
-        return round_.iteration >= 0 and round_.phase in TRANSITIONS[kind]
+        return round_.iteration >= 0 and round_.phase not in (Phase.ARRIVED, Phase.DECIDED)
+
+    def may_complete(self, member: int) -> bool:
+        """Whether this member can complete its round."""
+        return self.goes_on(member) and self.rounds[member].phase in (Phase.OPEN, Phase.INTERRUPTED)
 
     @rule(number=st.integers(0, MOST))
     def die(self, number: int) -> None:
@@ -168,7 +170,7 @@ class Rounds(RuleBasedStateMachine):
         for _ in range(40 if hasattr(self, "rounds") else 0):
             self.follow_reports()
             for member in self.living():
-                if self.comes(Input.COMPLETED, member):
+                if self.may_complete(member):
                     self.play(self.rounds[member], self.rounds[member].completed(now=0.0))
                 self.listen(member)
         if hasattr(self, "rounds"):

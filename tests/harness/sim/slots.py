@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.actions import (
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision
+from nvrx_core.inprocess.protocol.round import (
     Announce,
     CloseCompleted,
     CountArrival,
@@ -22,7 +23,6 @@ from nvrx_core.inprocess.protocol.actions import (
     ReadEvent,
     StoreAction,
 )
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision
 
 __all__ = ["KEYS", "RULES", "LookUp", "SayWhere", "Slots"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nvrx_core.inprocess.protocol.transitions import Phase
+from nvrx_core.inprocess.protocol.round import Phase
 
 from . import requests
 from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Job, Step

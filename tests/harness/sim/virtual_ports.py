@@ -13,7 +13,9 @@ from nvrx_core.fault.exceptions import exit_code
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.monitor.ports import FaultReports, MonitorStore, RankPage, RankPort
-from nvrx_core.inprocess.protocol.actions import (
+from nvrx_core.inprocess.protocol.decision import Arrival, Decision
+from nvrx_core.inprocess.protocol.ports import Endpoint
+from nvrx_core.inprocess.protocol.round import (
     Announce,
     CloseCompleted,
     CountArrival,
@@ -23,8 +25,6 @@ from nvrx_core.inprocess.protocol.actions import (
     ReadArrivals,
     ReadEvent,
 )
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision
-from nvrx_core.inprocess.protocol.ports import Endpoint
 from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -89,10 +89,6 @@ class StorePort:
 
     def await_rendezvous(self, iteration: int) -> Awaitable[Endpoint | None]:
         return AwaitKey(iteration, "master")
-
-    async def report_internal_error(self, reason: str) -> None:
-        """Report an input that a machine does not have."""
-        raise AssertionError(f"internal error: {reason}")
 
 
 class MainBase(StorePort):

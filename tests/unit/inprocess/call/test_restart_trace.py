@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.call.own_faults import FaultMaker
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
-from nvrx_core.inprocess.faults.fault_maker import FaultMaker
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts, RoundView
 from nvrx_core.inprocess.state import State
 
 

@@ -10,11 +10,10 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.connections import AssignmentStore
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
-from nvrx_core.inprocess.protocol.actions import Enter, Finish
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
 from nvrx_core.inprocess.protocol.ports import StoreFailure
-from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.round import Enter, Finish, Round, RoundTimeouts
 from nvrx_core.liveness.peer_progress import MinimumProgress, PeerProgress
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import StoreKeys
@@ -355,7 +354,7 @@ def test_one_that_asks_while_a_survey_is_made_takes_its_answer(crowded):
 
 
 def test_a_survey_that_is_not_completed_is_repeated_by_another(crowded, monkeypatch):
-    monkeypatch.setattr("nvrx_core.inprocess.coordination.survey.ENDS_WITHIN", SOON)
+    monkeypatch.setattr("nvrx_core.inprocess.coordination.membership.ENDS_WITHIN", SOON)
     crowded.store.store.set(KEYS.survey(), "4/9")
     assert crowded.survey.slowest(MAX_RANKS, asking=7) == PeerProgress({0: MinimumProgress(0, 10, (0,))})
     assert crowded.store.store.get(KEYS.survey()) == b"5/7"
@@ -366,7 +365,7 @@ def test_surveys_that_are_never_completed_are_a_failure_of_the_store(crowded, mo
         def compare_set(self, key, expected, desired):
             return b"5/9"
 
-    monkeypatch.setattr("nvrx_core.inprocess.coordination.survey.ENDS_WITHIN", SOON)
+    monkeypatch.setattr("nvrx_core.inprocess.coordination.membership.ENDS_WITHIN", SOON)
     with pytest.raises(StoreFailure, match="nobody ends"):
         ControlStore(GuardedStore(Racing("", crowded.store.store)), KEYS).survey.slowest(MAX_RANKS, asking=7)
 

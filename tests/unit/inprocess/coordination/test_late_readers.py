@@ -85,7 +85,7 @@ def test_the_decision_names_who_was_silent():
 
 
 def test_the_decision_on_a_silent_member_outlives_its_round_and_the_call(control_store):
-    housekeeping = Housekeeping(control_store, Page(2), 1, lambda work: work())
+    housekeeping = Housekeeping(control_store.deletion, Page(2), 1, lambda work: work())
     for iteration in range(7):
         housekeeping.decided(0, end_round(control_store, iteration, silent=iteration == 1))
     assert control_store.store.has(sorted(keys_of(0, 1)))
@@ -190,7 +190,7 @@ def test_the_decision_on_a_member_that_leaves_goes_with_the_call(control_store):
 
 def test_the_decision_on_a_member_that_leaves_outlives_its_round(control_store):
     """It reads it when it gets to run, which is later than two further rounds on a busy machine."""
-    housekeeping = Housekeeping(control_store, Page(2), 1, lambda work: work())
+    housekeeping = Housekeeping(control_store.deletion, Page(2), 1, lambda work: work())
     arrivals = {
         rank: Arrival(initial_rank=rank, rank=rank, status=status, world_size=2)
         for rank, status in enumerate((ArrivalStatus.ALIVE, ArrivalStatus.LEAVING))

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from nvrx_core.inprocess.protocol.call_rules import CallRules
-from nvrx_core.inprocess.protocol.main_thread import MainThread
+from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts
-from nvrx_core.inprocess.protocol.round import RoundTimeouts
-from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
 from nvrx_core.inprocess.state import State
 from tests.harness.asked import Asked, Asking, ask, drive
 

@@ -6,13 +6,11 @@ import pytest
 
 from nvrx_core.errors import JobMismatch, StoreLost
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
-from nvrx_core.inprocess.protocol.call_rules import CallRules
 from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.main_thread import MainThread, _contradicts
+from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread, _contradicts
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
-from nvrx_core.inprocess.protocol.round import RoundTimeouts
-from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
 from nvrx_core.rank_assignment.base import State
 from tests.harness.asked import Asking, ask, drive
 

@@ -1,7 +1,6 @@
 """Which rounds outlive their deletion."""
 
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.retention import kept_after_call, kept_in_call
+from nvrx_core.inprocess.protocol.decision import Decision, kept_after_call, kept_in_call
 
 
 def decision(*, lost=(), silent=()):

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from nvrx_core.errors import ParameterError, ParameterTypeError
 from nvrx_core.inprocess.abort import AbortTorchDistributed
+from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.rank_assignment import ActivateAllRanks, MaxActiveWorldSize, ShiftRanks
 from nvrx_core.inprocess.wrap import Wrapper
 from nvrx_core.settings.parameter import declarations
