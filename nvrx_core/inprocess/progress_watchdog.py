@@ -26,7 +26,7 @@ from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["Losses", "ProgressWatchdog"]
+__all__ = ["ProgressWatchdog"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 SILENT_STORE: Final = 10.0

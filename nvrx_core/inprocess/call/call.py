@@ -29,18 +29,17 @@ from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle, UserSto
 from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
 from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, ThreadFaults
 from nvrx_core.inprocess.call.parameters import Parameters, leader_of, least_world_size
-from nvrx_core.inprocess.call.ports import ArrivalReport, Leaving, PlugIns, RankStatus
+from nvrx_core.inprocess.call.ports import ArrivalReport, Leaving, PlugIns, RankStatus, RankStore
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.coordination.control_store import CallStore
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.coordination.joining import Entrant, Joining
 from nvrx_core.inprocess.coordination.presence import name_missing
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.groups.rendezvous import GivenRanks
-from nvrx_core.inprocess.interruption.interrupt import Interrupt, interrupt_within
+from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
@@ -124,7 +123,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
         ForkServerError: when no monitor process could be started.
     """
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
-    entrant = Entrant(state.initial_rank, environment.restarts_all_ranks(), p.lease_interval, _terms(p, state))
+    entrant = Entrant(state.initial_rank, environment.restarts_all_ranks(), p.timeouts.lease_interval, _terms(p, state))
     ranks = GivenRanks(state.initial_rank, state.initial_world_size)
     open_standard_descriptors()
     freeze_on_entry()
@@ -137,7 +136,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     events = cleanup.enter_context(closing(EventLog(directory, entrant.member)))
     page = cleanup.enter_context(_page(state.initial_world_size))
     page.begin_round(-1, entrant.member, state.initial_world_size)
-    interrupt = interrupt_within(p.interrupt_signal, p.soft_timeout, p.hard_timeout)
+    interrupt = Interrupt(p.interrupt_signal, p.timeouts.unwind, p.timeouts.hold)
     cleanup.callback(_give_signal_back, interrupt, page)
     monitor = start_monitor(p, entrant, keys, page=page, events=events, cleanup=cleanup)
     with _entering(monitor):
@@ -184,13 +183,18 @@ def start_threads(
         cleanup: ends the threads.
     """
     p, page, changed, maker = parameters, monitor.page, threading.Condition(), FaultMaker(state.initial_rank)
-    sample = RoundProgress(page, p.soft_timeout.total_seconds(), observer.observe_collectives)
+    sample = RoundProgress(page, p.timeouts.stalled_after, observer.observe_collectives)
     abort = FunctionAbort(p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample)
     early_exit = EarlyExit(
         state, events, connections, monitor=monitor, interrupt=interrupt, function=abort, changed=changed
     )
     watchdog = ProgressWatchdog(
-        page, p.watchdog_interval, monitor.fork_server, interrupt=interrupt, observer=observer, losses=early_exit
+        page,
+        p.timeouts.watchdog_interval,
+        monitor.fork_server,
+        interrupt=interrupt,
+        observer=observer,
+        losses=early_exit,
     )
     survived = SurvivedErrors(state.initial_rank, events, watchdog.defer)
     faults = OwnFaults(maker, state, events, rounds=connections.control_store.rounds, survived=survived)
@@ -401,7 +405,7 @@ class Call:
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer = resources.connections, resources.observer
         control_store, early_exit, trace = connections.control_store, resources.early_exit, resources.trace
-        store = CallStore(lambda: control_store, state.initial_world_size)
+        store = RankStore(control_store, state.initial_world_size, resources.faults, resources.housekeeping)
         plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace, abort=resources.abort)
         return CallPorts(
             rounds=store,
@@ -438,7 +442,6 @@ class Call:
                 events,
                 parameters,
                 connections=connections,
-                housekeeping=resources.housekeeping,
                 monitor=monitor,
                 groups=observer.held,
                 early_exit=early_exit,

@@ -128,16 +128,16 @@ class RoundProgress:
 
     Args:
         page: the rank's page.
-        soft: soft timeout, seconds.
+        stalled_after: seconds without a sign of life after which a rank counts as stalled.
         observe: updates the page's count of collectives, and returns the counts of the other groups.
 
     Attributes:
         progress: the progress of the rank.
-        stalled: it had shown no sign of life for half the soft timeout, or was reported.
+        stalled: it had shown no sign of life for so long, or was reported.
     """
 
-    def __init__(self, page: Page, soft: float, observe: Callable[[], tuple[tuple[int, int], ...]]) -> None:
-        self.page, self.soft, self._observe = page, soft, observe
+    def __init__(self, page: Page, stalled_after: float, observe: Callable[[], tuple[tuple[int, int], ...]]) -> None:
+        self.page, self._stalled_after, self._observe = page, stalled_after, observe
         self.iteration = -1
         self.progress, self.stalled = Progress(), False
 
@@ -148,7 +148,8 @@ class RoundProgress:
         page, self.progress, self.stalled = self.page, Progress(), False
         if page[ProgressField.ITERATION] == iteration:
             groups = self._observe()
-            silent = page[ProgressField.STAGE] == Stage.RUNNING and time.monotonic() - page.alive_at() > self.soft / 2
+            silent = time.monotonic() - page.alive_at() > self._stalled_after
+            silent = silent and page[ProgressField.STAGE] == Stage.RUNNING
             self.stalled = silent or page[ProgressField.STALLED] == iteration + 1
             self.progress = Progress(
                 rendezvous=page[ProgressField.RENDEZVOUS_COUNT],

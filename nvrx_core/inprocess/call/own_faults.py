@@ -30,7 +30,7 @@ from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
-from nvrx_core.process.garbage import postpone_collection, watch_frames
+from nvrx_core.process.garbage import collect_postponed, postpone_collection, watch_frames
 from nvrx_core.process.user_packages import user_packages
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -153,11 +153,6 @@ class OwnFaults:
         return self._maker.late_completion(reason, self._state.rank, time.monotonic())
 
     @operation
-    def report_announced(self, fault: FaultRecord) -> None:
-        """Write a fault that was announced to the event file."""
-        self._report(fault)
-
-    @operation
     def clear_frames(self, ended: IterationResult, *, keep_trace: bool) -> None:
         """Release the result of the iteration, and the locals of the frames that its error holds."""
         ended.result = None
@@ -174,18 +169,21 @@ class OwnFaults:
         self._survived.decided(cause)
 
     @operation
-    def release_failure(self, error: BaseException | None) -> None:
-        """The failure was announced and survived: release its frames."""
+    def survive(self, error: BaseException | None, cause: FaultRecord | None) -> None:
+        """The rank goes on: log its failure, if it had one, and release what the failure refers to."""
+        self._survived.decided(cause)
         release_frames(error)
+        collect_postponed()
 
     def thread_failed(self, error: BaseException, iteration: int) -> None:
         """Announce that a user's thread has ended with `error`: a fault of the iteration that started it."""
         fault = self._maker.of(error, self._state.rank, time.monotonic())
         with suppress(StoreFailure):
             self._rounds.announce(iteration, fault)
-        self._report(fault)
+        self.report(fault)
 
-    def _report(self, fault: FaultRecord) -> None:
+    def report(self, fault: FaultRecord) -> None:
+        """Write a fault that was announced to the event file."""
         self._events.write("fault", self._state.iteration, **fault.event_fields())
 
 

@@ -18,6 +18,7 @@ from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.initialize import Initialize, RetryController
+from nvrx_core.inprocess.protocol.timeouts import HangTimeouts
 from nvrx_core.inprocess.terminate import Terminate
 from nvrx_core.rank_assignment.base import RankAssignment, RankFilter
 from nvrx_core.rank_assignment.composition import check as check_assignment, leader
@@ -146,14 +147,10 @@ class Parameters:
     )  # fmt: skip
 
     @property
-    def watchdog_interval(self) -> float:
-        """Seconds between two heartbeats of the watchdog thread."""
-        return min(self.progress_watchdog_interval, self.soft_timeout / 20).total_seconds()
-
-    @property
-    def lease_interval(self) -> float:
-        """Seconds between two renewals of the lease, in which the others see how far this rank is."""
-        return min(self.heartbeat_interval, self.soft_timeout / 4).total_seconds()
+    def timeouts(self) -> HangTimeouts:
+        """The timeouts of progress, and what is derived from them."""
+        times = (self.soft_timeout, self.hard_timeout, self.progress_watchdog_interval, self.heartbeat_interval)
+        return HangTimeouts(*(time.total_seconds() for time in times))
 
     def must_agree(self) -> dict[str, str]:
         """The parameters that all ranks of a job must have alike, as text."""

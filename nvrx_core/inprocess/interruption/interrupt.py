@@ -17,7 +17,6 @@ import time
 import weakref
 from collections.abc import Callable, Set
 from contextlib import suppress
-from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -31,10 +30,9 @@ from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
 
-__all__ = ["Delivery", "Interrupt", "RankShouldRestart", "Shot", "interrupt_within"]
+__all__ = ["Delivery", "Interrupt", "RankShouldRestart", "Shot"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-MAX_UNWIND: Final = timedelta(seconds=10)
 _RESET: Final = (signal.SIG_DFL, signal.SIG_IGN)
 _OTHER_HANDLER: Final = (
     "signal %d was given another handler: blocking calls cannot be interrupted; set Wrapper(interrupt_signal=...)"
@@ -402,9 +400,3 @@ def _in_event_loop() -> bool:
     """Return whether this thread runs an asyncio event loop."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
-
-
-def interrupt_within(signum: int, soft: timedelta, hard: timedelta) -> Interrupt:
-    """Return an interrupt whose bounds fit in the hard timeout, which counts from the interruption."""
-    unwind = min(MAX_UNWIND, (hard - soft) / 2)
-    return Interrupt(signum, unwind.total_seconds(), hold=(hard - 2 * unwind).total_seconds())

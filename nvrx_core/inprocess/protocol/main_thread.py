@@ -18,13 +18,11 @@ from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, given
 from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint, StoreFailure, play
 from nvrx_core.inprocess.protocol.round import (
     Action,
-    Announce,
     AskHolders,
     GiveUp,
     LateCompletion,
     Rounds,
     RoundView,
-    WaitFor,
 )
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import State
@@ -215,23 +213,19 @@ class MainThread:
         leaving = await self._recover(ended, view.round.iteration)
         decision = await self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)
         ends = leaving or _contradicts(decision, ended) or self._is_out_of_retries(decision, ended)
+        if not (ends or _is_lost(self.state, decision, ended)):
+            await self.ports.faults.survive(self.failure, decision.cause)
+            self.failure = self.ended = None
+            return decision
         if self.failure is None or ended.error is not self.failure:
             await self.ports.faults.report_failure(decision.cause)
-        if ends or _is_lost(self.state, decision, ended):
-            return None
-        await self.ports.faults.release_failure(self.failure)
-        self.failure = self.ended = None
-        await self.ports.status.collect_postponed()
-        return decision
+        return None
 
     async def _announce(self, view: RoundView, ended: IterationResult) -> FaultRecord:
         """Announce this rank's fault, before anything that can block."""
         assert ended.error is not None
         fault = await self.ports.faults.describe_fault(ended.error)
-        actions = view.round.fault(fault, now=self.now())
-        await self._play(view, actions)
-        if Announce(fault) in actions:
-            await self.ports.faults.report_announced(fault)
+        await self._play(view, view.round.fault(fault, now=self.now()))
         return fault
 
     async def _recover(self, ended: IterationResult, iteration: int) -> bool:
@@ -321,12 +315,9 @@ class MainThread:
             if isinstance(action, AskHolders):
                 holders = await self.ports.status.find_holders(view.round.iteration, action.members)
                 await self._play(view, view.round.held_up(holders, now=self.now()))
-            elif isinstance(action, WaitFor):
-                await self.ports.status.log_waiting(action.reason)
             elif isinstance(action, LateCompletion):
                 fault = await self.ports.faults.describe_late(action.reason)
                 await self._play(view, view.round.fault(fault, now=self.now()))
-                await self.ports.faults.report_announced(fault)
             elif isinstance(action, GiveUp) and await self.ports.rounds.read_decision(view.round.iteration) is None:
                 seconds = view.round.timeouts.barrier
                 raise BarrierTimeout(action.reason, barrier="iteration", seconds=seconds)
@@ -350,7 +341,6 @@ class MainThread:
     async def _say_left(self) -> None:
         """Write that this rank no longer needs the store; the rank that hosts it first waits for all others."""
         view = self.rounds.view
-        await self.ports.leaving.stop_housekeeping()
         try:
             await self.ports.farewell.mark_left(self.state.initial_rank)
             await self.ports.status.enter(Stage.LEFT)

@@ -144,14 +144,8 @@ class RankStatusPort(Protocol):
     def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> Awaitable[Mapping[int, int]]:
         """Return the members in an atomic section of the round, and the beats of their leases."""
 
-    def log_waiting(self, reason: str) -> Awaitable[None]:
-        """Log the members that the rank continues to wait for."""
-
     def collect_garbage(self) -> Awaitable[None]:
         """Collect garbage while this rank waits for the others' arrivals."""
-
-    def collect_postponed(self) -> Awaitable[None]:
-        """Collect the garbage that a released failure referred to, if any."""
 
 
 class ArrivalsPort(Protocol):
@@ -213,9 +207,6 @@ class FaultsPort(Protocol):
     def describe_late(self, reason: str) -> Awaitable[FaultRecord]:
         """Return the fault record for ranks that have not completed in time."""
 
-    def report_announced(self, fault: FaultRecord) -> Awaitable[None]:
-        """Report a fault of this rank's own that was announced."""
-
     def clear_frames(self, ended: IterationResult, *, keep_trace: bool) -> Awaitable[None]:
         """Release the result of the iteration, and the locals of the frames that its error holds.
 
@@ -223,14 +214,19 @@ class FaultsPort(Protocol):
         """
 
     def report_failure(self, cause: FaultRecord | None) -> Awaitable[None]:
-        """Log the failure of this rank, if one was survived or is not the error that it leaves with.
+        """Log the failure of this rank, if it had one, which is not the error that it leaves with.
 
         Args:
             cause: the fault that the decision names as the cause; None if there is no decision.
         """
 
-    def release_failure(self, error: BaseException | None) -> Awaitable[None]:
-        """The failure was announced and survived: release its frames."""
+    def survive(self, error: BaseException | None, cause: FaultRecord | None) -> Awaitable[None]:
+        """The rank goes on: log its failure, if it had one, and release what the failure refers to.
+
+        Args:
+            error: the failure.
+            cause: the fault that the decision names as the cause.
+        """
 
 
 class LeavingPort(Protocol):
@@ -238,9 +234,6 @@ class LeavingPort(Protocol):
 
     def report_left(self, error: BaseException | None) -> Awaitable[None]:
         """Report that this rank leaves, and why."""
-
-    def stop_housekeeping(self) -> Awaitable[None]:
-        """Stop writing for the launcher."""
 
     def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> Awaitable[None]:
         """Host the store until the members no longer need it; all have completed, or each leaves by itself."""

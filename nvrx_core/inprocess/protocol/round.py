@@ -53,7 +53,6 @@ __all__ = [
     "RoundView",
     "Rounds",
     "StoreAction",
-    "WaitFor",
 ]
 
 
@@ -96,13 +95,6 @@ class AskHolders(Action):
     """Query which members are in an atomic section; answer with `held_up`."""
 
     members: frozenset[InitialRank]
-
-
-@value
-class WaitFor(Action):
-    """Log that the round continues to wait for these members."""
-
-    reason: str
 
 
 @value
@@ -366,12 +358,12 @@ class Round(Barrier):
         """
         if self.phase not in (Phase.COMPLETE, Phase.ARRIVED):
             return ()
-        moved = sorted(member for member, lease in holders.items() if self._holders.get(member) != lease)
+        moved = any(self._holders.get(member) != lease for member, lease in holders.items())
         self._holders = holders
         bound = self.timeouts.completion if self.phase is Phase.COMPLETE else self.timeouts.barrier
         if moved:
             self.deadline = now + min(ASK_AGAIN, bound)
-            return (WaitFor(f"iteration {self.iteration}: waiting for initial ranks {moved}, in an atomic section"),)
+            return ()
         late = f"iteration {self.iteration}: not all of {len(self.members)} ranks were"
         if self.phase is Phase.COMPLETE:
             return (LateCompletion(f"{late} complete after {bound:g} s"),)

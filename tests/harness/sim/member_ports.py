@@ -138,6 +138,9 @@ class MainPort(_StorePort, MainBase):
     def report_failure(self, cause: FaultRecord | None) -> Awaitable[None]:
         return requests.ReportFailure() if self.member.config.reports else nothing()
 
+    def survive(self, error: BaseException | None, cause: FaultRecord | None) -> Awaitable[None]:
+        return self.report_failure(cause)
+
     async def abandon(self, error: BaseException) -> None:
         self.member.abandoned, self.member.stage = True, Stage.EXITED_ABNORMALLY
 

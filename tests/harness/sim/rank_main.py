@@ -30,7 +30,7 @@ SOMEWHERE: Final = ("node", 1)
 class MainPort(StoredFarewell, MainBase):
     """All ports of one rank's main thread."""
 
-    abandon = report_failure = staticmethod(nothing)
+    abandon = report_failure = survive = staticmethod(nothing)
 
     def ports(self) -> CallPorts:
         """Return all ports of the thread."""

@@ -94,10 +94,9 @@ class StorePort:
 class MainBase(StorePort):
     """What of a main thread's ports only the real ones do."""
 
-    log_waiting = collect_garbage = collect_postponed = round_ended = staticmethod(nothing)
+    collect_garbage = round_ended = staticmethod(nothing)
     use_rendezvous = release_groups = terminate = staticmethod(nothing)
-    report_announced = clear_frames = release_failure = staticmethod(nothing)
-    report_left = stop_housekeeping = staticmethod(nothing)
+    clear_frames = report_left = staticmethod(nothing)
     owner: Owner
 
     async def describe_fault(self, error: BaseException) -> FaultRecord:

@@ -21,7 +21,7 @@ def page():
 
 
 def sample(page, observe=tuple):
-    return RoundProgress(page, SOFT, observe)
+    return RoundProgress(page, SOFT / 2, observe)
 
 
 def test_the_counters_are_brought_up_to_date_and_kept(page):

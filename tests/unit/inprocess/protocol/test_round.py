@@ -28,7 +28,6 @@ from nvrx_core.inprocess.protocol.round import (
     ReadEvent,
     Round,
     RoundTimeouts,
-    WaitFor,
 )
 
 MEMBERS = frozenset(range(3))
@@ -214,9 +213,7 @@ def test_a_rank_in_an_atomic_section_is_waited_for_while_its_lease_moves(waits, 
     for beats in (7, 9):
         assert machine.tick(now=now) == (AskHolders(MEMBERS),)
         assert machine.tick(now=now) == ()
-        (wait,) = machine.held_up({2: beats, 0: 1}, now=now)
-        assert isinstance(wait, WaitFor)
-        assert ("[0, 2]" if beats == 7 else "[2]") in wait.reason
+        assert machine.held_up({2: beats, 0: 1}, now=now) == ()
         assert machine.deadline == now + bound
         now = machine.deadline
     machine.tick(now=now)
