@@ -20,7 +20,7 @@ from nvrx_core.inprocess.coordination.round_operations import RoundOperations, S
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.switch_interval import ShortTurns
 from nvrx_core.inprocess.progress_watchdog import Losses
-from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.round import Rounds
 from nvrx_core.progress.page import Page, ProgressField
@@ -186,7 +186,7 @@ class _Store(StoreOfRounds):
         self._thread.event_noticed(iteration)
 
     @operation
-    def await_decision(self, iteration: int) -> Decision:
+    def await_decision(self, iteration: int) -> RoundDecision:
         """Wait for the round's decision; return it."""
         decision = self.rounds().wait_decision(iteration)
         hit("decision-after", iteration)

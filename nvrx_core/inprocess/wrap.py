@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, T
 import torch.distributed as dist
 
 from nvrx_core.inprocess.call import current
-from nvrx_core.inprocess.call.call import Call
+from nvrx_core.inprocess.call.call import WrappedCall
 from nvrx_core.inprocess.call.current import OneCall
 from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
 from nvrx_core.inprocess.call.injection import bind, parameters_for, refuse_arguments, refuse_shape
@@ -273,7 +273,7 @@ class Wrapper(Parameters):
 
         @functools.wraps(fn)
         def wrapped(*args: Any, **kwargs: Any) -> Result:
-            call: Call | None = None
+            call: WrappedCall | None = None
             try:
                 with OneCall():
                     bound, call = self._prepare(fn, names, args, kwargs)
@@ -289,7 +289,7 @@ class Wrapper(Parameters):
 
         return wrapped
 
-    def _injected(self, call: Call, bound: Callable[[object], Any]) -> Callable[[], Any]:
+    def _injected(self, call: WrappedCall, bound: Callable[[object], Any]) -> Callable[[], Any]:
         """Call the function with a `CallWrapper` for those of its parameters, in each iteration a new one."""
 
         def run() -> Any:
@@ -301,7 +301,7 @@ class Wrapper(Parameters):
 
     def _prepare(
         self, fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Callable[[object], Any], Call]:
+    ) -> tuple[Callable[[object], Any], WrappedCall]:
         """Check what can be checked before anything is started."""
         if dist.is_initialized():
             raise ValueError(
@@ -310,7 +310,7 @@ class Wrapper(Parameters):
             )
         bound = bind(fn, names, args, kwargs, kind=CallWrapper)
         check_variables()
-        return bound, Call(self, next(_calls))
+        return bound, WrappedCall(self, next(_calls))
 
 
 def current_call() -> CallWrapper | None:

@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch.distributed as dist
 from wire import Wire
 
-from nvrx_core.fault.blame import Progress
+from nvrx_core.fault.blame import RankProgress
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
@@ -58,7 +58,7 @@ class Rank:
         state = self.state
         arrival = Arrival(
             initial_rank=state.initial_rank, rank=state.rank, status=ArrivalStatus.ALIVE, world_size=state.world_size,
-            step=1234, progress=Progress(3, 0, 56789, 1235),
+            step=1234, progress=RankProgress(3, 0, 56789, 1235),
         )  # fmt: skip
         carry_out(self.control_store, self.round, self.round.arrive(arrival, now=time.monotonic()))
 

@@ -35,7 +35,7 @@ from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
-from nvrx_core.inprocess.coordination.joining import Entrant, Joining
+from nvrx_core.inprocess.coordination.joining import Joining, JoinRequest
 from nvrx_core.inprocess.coordination.presence import name_missing
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.groups.rendezvous import GivenRanks
@@ -65,7 +65,7 @@ from nvrx_core.store.endpoint import StoreHostingError
 from nvrx_core.store.keys import StoreKeys
 from nvrx_core.values import value
 
-__all__ = ["Call"]
+__all__ = ["WrappedCall"]
 
 
 log = logging.getLogger("nvrx_core.inprocess")
@@ -123,7 +123,9 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
         ForkServerError: when no monitor process could be started.
     """
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
-    entrant = Entrant(state.initial_rank, environment.restarts_all_ranks(), p.timeouts.lease_interval, _terms(p, state))
+    entrant = JoinRequest(
+        state.initial_rank, environment.restarts_all_ranks(), p.timeouts.lease_interval, _terms(p, state)
+    )
     ranks = GivenRanks(state.initial_rank, state.initial_world_size)
     open_standard_descriptors()
     freeze_on_entry()
@@ -271,7 +273,7 @@ def _entering(monitor: MonitorLink) -> Iterator[None]:
 
 
 def _connect(
-    parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, cleanup: CleanupStack
+    parameters: Parameters, entrant: JoinRequest, keys: StoreKeys, *, page: Page, cleanup: CleanupStack
 ) -> Connections:
     """Connect to the control store, and join the other ranks in a generation of keys that no earlier start has used."""
     p = parameters
@@ -318,7 +320,7 @@ def _shorten_turns(cleanup: CleanupStack) -> None:
     cleanup.in_child(turns.end)
 
 
-class Call:
+class WrappedCall:
     """One call.
 
     Args:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from nvrx_core.errors import ParameterError
-from nvrx_core.fault.blame import Progress
+from nvrx_core.fault.blame import RankProgress
 from nvrx_core.inprocess.abort import Abort, AbortPhase, AbortTorchDistributed
 from nvrx_core.inprocess.call.own_faults import clear_frames
 from nvrx_core.inprocess.compose import Compose
@@ -139,19 +139,19 @@ class RoundProgress:
     def __init__(self, page: Page, stalled_after: float, observe: Callable[[], tuple[tuple[int, int], ...]]) -> None:
         self.page, self._stalled_after, self._observe = page, stalled_after, observe
         self.iteration = -1
-        self.progress, self.stalled = Progress(), False
+        self.progress, self.stalled = RankProgress(), False
 
     def take(self, iteration: int) -> None:
         """Take the sample of this round; a rank that has not started the iteration has no progress."""
         if iteration == self.iteration:
             return
-        page, self.progress, self.stalled = self.page, Progress(), False
+        page, self.progress, self.stalled = self.page, RankProgress(), False
         if page[ProgressField.ITERATION] == iteration:
             groups = self._observe()
             silent = time.monotonic() - page.alive_at() > self._stalled_after
             silent = silent and page[ProgressField.STAGE] == Stage.RUNNING
             self.stalled = silent or page[ProgressField.STALLED] == iteration + 1
-            self.progress = Progress(
+            self.progress = RankProgress(
                 rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
                 inside=page[ProgressField.RENDEZVOUS_DEPTH],
                 collectives=page[ProgressField.COLLECTIVES],

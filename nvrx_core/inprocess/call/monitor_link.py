@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import exit_code
 from nvrx_core.inprocess.call.parameters import Parameters
-from nvrx_core.inprocess.coordination.joining import Entrant
+from nvrx_core.inprocess.coordination.joining import JoinRequest
 from nvrx_core.inprocess.monitor.files import check_files, write_pidfile
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.state import State
@@ -157,7 +157,13 @@ class MonitorLink:
 
 
 def start_monitor(
-    parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, events: EventLog, cleanup: CleanupStack
+    parameters: Parameters,
+    entrant: JoinRequest,
+    keys: StoreKeys,
+    *,
+    page: Page,
+    events: EventLog,
+    cleanup: CleanupStack,
 ) -> MonitorLink:
     """Start the fork server, which starts the monitor process later; `fork_server.await_ready` waits for the server.
 
@@ -209,7 +215,13 @@ def _closed_by(cleanup: CleanupStack, fd: int) -> int:
 
 
 def monitor_plan(
-    parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, events: EventLog, stacks: Stacks, fds: Iterable[int]
+    parameters: Parameters,
+    entrant: JoinRequest,
+    keys: StoreKeys,
+    *,
+    events: EventLog,
+    stacks: Stacks,
+    fds: Iterable[int],
 ) -> MonitorPlan:
     """Return the plan of this rank's monitor process.
 

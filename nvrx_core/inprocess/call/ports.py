@@ -31,7 +31,7 @@ from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.coordination.membership import ProgressSurvey, await_clients
 from nvrx_core.inprocess.groups.held_groups import HeldGroups
 from nvrx_core.inprocess.monitor_thread import MonitorThread
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.state import State
@@ -111,7 +111,7 @@ class PlugIns:
         return None
 
     @operation
-    def assign(self, decision: Decision) -> BaseException | None:
+    def assign(self, decision: RoundDecision) -> BaseException | None:
         """Assign the rank of the next iteration."""
         state = self._state
         try:
@@ -124,7 +124,7 @@ class PlugIns:
         state.set_distributed_vars()
         return None
 
-    def _place(self, decision: Decision) -> None:
+    def _place(self, decision: RoundDecision) -> None:
         parameters, state = self._parameters, self._state
         ranks, terminated = parameters.rank_assignment, set(decision.terminated)
         store = self._connections.assignment_store(decision.iteration + 1)

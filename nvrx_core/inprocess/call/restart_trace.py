@@ -17,7 +17,7 @@ from nvrx_core.fault.log_rate import LogRate
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.call.own_faults import FaultMaker
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
-from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.restart_record import RestartRecord, remember
 from nvrx_core.inprocess.state import State
@@ -101,7 +101,7 @@ class RestartTrace:
 
 
 def _record(
-    state: PureState, decision: Decision, marks: Mapping[str, float], *, step: int, highest: int
+    state: PureState, decision: RoundDecision, marks: Mapping[str, float], *, step: int, highest: int
 ) -> RestartRecord:
     return RestartRecord(
         number=state.iteration,
@@ -118,7 +118,7 @@ def _record(
     )
 
 
-def _report(events: EventLog, state: PureState, decision: Decision, marks: Mapping[str, float]) -> None:
+def _report(events: EventLog, state: PureState, decision: RoundDecision, marks: Mapping[str, float]) -> None:
     """Report the restart that led this rank to `state`, by `decision`."""
     events.write(
         "restart",
@@ -134,7 +134,7 @@ def _report(events: EventLog, state: PureState, decision: Decision, marks: Mappi
     )
 
 
-def _failure(decision: Decision) -> object:
+def _failure(decision: RoundDecision) -> object:
     """Return the key by which failures count as equal."""
     cause = decision.cause
     return cause and (
@@ -147,7 +147,7 @@ def _failure(decision: Decision) -> object:
     )
 
 
-def _log(state: PureState, decision: Decision, marks: Mapping[str, float], left_out: int) -> None:
+def _log(state: PureState, decision: RoundDecision, marks: Mapping[str, float], left_out: int) -> None:
     """Write the log line; the latency is that of this rank, the timeline has that of the job."""
     total = (marks.get("entered", 0.0) - marks.get("occurred", marks.get("entered", 0.0))) * 1000
     level = logging.WARNING if state.rank == 0 else logging.INFO
@@ -162,11 +162,11 @@ def _log_entry(state: PureState) -> None:
     log.debug("iteration %d begins: rank %s of %d, %s", state.iteration, state.rank, size, mode)
 
 
-def _blamed(decision: Decision) -> str:
+def _blamed(decision: RoundDecision) -> str:
     return f"initial ranks to blame: {list(decision.culprits)}" if decision.culprits else "all ranks stalled alike"
 
 
-def _left(state: PureState, decision: Decision) -> str:
+def _left(state: PureState, decision: RoundDecision) -> str:
     """Return the lost ranks, and how many of the others are active, unless all are."""
     active, size = state.active_world_size, state.world_size
     of = f"{active} of {size} ranks active"

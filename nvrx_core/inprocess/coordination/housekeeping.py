@@ -17,7 +17,7 @@ from typing import Final
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.coordination.membership import LEFT
 from nvrx_core.inprocess.coordination.round_operations import Arrivals
-from nvrx_core.inprocess.protocol.decision import JOINING, Decision, kept_after_call, kept_in_call
+from nvrx_core.inprocess.protocol.decision import JOINING, RoundDecision, kept_after_call, kept_in_call
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
 from nvrx_core.progress.page import Page
@@ -123,14 +123,14 @@ class KeyDeletion:
         """Whether another member wrote that this one left; so it counts, too, if the mark is being deleted already."""
         return self.store.try_get(self.keys.left(member)) != LEFT.encode()
 
-    def _decisions(self, iteration: int) -> Iterator[Decision]:
+    def _decisions(self, iteration: int) -> Iterator[RoundDecision]:
         """Read the decisions of a completed call; only those of the last rounds if the store cannot list its keys."""
         decision = re.compile(f"{re.escape(self.keys.prefix)}/(-?[0-9]+)/decision")
         listed = map(decision.fullmatch, self.store.listed(f"{self.keys.prefix}/"))
         for k in sorted({*_last_rounds(iteration), *(int(found[1]) for found in listed if found)}):
             text = self.store.try_get(self.keys.round(k).decision)
             if text is not None:
-                yield Decision.decode(text)
+                yield RoundDecision.decode(text)
 
     def _beside(self) -> Iterable[str]:
         """Return the call's keys outside of a generation: those for the launcher, and the verdict on this generation.
@@ -186,7 +186,7 @@ class Housekeeping:
             iteration = state.iteration
             self._defer(lambda: self._tell(iteration))
 
-    def decided(self, rank: int, decision: Decision) -> None:
+    def decided(self, rank: int, decision: RoundDecision) -> None:
         """Record that a round has ended, in which this rank was `rank`."""
         self._read_late |= kept_in_call(decision)
         ended = decision.iteration - KEPT

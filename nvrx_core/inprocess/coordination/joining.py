@@ -54,7 +54,7 @@ from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys
 from nvrx_core.values import value
 
-__all__ = ["Duplicate", "Entrant", "Joining", "end_job", "join_for_dead"]
+__all__ = ["Duplicate", "JoinRequest", "Joining", "end_job", "join_for_dead"]
 
 
 log = logging.getLogger("nvrx_core.inprocess")
@@ -66,7 +66,7 @@ Outcome = Wait | Joined | Superseded | Conflicting | Expired
 
 
 @value
-class Entrant:
+class JoinRequest:
     """The rank that joins.
 
     Attributes:
@@ -94,7 +94,7 @@ class Joining:
         reminders: when to log the missing ranks.
     """
 
-    def __init__(self, links: Connections, page: Page, entrant: Entrant, reminders: Reminders = REMINDERS) -> None:
+    def __init__(self, links: Connections, page: Page, entrant: JoinRequest, reminders: Reminders = REMINDERS) -> None:
         self.links, self.store, self.keys = links, links.main_store, links.keys
         self.page, self.member, self.reminders = page, entrant.member, reminders
         self.size, self.lease_interval = page.world_size, entrant.lease_interval
@@ -213,7 +213,7 @@ def _timed_out(text: str, seconds: float) -> BarrierTimeout:
     )
 
 
-def join_for_dead(store: GuardedStore, keys: StoreKeys, page: Page, dead: Entrant) -> StoreKeys | None:
+def join_for_dead(store: GuardedStore, keys: StoreKeys, page: Page, dead: JoinRequest) -> StoreKeys | None:
     """Complete the joining of a dead rank; return the keys of the generation in which to report its death, if any.
 
     If a launcher restarts all ranks, a new incarnation must not meet a dead one, so the generation is closed. Otherwise

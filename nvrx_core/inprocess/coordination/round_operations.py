@@ -17,7 +17,13 @@ from typing import Concatenate, ParamSpec, TypeVar
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, FOREVER, NOTHING, GuardedStore, batches, guard
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_arrivals, decode_event, encode_completion
+from nvrx_core.inprocess.protocol.decision import (
+    Arrival,
+    RoundDecision,
+    decode_arrivals,
+    decode_event,
+    encode_completion,
+)
 from nvrx_core.parsing import address
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys
@@ -159,7 +165,7 @@ class RoundOperations:
         with guard():
             return self._arrivals.read(iteration, members), self._first_fault(iteration)
 
-    def publish(self, iteration: int, decision: Decision) -> None:
+    def publish(self, iteration: int, decision: RoundDecision) -> None:
         """Write the decision, unless the round has one."""
         with guard():
             self.store.put_once(self.keys.round(iteration).decision, decision.encode())
@@ -184,19 +190,19 @@ class RoundOperations:
         """Return whether the round has its event, without ending a wait for it."""
         return self.store.has([self.keys.round(iteration).event])
 
-    def wait_decision(self, iteration: int, timeout: timedelta = FOREVER) -> Decision:
+    def wait_decision(self, iteration: int, timeout: timedelta = FOREVER) -> RoundDecision:
         """Block until the round has its decision."""
         with guard():
-            decision = Decision.decode(self.store.wait_value(self.keys.round(iteration).decision, timeout))
+            decision = RoundDecision.decode(self.store.wait_value(self.keys.round(iteration).decision, timeout))
             if decision.iteration != iteration:
                 raise ValueError(f"the decision of round {iteration} is of round {decision.iteration}")
             return decision
 
-    def decision(self, iteration: int) -> Decision | None:
+    def decision(self, iteration: int) -> RoundDecision | None:
         """Return the round's decision, None if it has none yet."""
         with guard():
             text = self.store.try_get(self.keys.round(iteration).decision)
-            return None if text is None else Decision.decode(text)
+            return None if text is None else RoundDecision.decode(text)
 
     def has_decision(self, iteration: int) -> bool:
         """Return whether the round has its decision, without ending a wait for it."""
@@ -266,6 +272,6 @@ class StoreOfRounds:
     has_decision = _port(RoundOperations.has_decision)
 
     @operation
-    def await_decision(self, iteration: int) -> Decision:
+    def await_decision(self, iteration: int) -> RoundDecision:
         """Wait for the round's decision; return it."""
         return self.rounds().wait_decision(iteration, self._decided_within)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from nvrx_core.events.log import EventLog
-from nvrx_core.inprocess.coordination.joining import Entrant
+from nvrx_core.inprocess.coordination.joining import JoinRequest
 from nvrx_core.inprocess.protocol.timeouts import HangTimeouts
 from nvrx_core.process.stacks import Stacks
 from nvrx_core.rank_assignment.identity import InitialRank
@@ -51,7 +51,7 @@ class MonitorPlan:
     factory: Factory
     kwargs: Mapping[str, Any]
     keys: StoreKeys
-    entrant: Entrant
+    entrant: JoinRequest
     timeouts: HangTimeouts
     grace: float
     barrier: timedelta

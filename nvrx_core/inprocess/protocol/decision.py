@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from nvrx_core.fault.attribution import Interruption
-from nvrx_core.fault.blame import Progress, behind
+from nvrx_core.fault.blame import RankProgress, behind
 from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord
 from nvrx_core.parsing import MAX_RANKS, address, integer, integers, parse_json, parse_object, string
 from nvrx_core.rank_assignment.identity import InitialRank
@@ -23,7 +23,7 @@ __all__ = [
     "JOINING",
     "Arrival",
     "ArrivalStatus",
-    "Decision",
+    "RoundDecision",
     "decide",
     "decode_arrivals",
     "decode_event",
@@ -83,7 +83,7 @@ class Arrival:
     world_size: int = 0
     fault: FaultRecord | None = None
     step: int = -1
-    progress: Progress | None = None
+    progress: RankProgress | None = None
     stalled: bool = False
     completed: bool = False
     long: bool = False
@@ -108,7 +108,7 @@ class Arrival:
     def _from_data(cls, data: Any) -> Arrival:
         _require_fields(data, "initial_rank", "rank", "status", "world_size", "step", "progress", "stalled")
         fault = FaultRecord.from_data(data["fault"]) if data.get("fault") else None
-        progress = Progress.of(integers(data["progress"])) if data["progress"] is not None else None
+        progress = RankProgress.of(integers(data["progress"])) if data["progress"] is not None else None
         return cls(
             initial_rank=InitialRank(integer(data["initial_rank"], 0, MAX_RANKS)), rank=integer(data["rank"]),
             status=ArrivalStatus(data["status"]), world_size=integer(data["world_size"], 0, MAX_RANKS), fault=fault,
@@ -119,7 +119,7 @@ class Arrival:
 
 
 @value
-class Decision:
+class RoundDecision:
     """The decision of a round, on which all members act.
 
     Attributes:
@@ -166,7 +166,7 @@ class Decision:
         return _encode({**vars(self), "cause": cause, "exit": exited})
 
     @classmethod
-    def decode(cls, text: str | bytes) -> Decision:
+    def decode(cls, text: str | bytes) -> RoundDecision:
         """Parse the result of `encode`.
 
         Raises:
@@ -189,7 +189,7 @@ class Decision:
         )  # fmt: skip
 
 
-def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord | None) -> Decision:
+def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord | None) -> RoundDecision:
     """Return the decision of a round in which all members have arrived.
 
     Args:
@@ -203,7 +203,7 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
     faults = [fault for fault in (event, *(a.fault for a in arrivals.values())) if fault is not None]
     cause = min(faults, key=_symptom, default=None)
     lost = tuple(sorted(a.initial_rank for a in arrivals.values() if a.status is not ArrivalStatus.ALIVE))
-    return Decision(
+    return RoundDecision(
         iteration=iteration,
         lost=lost,
         terminated=tuple(rank for rank in range(world_size) if rank not in held),
@@ -346,13 +346,13 @@ JOINING: Final = -2
 """The round before the first barrier: the ranks join, and its decision is the verdict on their generation."""
 
 
-def kept_in_call(decision: Decision) -> frozenset[int]:
+def kept_in_call(decision: RoundDecision) -> frozenset[int]:
     """Return the rounds that a decision requires to be kept while the call runs."""
     left = {decision.iteration} if decision.lost else frozenset[int]()
     return kept_after_call(decision) | left
 
 
-def kept_after_call(decision: Decision, released: Collection[InitialRank] = ()) -> frozenset[int]:
+def kept_after_call(decision: RoundDecision, released: Collection[InitialRank] = ()) -> frozenset[int]:
     """Return the rounds that a decision requires to be kept even when the call is completed.
 
     A silent member that is lost in a round has arrived in the previous one, whose decision it may not have read yet; it

@@ -13,7 +13,7 @@ from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded, Restart
 from nvrx_core.fault.exceptions import add_note
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
-from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.decision import ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, given_up
 from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint, StoreFailure, play
 from nvrx_core.inprocess.protocol.round import (
@@ -140,7 +140,7 @@ class MainThread:
 
     # Into an iteration
 
-    async def _prepare(self, decision: Decision) -> IterationResult | None:
+    async def _prepare(self, decision: RoundDecision) -> IterationResult | None:
         """Take the rank that the decision assigns; return the result of this rank if it leaves instead."""
         await self.ports.status.lose(decision.lost)
         offered = decision.endpoint_of(self.rules.leader(self.state.world_size, decision.terminated))
@@ -167,7 +167,7 @@ class MainThread:
         await self.ports.function.use_rendezvous(endpoint)
         self.endpoint = endpoint
 
-    async def _execute(self, decision: Decision) -> IterationResult:
+    async def _execute(self, decision: RoundDecision) -> IterationResult:
         await self._back_off()
         early = await self.ports.function.initialize()
         if early is not None:
@@ -203,7 +203,7 @@ class MainThread:
         await self._await(view, RoundView.is_over)
         return view.finished
 
-    async def _restart(self, ended: IterationResult) -> Decision | None:
+    async def _restart(self, ended: IterationResult) -> RoundDecision | None:
         """Pass the round's barrier; return the decision, or None if this rank leaves (with `ended.error`)."""
         view, fault = self.rounds.view, None
         if ended.how in (Outcome.FAILED, Outcome.LEFT):
@@ -253,7 +253,7 @@ class MainThread:
         arrival = await self.ports.arrivals.describe_arrival(ArrivalStatus.LEAVING, fault)
         await self._play(view, view.round.leave(arrival, now=self.now()))
 
-    def _is_out_of_retries(self, decision: Decision, ended: IterationResult) -> bool:
+    def _is_out_of_retries(self, decision: RoundDecision, ended: IterationResult) -> bool:
         cause = decision.cause
         if cause is None:
             return False
@@ -282,7 +282,7 @@ class MainThread:
 
     # The barrier
 
-    async def _arrive(self, status: ArrivalStatus, fault: FaultRecord | None = None) -> Decision:
+    async def _arrive(self, status: ArrivalStatus, fault: FaultRecord | None = None) -> RoundDecision:
         """Arrive at the end of the round and wait for its decision."""
         view = self.rounds.view
         long = self.now() - self.began >= LONG
@@ -357,12 +357,12 @@ class MainThread:
             return  # its host has ended first: nobody is left who would wait for this rank
 
 
-def _exit_of(error: BaseException | None, decision: Decision) -> BaseException | None:
+def _exit_of(error: BaseException | None, decision: RoundDecision) -> BaseException | None:
     """Return the exception with which this rank leaves before it has entered the function."""
     return given_up(error, decision.exit) if isinstance(error, RestartAbort) else error
 
 
-def _is_lost(state: State, decision: Decision, ended: IterationResult) -> bool:
+def _is_lost(state: State, decision: RoundDecision, ended: IterationResult) -> bool:
     """Whether the others have declared this rank lost."""
     lost = state.initial_rank in decision.lost
     if lost:
@@ -371,7 +371,7 @@ def _is_lost(state: State, decision: Decision, ended: IterationResult) -> bool:
     return lost
 
 
-def _contradicts(decision: Decision, ended: IterationResult) -> bool:
+def _contradicts(decision: RoundDecision, ended: IterationResult) -> bool:
     """Whether the decision's cause is a contradiction between the ranks, which ends the job."""
     cause = decision.cause
     if cause is None or cause.error_type != JOB_MISMATCH:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.round import (
     Action,
@@ -84,16 +84,16 @@ class RoundStore(Protocol):
     ) -> Awaitable[tuple[Mapping[InitialRank, Arrival], FaultRecord | None]]:
         """Return every member's arrival, none if one is missing, and the fault that is the round's event."""
 
-    def publish(self, iteration: int, decision: Decision) -> Awaitable[None]:
+    def publish(self, iteration: int, decision: RoundDecision) -> Awaitable[None]:
         """Write the decision, unless the round has one."""
 
-    def read_decision(self, iteration: int) -> Awaitable[Decision | None]:
+    def read_decision(self, iteration: int) -> Awaitable[RoundDecision | None]:
         """Return the round's decision, None while it has none."""
 
     def await_event(self, iteration: int) -> Awaitable[None]:
         """Wait until the round has its event."""
 
-    def await_decision(self, iteration: int) -> Awaitable[Decision]:
+    def await_decision(self, iteration: int) -> Awaitable[RoundDecision]:
         """Wait for the round's decision; return it."""
 
     def set_rendezvous(self, iteration: int, address: str) -> Awaitable[None]:
@@ -163,7 +163,7 @@ class PlugInsPort(Protocol):
     def declare_keys(self, iteration: int) -> Awaitable[BaseException | None]:
         """Evaluate the key functions after the round."""
 
-    def assign(self, decision: Decision) -> Awaitable[BaseException | None]:
+    def assign(self, decision: RoundDecision) -> Awaitable[BaseException | None]:
         """Assign the rank of the next iteration; changes the state of this rank."""
 
     def recover(self, failure: BaseException | None) -> Awaitable[BaseException | None]:

@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import Final
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision, decide
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.values import value
 
@@ -43,12 +43,12 @@ __all__ = [
     "GiveUp",
     "LateCompletion",
     "Leave",
-    "Phase",
     "Publish",
     "PutArrival",
     "ReadArrivals",
     "ReadEvent",
     "Round",
+    "RoundPhase",
     "RoundTimeouts",
     "RoundView",
     "Rounds",
@@ -141,7 +141,7 @@ class ReadArrivals(StoreAction):
 class Publish(StoreAction):
     """Write the decision, unless the round has one."""
 
-    decision: Decision
+    decision: RoundDecision
 
 
 @value
@@ -149,7 +149,7 @@ class Enter(Action):
     """Enter the next round with these members."""
 
     members: frozenset[InitialRank]
-    decision: Decision
+    decision: RoundDecision
 
     @property
     def reason(self) -> str:
@@ -161,7 +161,7 @@ class Enter(Action):
 class Leave(Action):
     """Leave the job: this member no longer takes part."""
 
-    decision: Decision
+    decision: RoundDecision
     reason: str
 
 
@@ -218,7 +218,7 @@ class Barrier(ABC):
             return ()
         return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)
 
-    def _enter(self, decision: Decision) -> Enter:
+    def _enter(self, decision: RoundDecision) -> Enter:
         return Enter(_without(self.members, decision.lost), decision)
 
 
@@ -241,7 +241,7 @@ class RoundTimeouts:
     last_call: float = 0.0
 
 
-class Phase(enum.Enum):
+class RoundPhase(enum.Enum):
     """The phase of a member in a round."""
 
     __hash__ = object.__hash__  # each input is a look-up, and that of an enumeration hashes a name
@@ -271,14 +271,14 @@ class Round(Barrier):
     ) -> None:
         super().__init__(iteration, member, members)
         self.timeouts = timeouts
-        self.phase = Phase.OPEN
+        self.phase = RoundPhase.OPEN
         self.arrival: Arrival | None = None
         self.deadline = math.inf
         self._holders: Mapping[int, int] = {}
 
     def fault(self, fault: FaultRecord, *, now: float) -> tuple[Action, ...]:
         """Handle a fault: this member's function failed, or its deadline has passed."""
-        return (Announce(fault),) if self.phase in (Phase.OPEN, Phase.COMPLETE) else ()
+        return (Announce(fault),) if self.phase in (RoundPhase.OPEN, RoundPhase.COMPLETE) else ()
 
     def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
         """Handle the answer to the announcement: a living member gets the event through its monitor thread."""
@@ -286,9 +286,9 @@ class Round(Barrier):
 
     def completed(self, *, now: float) -> tuple[Action, ...]:
         """Handle the completion: this member's function returned, or it is a reserve."""
-        if self.phase is not Phase.OPEN:
+        if self.phase is not RoundPhase.OPEN:
             return ()
-        self.phase = Phase.COMPLETE
+        self.phase = RoundPhase.COMPLETE
         return (CountCompletion(),)
 
     def completion_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
@@ -297,48 +297,48 @@ class Round(Barrier):
 
     def waits_for_completion(self, *, now: float) -> tuple[Action, ...]:
         """Start the timeout within which the others must complete as well."""
-        if self.phase is Phase.COMPLETE:
+        if self.phase is RoundPhase.COMPLETE:
             self.deadline = now + self.timeouts.completion
         return ()
 
     def happened(self, *, now: float) -> tuple[Action, ...]:
         """Handle the round's event. A member that has not completed need not read it: the round is not completed."""
-        if self.phase is Phase.OPEN:
+        if self.phase is RoundPhase.OPEN:
             return self._interrupted("a fault was announced")
-        return (ReadEvent(),) if self.phase is Phase.COMPLETE else ()
+        return (ReadEvent(),) if self.phase is RoundPhase.COMPLETE else ()
 
     def event(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
         """Handle the event of a member that has completed; None: all have."""
-        if self.phase is not Phase.COMPLETE:
+        if self.phase is not RoundPhase.COMPLETE:
             return ()
         if cause is not None:
             return self._interrupted(str(cause))
-        self.phase, self.deadline = Phase.FINISHED, math.inf
+        self.phase, self.deadline = RoundPhase.FINISHED, math.inf
         return (Finish(f"all {len(self.members)} ranks have completed iteration {self.iteration}"),)
 
     def _interrupted(self, why: str) -> tuple[Action, ...]:
-        self.phase, self.deadline = Phase.INTERRUPTED, math.inf
+        self.phase, self.deadline = RoundPhase.INTERRUPTED, math.inf
         return (EndFunction(f"iteration {self.iteration} ends: {why}"),)
 
     def arrive(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
         """Handle that this member has left the function and is ready for the next round, or leaves."""
-        if self.phase not in (Phase.OPEN, Phase.INTERRUPTED):
+        if self.phase not in (RoundPhase.OPEN, RoundPhase.INTERRUPTED):
             return ()
-        self.phase, self.arrival, self.deadline = Phase.ARRIVED, arrival, now + self.timeouts.barrier
+        self.phase, self.arrival, self.deadline = RoundPhase.ARRIVED, arrival, now + self.timeouts.barrier
         return (PutArrival(arrival), CountArrival())
 
     def leave(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
         """Handle that this member leaves before it has entered the round; the others do not wait for it."""
-        if self.phase not in (Phase.OPEN, Phase.INTERRUPTED):
+        if self.phase not in (RoundPhase.OPEN, RoundPhase.INTERRUPTED):
             return ()
-        self.phase, self.arrival = Phase.ARRIVED, arrival
+        self.phase, self.arrival = RoundPhase.ARRIVED, arrival
         return (PutArrival(arrival), CountArrival(), CountCompletion())
 
-    def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
+    def decided(self, decision: RoundDecision, *, now: float) -> tuple[Action, ...]:
         """Handle the round's decision; that of another round has no effect."""
-        if self.phase is not Phase.ARRIVED or decision.iteration != self.iteration:
+        if self.phase is not RoundPhase.ARRIVED or decision.iteration != self.iteration:
             return ()
-        self.phase, self.deadline = Phase.DECIDED, math.inf
+        self.phase, self.deadline = RoundPhase.DECIDED, math.inf
         if self.member in decision.lost:
             return (Leave(decision, f"initial rank {self.member} is out of the job since iteration {self.iteration}"),)
         return (self._enter(decision),)
@@ -356,16 +356,16 @@ class Round(Barrier):
         A section is never interrupted, and a member that saves a checkpoint in it for long is healthy: it is waited for
         while its lease is renewed.
         """
-        if self.phase not in (Phase.COMPLETE, Phase.ARRIVED):
+        if self.phase not in (RoundPhase.COMPLETE, RoundPhase.ARRIVED):
             return ()
         moved = any(self._holders.get(member) != lease for member, lease in holders.items())
         self._holders = holders
-        bound = self.timeouts.completion if self.phase is Phase.COMPLETE else self.timeouts.barrier
+        bound = self.timeouts.completion if self.phase is RoundPhase.COMPLETE else self.timeouts.barrier
         if moved:
             self.deadline = now + min(ASK_AGAIN, bound)
             return ()
         late = f"iteration {self.iteration}: not all of {len(self.members)} ranks were"
-        if self.phase is Phase.COMPLETE:
+        if self.phase is RoundPhase.COMPLETE:
             return (LateCompletion(f"{late} complete after {bound:g} s"),)
         assert self.arrival is not None
         leaving = replace(self.arrival, status=ArrivalStatus.LEAVING)  # so that later members do not rely on this one
@@ -381,14 +381,14 @@ class Round(Barrier):
         iteration, member, members, phase, arrival = state
         assert isinstance(iteration, int) and isinstance(member, int) and isinstance(members, frozenset)
         round_ = cls(iteration, InitialRank(member), members, timeouts)
-        assert isinstance(phase, Phase) and isinstance(arrival, Arrival | None)
+        assert isinstance(phase, RoundPhase) and isinstance(arrival, Arrival | None)
         round_.phase, round_.arrival = phase, arrival
         return round_
 
     def check(self) -> None:
         """Raise AssertionError when an invariant does not hold."""
         assert self.iteration >= -1
-        waits = self.phase in (Phase.COMPLETE, Phase.ARRIVED)
+        waits = self.phase in (RoundPhase.COMPLETE, RoundPhase.ARRIVED)
         assert waits or self.deadline == math.inf, f"I12: a deadline in phase {self.phase}"
 
 
@@ -407,7 +407,7 @@ class RoundView:
     def __init__(self, round_: Round) -> None:
         self.round = round_
         self.finished = self.aborted = False
-        self.decision: Decision | None = None
+        self.decision: RoundDecision | None = None
 
     def is_decided(self) -> bool:
         """The decision is known."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
-from nvrx_core.inprocess.coordination.joining import Entrant, _carry_out, join_for_dead
+from nvrx_core.inprocess.coordination.joining import JoinRequest, _carry_out, join_for_dead
 from nvrx_core.inprocess.coordination.membership import Membership
 from nvrx_core.inprocess.protocol.join import EXPIRED, MET, Wait
 from nvrx_core.progress.fields import ProgressField
@@ -174,7 +174,7 @@ class CallSteps(Steps):
     def join_for_dead(self, job: Job, member: int, which: str, _: JoinForDead) -> Iterator[Step]:
         """The monitor process completes the way in of a member that has died on it."""
         page = _Page(self.config.ranks, self.seen(job, member).claimed)
-        dead = Entrant(member, restarts=False, terms=terms_of(member), incarnation=incarnation_of(member))
+        dead = JoinRequest(member, restarts=False, terms=terms_of(member), incarnation=incarnation_of(member))
 
         def complete(store: GuardedStore) -> bool:
             return join_for_dead(store, self.keys, page, dead) is not None  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from nvrx_core.inprocess.coordination.joining import Entrant, _carry_out, join_for_dead
+from nvrx_core.inprocess.coordination.joining import JoinRequest, _carry_out, join_for_dead
 from nvrx_core.inprocess.protocol.join import BY, EXPIRED, Claim, Expired, Join, Joined, Wait
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.progress.fields import ProgressField
@@ -87,7 +87,7 @@ class Entry:
     def complete_for_dead(self) -> bool:
         """What the monitor process does for a rank that has died on entry; returns whether there is a generation."""
         call = self.rank.call
-        entrant = Entrant(self.rank.member, restarts=False, terms=self.terms, incarnation=self._incarnation())
+        entrant = JoinRequest(self.rank.member, restarts=False, terms=self.terms, incarnation=self._incarnation())
         keys = join_for_dead(call.control, call.keys, self.fields, entrant)  # type: ignore[arg-type]
         call.poke()
         return keys is not None

@@ -58,9 +58,9 @@ REPORTS_FIRST: Final = """\
             self.over = True
 """
 LEAVES: Final = """\
-        if self.phase not in (Phase.OPEN, Phase.INTERRUPTED):
+        if self.phase not in (RoundPhase.OPEN, RoundPhase.INTERRUPTED):
             return ()
-        self.phase, self.arrival = Phase.ARRIVED, arrival
+        self.phase, self.arrival = RoundPhase.ARRIVED, arrival
 """
 CARRIES_OUT: Final = (
     "        await (thread.close_blocked() if isinstance(action, Unblock) else thread.fire(action.why))\n"
@@ -99,11 +99,12 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "assignment from a local view": Mutant(
         (
             ("round", "        self.arrival: Arrival | None = None\n",
-             "        self.arrival: Arrival | None = None\n        self.view: Decision | None = None\n"),
+             "        self.arrival: Arrival | None = None\n        self.view: RoundDecision | None = None\n"),
             ("round", "return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)",
              "self.view = decide(self.iteration, arrivals, event)\n        return (Publish(self.view),)"),
-            ("round", "        self.phase, self.deadline = Phase.DECIDED, math.inf\n",
-             "        self.phase, self.deadline = Phase.DECIDED, math.inf\n        decision = self.view or decision\n"),
+            ("round", "        self.phase, self.deadline = RoundPhase.DECIDED, math.inf\n",
+             ("        self.phase, self.deadline = RoundPhase.DECIDED, math.inf\n"
+              "        decision = self.view or decision\n")),
             ("round", "self.phase, self.arrival\n", "self.phase, self.arrival, self.view\n"),
             ("round", "phase, arrival = state\n", "phase, arrival, view = state\n"),
             ("round", "phase, arrival\n        return round_",
@@ -124,8 +125,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, faults=1, suspicions=1), simulated=False,
     ),
     "a stale iteration accepted": Mutant(
-        (("round", "self.phase is not Phase.ARRIVED or decision.iteration != self.iteration",
-          "self.phase is not Phase.ARRIVED"),),
+        (("round", "self.phase is not RoundPhase.ARRIVED or decision.iteration != self.iteration",
+          "self.phase is not RoundPhase.ARRIVED"),),
         ONE_FAILS, machine="Rounds",
     ),
     "an interrupt outside the function": Mutant(
@@ -211,7 +212,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2),
     ),
     "who leaves early after the event does not arrive": Mutant(
-        (("round", LEAVES, LEAVES.replace("Phase.OPEN, Phase.INTERRUPTED", "Phase.OPEN,")),),
+        (("round", LEAVES, LEAVES.replace("RoundPhase.OPEN, RoundPhase.INTERRUPTED", "RoundPhase.OPEN,")),),
         Config(ranks=2, faults=1, errors=((1, 0),)),
     ),
     "who leaves early is waited for in the completion": Mutant(
@@ -222,8 +223,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         (("death_report", "status=ArrivalStatus.DEAD", "status=ArrivalStatus.ALIVE"),), ONE_DIES, machine="Rounds",
     ),
     "a fault is kept to oneself": Mutant(
-        (("round", "(Announce(fault),) if self.phase in (Phase.OPEN, Phase.COMPLETE)",
-          "(Announce(fault),) if self.phase is Phase.COMPLETE"),),
+        (("round", "(Announce(fault),) if self.phase in (RoundPhase.OPEN, RoundPhase.COMPLETE)",
+          "(Announce(fault),) if self.phase is RoundPhase.COMPLETE"),),
         ONE_FAILS, machine="Rounds",
     ),
     "nobody waits for an atomic section": Mutant((("round", "        if moved:\n", "        if False:\n"),)),
@@ -265,7 +266,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, hosted=True, crashes=1, leaves=1),
     ),
     "the deadline of a barrier is not reset": Mutant(
-        (("round", "self.phase, self.deadline = Phase.DECIDED, math.inf", "self.phase = Phase.DECIDED"),),
+        (("round", "self.phase, self.deadline = RoundPhase.DECIDED, math.inf", "self.phase = RoundPhase.DECIDED"),),
         ONE_FAILS, simulated=False,
     ),
     "a completion is counted twice": Mutant(

@@ -8,7 +8,7 @@ from typing import Final
 
 from nvrx_core.errors import RestartError
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint
 from nvrx_core.inprocess.protocol.round import RoundView
@@ -75,7 +75,7 @@ class MainPort(StoredFarewell, MainBase):
             fault=fault, completed=completed, endpoint=f"node{rank.member}:1" if told else "",
         )  # fmt: skip
 
-    def read_decision(self, iteration: int) -> Awaitable[Decision | None]:
+    def read_decision(self, iteration: int) -> Awaitable[RoundDecision | None]:
         raise AssertionError(f"deadlock: {self.rank.member} gives up")
 
     # The user's code
@@ -83,7 +83,7 @@ class MainPort(StoredFarewell, MainBase):
     async def declare_keys(self, iteration: int) -> BaseException | None:
         return self.rank.call.fails("keys", self.rank)
 
-    async def assign(self, decision: Decision) -> BaseException | None:
+    async def assign(self, decision: RoundDecision) -> BaseException | None:
         rank = self.rank
         try:
             assignment = rank.call.assignment(decision.iteration + 1, rank.member)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from nvrx_core.inprocess.interruption import policy
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.round import Phase
+from nvrx_core.inprocess.protocol.decision import RoundDecision
+from nvrx_core.inprocess.protocol.round import RoundPhase
 
 from .farewell import StoredFarewell
 from .virtual_ports import nothing
@@ -27,12 +27,12 @@ class ThreadPort(StoredFarewell):
         rank = self.rank
         cause = (await AwaitKey(iteration, "event"))[0]
         rank.cause, rank.noticed = cause, iteration
-        done = cause is not None or rank.rounds.view.round.phase is not Phase.OPEN
+        done = cause is not None or rank.rounds.view.round.phase is not RoundPhase.OPEN
         assert done, f"I11: a round is completed that {rank.member} has not completed"
 
-    async def await_decision(self, iteration: int) -> Decision:
+    async def await_decision(self, iteration: int) -> RoundDecision:
         rank = self.rank
-        decision: Decision = await AwaitKey(iteration, "decision")
+        decision: RoundDecision = await AwaitKey(iteration, "decision")
         round_, old = rank.rounds.view.round, rank.call.slots[iteration - 1].decision
         stale = old is not None and round_.decided(old, now=rank.world.now)
         assert not stale, f"I8: {rank.member} acts in {iteration} on the decision of the round before"

@@ -9,7 +9,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.ports import play
-from nvrx_core.inprocess.protocol.round import Action, Enter, Finish, Phase, ReadEvent, Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.round import Action, Enter, Finish, ReadEvent, Round, RoundPhase, RoundTimeouts
 from tests.harness.asked import drive
 
 from .slots import Slots
@@ -65,7 +65,7 @@ class Rounds(RuleBasedStateMachine):
             fault = FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION")
             phase = self.rounds[member].phase
             actions = self.rounds[member].fault(fault, now=0.0)
-            assert bool(actions) == (phase in (Phase.OPEN, Phase.COMPLETE)), "a fault that is kept to oneself"
+            assert bool(actions) == (phase in (RoundPhase.OPEN, RoundPhase.COMPLETE)), "a fault that is kept to oneself"
             self.play(self.rounds[member], actions)
 
     @rule(number=st.integers(0, MOST))
@@ -77,11 +77,11 @@ class Rounds(RuleBasedStateMachine):
     def goes_on(self, member: int) -> bool:
         """Whether a fault can come to this member, as far as its round is."""
         round_ = self.rounds[member]
-        return round_.iteration >= 0 and round_.phase not in (Phase.ARRIVED, Phase.DECIDED)
+        return round_.iteration >= 0 and round_.phase not in (RoundPhase.ARRIVED, RoundPhase.DECIDED)
 
     def may_complete(self, member: int) -> bool:
         """Whether this member can complete its round."""
-        return self.goes_on(member) and self.rounds[member].phase in (Phase.OPEN, Phase.INTERRUPTED)
+        return self.goes_on(member) and self.rounds[member].phase in (RoundPhase.OPEN, RoundPhase.INTERRUPTED)
 
     @rule(number=st.integers(0, MOST))
     def die(self, number: int) -> None:
@@ -113,7 +113,7 @@ class Rounds(RuleBasedStateMachine):
     def listen(self, member: int) -> None:
         round_ = self.rounds[member]
         slot = self.slot(round_.iteration)
-        if slot.event and round_.phase in (Phase.OPEN, Phase.COMPLETE) and round_.iteration >= 0:
+        if slot.event and round_.phase in (RoundPhase.OPEN, RoundPhase.COMPLETE) and round_.iteration >= 0:
             actions = round_.happened(now=0.0)
             if actions == (ReadEvent(),):
                 actions = round_.event(slot.event[0], now=0.0)
@@ -121,7 +121,7 @@ class Rounds(RuleBasedStateMachine):
                 self.ended[member] = f"finished {round_.iteration}"
             else:
                 self.arrive(member)
-        elif slot.decision is not None and round_.phase is Phase.ARRIVED:
+        elif slot.decision is not None and round_.phase is RoundPhase.ARRIVED:
             (action,) = round_.decided(slot.decision, now=0.0)
             if isinstance(action, Enter):
                 self.enter(member, action)

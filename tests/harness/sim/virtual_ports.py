@@ -13,7 +13,7 @@ from nvrx_core.fault.exceptions import exit_code
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.monitor.ports import FaultReports, MonitorStore, RankPage, RankPort
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision
+from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision
 from nvrx_core.inprocess.protocol.ports import Endpoint
 from nvrx_core.inprocess.protocol.round import (
     Announce,
@@ -72,16 +72,16 @@ class StorePort:
     ) -> Awaitable[tuple[dict[InitialRank, Arrival], FaultRecord | None]]:
         return Operation(ReadArrivals(members), iteration)
 
-    def publish(self, iteration: int, decision: Decision) -> Awaitable[None]:
+    def publish(self, iteration: int, decision: RoundDecision) -> Awaitable[None]:
         return Operation(Publish(decision), iteration)
 
-    def read_decision(self, iteration: int) -> Awaitable[Decision | None]:
+    def read_decision(self, iteration: int) -> Awaitable[RoundDecision | None]:
         return Operation(LookUp(), iteration)
 
     def await_event(self, iteration: int) -> Awaitable[None]:
         return AwaitKey(iteration, "event")
 
-    def await_decision(self, iteration: int) -> Awaitable[Decision]:
+    def await_decision(self, iteration: int) -> Awaitable[RoundDecision]:
         return AwaitKey(iteration, "decision")
 
     def set_rendezvous(self, iteration: int, address: str) -> Awaitable[None]:

@@ -7,7 +7,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision, decide
 from nvrx_core.progress.page import Page
 from nvrx_core.store.keys import StoreKeys
 
@@ -81,7 +81,7 @@ def keys_of(*rounds):
 def test_the_decision_names_who_was_silent():
     assert decision_of(0, silent=True).silent == (1,)
     assert decision_of(0, silent=False).silent == ()
-    assert Decision.decode(decision_of(0, silent=True).encode()) == decision_of(0, silent=True)
+    assert RoundDecision.decode(decision_of(0, silent=True).encode()) == decision_of(0, silent=True)
 
 
 def test_the_decision_on_a_silent_member_outlives_its_round_and_the_call(control_store):

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.death_report import DeathReport
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.round import (
     Announce,
     AskHolders,
@@ -21,12 +21,12 @@ from nvrx_core.inprocess.protocol.round import (
     GiveUp,
     LateCompletion,
     Leave,
-    Phase,
     Publish,
     PutArrival,
     ReadArrivals,
     ReadEvent,
     Round,
+    RoundPhase,
     RoundTimeouts,
 )
 
@@ -44,7 +44,7 @@ def arrival(member=1, status=ArrivalStatus.ALIVE, fault=None):
 
 
 def decision(*lost):
-    return Decision(iteration=4, lost=lost, terminated=lost, cause=FAULT, culprits=(2,), step=-1)
+    return RoundDecision(iteration=4, lost=lost, terminated=lost, cause=FAULT, culprits=(2,), step=-1)
 
 
 def interrupted():
@@ -98,7 +98,7 @@ def test_only_the_first_event_counts():
     machine = interrupted()
     for actions in machine.happened(now=2.0), machine.event(None, now=2.0), machine.event(FAULT, now=2.0):
         assert actions == ()
-    assert machine.phase is Phase.INTERRUPTED
+    assert machine.phase is RoundPhase.INTERRUPTED
 
 
 def test_an_arrival_is_written_before_it_is_counted():
@@ -176,7 +176,7 @@ def test_the_round_is_finished_when_all_completed():
     machine.completed(now=1.0)
     assert machine.event(None, now=2.0) == (Finish("all 3 ranks have completed iteration 4"),)
     assert machine.arrive(arrival(), now=3.0) == ()
-    assert machine.phase is Phase.FINISHED
+    assert machine.phase is RoundPhase.FINISHED
 
 
 def test_the_others_have_a_bound_for_their_completion():
@@ -207,7 +207,7 @@ def test_a_barrier_that_does_not_close_is_given_up():
 @pytest.mark.parametrize(("waits", "bound"), [(arrived, 60.0), (completed, 30.0)])
 def test_a_rank_in_an_atomic_section_is_waited_for_while_its_lease_moves(waits, bound):
     machine = waits()
-    if machine.phase is Phase.COMPLETE:
+    if machine.phase is RoundPhase.COMPLETE:
         machine.waits_for_completion(now=2.0)
     now = machine.deadline
     for beats in (7, 9):
@@ -273,20 +273,23 @@ def finished():
 
 
 WAYS = {
-    Phase.OPEN: new, Phase.COMPLETE: completed, Phase.INTERRUPTED: interrupted, Phase.ARRIVED: arrived,
-    Phase.DECIDED: decided, Phase.FINISHED: finished,
+    RoundPhase.OPEN: new, RoundPhase.COMPLETE: completed, RoundPhase.INTERRUPTED: interrupted,
+    RoundPhase.ARRIVED: arrived, RoundPhase.DECIDED: decided, RoundPhase.FINISHED: finished,
 }  # fmt: skip
 """How a machine comes to each phase."""
 ACTS = {
-    "fault": (lambda m: m.fault(FAULT, now=9.0), {Phase.OPEN, Phase.COMPLETE}),
-    "completed": (lambda m: m.completed(now=9.0), {Phase.OPEN}),
-    "waits_for_completion": (lambda m: m.waits_for_completion(now=9.0), {Phase.COMPLETE}),
-    "happened": (lambda m: m.happened(now=9.0), {Phase.OPEN, Phase.COMPLETE}),
-    "event": (lambda m: m.event(FAULT, now=9.0), {Phase.COMPLETE}),
-    "arrive": (lambda m: m.arrive(arrival(), now=9.0), {Phase.OPEN, Phase.INTERRUPTED}),
-    "leave": (lambda m: m.leave(arrival(status=ArrivalStatus.LEAVING), now=9.0), {Phase.OPEN, Phase.INTERRUPTED}),
-    "decided": (lambda m: m.decided(decision(2), now=9.0), {Phase.ARRIVED}),
-    "held_up": (lambda m: m.held_up({}, now=9.0), {Phase.COMPLETE, Phase.ARRIVED}),
+    "fault": (lambda m: m.fault(FAULT, now=9.0), {RoundPhase.OPEN, RoundPhase.COMPLETE}),
+    "completed": (lambda m: m.completed(now=9.0), {RoundPhase.OPEN}),
+    "waits_for_completion": (lambda m: m.waits_for_completion(now=9.0), {RoundPhase.COMPLETE}),
+    "happened": (lambda m: m.happened(now=9.0), {RoundPhase.OPEN, RoundPhase.COMPLETE}),
+    "event": (lambda m: m.event(FAULT, now=9.0), {RoundPhase.COMPLETE}),
+    "arrive": (lambda m: m.arrive(arrival(), now=9.0), {RoundPhase.OPEN, RoundPhase.INTERRUPTED}),
+    "leave": (
+        lambda m: m.leave(arrival(status=ArrivalStatus.LEAVING), now=9.0),
+        {RoundPhase.OPEN, RoundPhase.INTERRUPTED},
+    ),
+    "decided": (lambda m: m.decided(decision(2), now=9.0), {RoundPhase.ARRIVED}),
+    "held_up": (lambda m: m.held_up({}, now=9.0), {RoundPhase.COMPLETE, RoundPhase.ARRIVED}),
 }
 """Each input, and the phases in which it has an effect."""
 INPUTS = st.sampled_from((
