@@ -277,8 +277,8 @@ class Wrapper(Parameters):
             try:
                 with OneCall():
                     bound, call = self._prepare(fn, names, args, kwargs)
-                    result: Result = call.run(self._injected(call, bound))
-                    current.ended(call.handles.state.iteration)
+                    result: Result = call.run(self._injected(bound))
+                    current.ended(call.iteration)
             except BaseException as error:  # boundary: the caller sees the frames of its function, not those in between
                 if call is not None:
                     current.ended(None)
@@ -289,11 +289,11 @@ class Wrapper(Parameters):
 
         return wrapped
 
-    def _injected(self, call: WrappedCall, bound: Callable[[object], Any]) -> Callable[[], Any]:
+    def _injected(self, bound: Callable[[object], Any]) -> Callable[[CallHandles], Any]:
         """Call the function with a `CallWrapper` for those of its parameters, in each iteration a new one."""
 
-        def run() -> Any:
-            handle = CallWrapper(call.handles, self)
+        def run(handles: CallHandles) -> Any:
+            handle = CallWrapper(handles, self)
             current.hold(handle, handle.iteration)
             return bound(handle)
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import nvrx_core
@@ -47,7 +48,7 @@ from nvrx_core.inprocess.protocol.join import BY
 from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
-from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
+from nvrx_core.inprocess.protocol.round import Rounds
 from nvrx_core.inprocess.restart_record import remember
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.descriptors import open_standard_descriptors
@@ -138,13 +139,17 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     events = cleanup.enter_context(closing(EventLog(directory, entrant.member)))
     page = cleanup.enter_context(_page(state.initial_world_size))
     page.begin_round(-1, entrant.member, state.initial_world_size)
-    interrupt = Interrupt(p.interrupt_signal, p.timeouts.unwind, p.timeouts.hold)
+    interrupt = Interrupt(p.interrupt_signal, p.timeouts.unwind, p.timeouts.hold, page)
     cleanup.callback(_give_signal_back, interrupt, page)
     monitor = start_monitor(p, entrant, keys, page=page, events=events, cleanup=cleanup)
     with _entering(monitor):
         connections = _connect(p, entrant, keys, page=page, cleanup=cleanup)
-        _install(interrupt, monitor, cleanup)
-        observer = _observe(GroupObserver(page, nccl_checks(p.hard_timeout), number, ranks.check), cleanup)
+        interrupt.install()
+        cleanup.in_child(interrupt.disown)
+        observer = GroupObserver(page, nccl_checks(p.hard_timeout), number, ranks.check)
+        observer.install()
+        cleanup.callback(observer.uninstall)
+        cleanup.in_child(observer.disown)
         monitor.fork_server.await_ready()
         resources = start_threads(
             p,
@@ -209,7 +214,7 @@ def start_threads(
         operations=connections.waiting,
         page=page,
         interrupt=interrupt,
-        rounds=rounds_of(p, state),
+        rounds=Rounds(state.initial_rank, initial_ranks(state.initial_world_size), p.round_timeouts),
         changed=changed,
         function=abort,
         losses=early_exit,
@@ -218,7 +223,10 @@ def start_threads(
         thread_faults.install()
         cleanup.callback(thread_faults.uninstall)
         cleanup.in_child(thread_faults.uninstall)
-    _shorten_turns(cleanup)
+    turns = ShortTurns(STEADY)
+    turns.begin()
+    cleanup.callback(turns.end)
+    cleanup.in_child(turns.end)
     watchdog.start()
     cleanup.callback(watchdog.stop)
     thread.start()
@@ -292,46 +300,13 @@ def _connect(
     return connections
 
 
-def _install(interrupt: Interrupt, monitor: MonitorLink, cleanup: CleanupStack) -> None:
-    interrupt.round_is_over = monitor.round_is_over
-    interrupt.import_progressed = monitor.module_imported
-    interrupt.install()
-    cleanup.in_child(interrupt.disown)
-
-
-def _observe(observer: GroupObserver, cleanup: CleanupStack) -> GroupObserver:
-    observer.install()
-    cleanup.callback(observer.uninstall)
-    cleanup.in_child(observer.disown)
-    return observer
-
-
-def rounds_of(parameters: Parameters, state: State) -> Rounds:
-    """Return the rounds of a call."""
-    times = (parameters.barrier_timeout, parameters.completion_timeout, parameters.last_call_wait)
-    timeouts = RoundTimeouts(*(time.total_seconds() for time in times))
-    return Rounds(state.initial_rank, initial_ranks(state.initial_world_size), timeouts)
-
-
-def _shorten_turns(cleanup: CleanupStack) -> None:
-    turns = ShortTurns(STEADY)
-    turns.begin()
-    cleanup.callback(turns.end)
-    cleanup.in_child(turns.end)
-
-
 class WrappedCall:
     """One call.
 
     Args:
         parameters: the parameters of the wrapper.
         number: the number of the call in this process.
-
-    Attributes:
-        handles: the parts that the function may use while it runs.
     """
-
-    handles: CallHandles
 
     def __init__(self, parameters: Parameters, number: int) -> None:
         self._parameters, self._number = parameters, number
@@ -339,8 +314,16 @@ class WrappedCall:
         self._cleanup, self._over = CleanupStack(), threading.Event()
         self._told = False
 
-    def run(self, function: Callable[[], Any]) -> Any:
+    @property
+    def iteration(self) -> int:
+        """The present iteration."""
+        return self._state.iteration
+
+    def run(self, function: Callable[[CallHandles], Any]) -> Any:
         """Run the function until all ranks have completed it.
+
+        Args:
+            function: gets the parts that it may use while it runs.
 
         Raises:
             BaseException: the exception with which this rank or the job ends.
@@ -356,7 +339,7 @@ class WrappedCall:
         keep_for_good(self)
         self._cleanup.disown()
 
-    def _run(self, function: Callable[[], Any]) -> Any:
+    def _run(self, function: Callable[[CallHandles], Any]) -> Any:
         remember(None)
         with self._cleanup as cleanup:
             resources = acquire(self._parameters, self._number, self._state, cleanup)
@@ -367,9 +350,9 @@ class WrappedCall:
             raise ended.error
         return ended.result
 
-    def _run_flow(self, resources: Resources, function: Callable[[], Any]) -> IterationResult:
+    def _run_flow(self, resources: Resources, function: Callable[[CallHandles], Any]) -> IterationResult:
         monitor = resources.monitor
-        self.handles = CallHandles(
+        handles = CallHandles(
             self._state,
             monitor.page,
             resources.interrupt,
@@ -379,7 +362,7 @@ class WrappedCall:
             over=self._over,
         )
         self._cleanup.enter_context(inert_in_children(self))
-        ports, rounds = self._ports(resources, function), resources.thread.rounds
+        ports, rounds = self._ports(resources, partial(function, handles)), resources.thread.rounds
         flow = MainThread(rounds, self._state, self._call_rules(resources.connections), ports=ports, now=time.monotonic)
         try:
             return run(flow.run(), resources.thread.step)

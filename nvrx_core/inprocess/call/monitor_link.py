@@ -105,14 +105,6 @@ class MonitorLink:
         """Whether the rank exits early, so that its monitor process notifies the other ranks."""
         return self.page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY
 
-    def round_is_over(self) -> bool:
-        """Whether the monitor process has written that the round is over, before any thread of this process noticed."""
-        return self.page[ProgressField.ROUND_OVER] == self.page[ProgressField.ITERATION] + 1
-
-    def module_imported(self) -> None:
-        """Record progress of an import for which an interruption waits."""
-        self.page[ProgressField.IMPORTED_AT] = time.monotonic_ns()
-
     @contextmanager
     def reporting(self, is_over: Callable[[], bool]) -> Iterator[None]:
         """Let the monitor process report the rank's exit when an error leaves the context before the flow is over.

@@ -18,6 +18,7 @@ from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.initialize import Initialize, RetryController
+from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.timeouts import HangTimeouts
 from nvrx_core.inprocess.terminate import Terminate
 from nvrx_core.rank_assignment.base import RankAssignment, RankFilter
@@ -151,6 +152,12 @@ class Parameters:
         """The timeouts of progress, and what is derived from them."""
         times = (self.soft_timeout, self.hard_timeout, self.progress_watchdog_interval, self.heartbeat_interval)
         return HangTimeouts(*(time.total_seconds() for time in times))
+
+    @property
+    def round_timeouts(self) -> RoundTimeouts:
+        """The bounds of a round."""
+        times = (self.barrier_timeout, self.completion_timeout, self.last_call_wait)
+        return RoundTimeouts(*(time.total_seconds() for time in times))
 
     def must_agree(self) -> dict[str, str]:
         """The parameters that all ranks of a job must have alike, as text."""

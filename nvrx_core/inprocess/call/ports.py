@@ -29,7 +29,7 @@ from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.control_store import CallStore, ControlStore
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.coordination.membership import ProgressSurvey, await_clients
-from nvrx_core.inprocess.groups.held_groups import HeldGroups
+from nvrx_core.inprocess.groups.observer import HeldGroups
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.ports import StoreFailure

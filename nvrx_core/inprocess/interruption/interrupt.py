@@ -29,6 +29,7 @@ from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why, 
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
+from nvrx_core.progress.page import Page, ProgressField
 
 __all__ = ["Delivery", "Interrupt", "RankShouldRestart", "Shot"]
 
@@ -67,23 +68,21 @@ class Interrupt:
         signum: the signal to use; a handler that is already installed for it is chained.
         unwind: seconds that cleanup in the function may take before it is interrupted as well.
         hold: seconds for which anything but an import may defer the interruption in total.
+        page: the progress page, on which the monitor process writes that the round is over while no thread of this
+            process has noticed it, and the interruption that an import for which it waits goes on; None without one.
 
     Attributes:
-        round_is_over: returns whether the monitor process reports the end of the round while no thread of this process
-            has noticed it.
-        import_progressed: called when an import for which the interruption waits has added modules.
         drop: withdraws an exception that was set and not raised; the function's thread calls it right after `armed`
             has become false, with no other call in between.
     """
 
-    def __init__(self, signum: int, unwind: float, hold: float = 0.0) -> None:
-        self.signum, self.unwind, self.hold = signum, unwind, hold
+    def __init__(self, signum: int, unwind: float, hold: float = 0.0, page: Page | None = None) -> None:
+        self.signum, self.unwind, self.hold, self._page = signum, unwind, hold, page
         self.armed = False
         self.depth = 0
         self.raised = self.deferred = self.waited = self.iteration = 0
         self.landing, self.held_at = Landing.SAFE, ""
         self.requested = False
-        self.round_is_over: Callable[[], bool] = lambda: False
         self.out = threading.Event()
         self.free = threading.Event()
         self._unblocking = threading.Lock()
@@ -98,7 +97,6 @@ class Interrupt:
         self._next_line = NextLine(self._at_line)
         self._probe: SystemCallProbe | None = None
         self._previous: Any = None
-        self.import_progressed: Callable[[], object] = _nothing
         self._caught = CaughtInterruptions()
         self._delivery: Delivery | None = None
         self._async = AsyncException(self.thread, self)
@@ -180,7 +178,7 @@ class Interrupt:
             pass
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        notified = self.armed and self.round_is_over()
+        notified = self.armed and self._round_is_over()
         if notified:
             self.requested = True
         if not self.requested:
@@ -192,6 +190,15 @@ class Interrupt:
                 self._raise_if_safe(frame, notified)
             finally:
                 self._next_line.busy = False
+
+    def _round_is_over(self) -> bool:
+        page = self._page
+        return page is not None and page[ProgressField.ROUND_OVER] == page[ProgressField.ITERATION] + 1
+
+    def import_progressed(self) -> None:
+        """Record that an import for which the interruption waits has added modules."""
+        if self._page is not None:
+            self._page[ProgressField.IMPORTED_AT] = time.monotonic_ns()
 
     def _raise_if_safe(self, frame: FrameType | None, notified: bool) -> None:
         """Raise the exception if it may land in `frame`, else await the next line at which it may."""

@@ -23,7 +23,7 @@ BARE = {
     "nvrx_core/inprocess/call/survived_errors.py": "writes one traceback to the log; nobody waits for it",
     "integrations/nvrx_compat/raising.py": "raises one exception again; it is interrupted again if that fails",
     "nvrx_core/inprocess/coordination/joining.py": "the rank waits for its answer with the deadline of the entry",
-    "nvrx_core/inprocess/groups/held_groups.py": "releases objects; they stay held if it fails",
+    "nvrx_core/inprocess/groups/observer.py": "releases objects; they stay held if it fails",
     "nvrx_core/inprocess/groups/nccl.py": "wakes threads to save time; nobody waits for it",
     "nvrx_core/inprocess/groups/blocked_read.py": "runs the user's call; the caller raises its exception",
     "nvrx_core/inprocess/groups/gloo_connections.py": "closes connections later; they stay open if it fails",
