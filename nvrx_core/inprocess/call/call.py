@@ -45,7 +45,7 @@ from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.protocol.join import BY
-from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
+from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import Rounds
@@ -363,7 +363,7 @@ class WrappedCall:
         )
         self._cleanup.enter_context(inert_in_children(self))
         ports, rounds = self._ports(resources, partial(function, handles)), resources.thread.rounds
-        flow = MainThread(rounds, self._state, self._call_rules(resources.connections), ports=ports, now=time.monotonic)
+        flow = MainThread(rounds, self._state, self._flow_rules(resources.connections), ports=ports, now=time.monotonic)
         try:
             return run(flow.run(), resources.thread.step)
         except BarrierTimeout as error:
@@ -375,9 +375,9 @@ class WrappedCall:
             del flow
             ports.release()
 
-    def _call_rules(self, connections: Connections) -> CallRules:
+    def _flow_rules(self, connections: Connections) -> FlowRules:
         parameters = self._parameters
-        return CallRules(
+        return FlowRules(
             leader=lambda world_size, terminated: leader_of(parameters, world_size, terminated),
             no_progress_limit=parameters.no_progress_limit,
             meets_on_entry=not connections.is_torch_store or not has_master(),

@@ -28,11 +28,11 @@ from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import State
 from nvrx_core.values import value
 
-__all__ = ["CallRules", "MainThread"]
+__all__ = ["FlowRules", "MainThread"]
 
 
 @value
-class CallRules:
+class FlowRules:
     """The rules that are fixed for a call.
 
     Attributes:
@@ -70,7 +70,7 @@ class MainThread:
     """
 
     def __init__(
-        self, rounds: Rounds, state: State, rules: CallRules, *, ports: CallPorts, now: Callable[[], float]
+        self, rounds: Rounds, state: State, rules: FlowRules, *, ports: CallPorts, now: Callable[[], float]
     ) -> None:
         self.rounds, self.state, self.rules, self.ports, self.now = rounds, state, rules, ports, now
         self.limit = NoProgressLimit(rules.no_progress_limit)

@@ -20,7 +20,7 @@ from nvrx_core.inprocess.monitor.judging import Judges
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.inprocess.protocol.decision import RoundDecision
-from nvrx_core.inprocess.protocol.main_thread import CallRules, MainThread
+from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import StoreFailure
@@ -78,7 +78,7 @@ class Member:
         self.about, self.lost_store, self.abandoned = -1, False, False
         self.stage, self.chosen = Stage.STARTING, Chosen(self.member)
         self.decision: RoundDecision | None = None
-        rules = CallRules(
+        rules = FlowRules(
             leader=self._leader, no_progress_limit=config.limit or None, hosts_store=config.hosted and member == 0,
             store_is_hosted=config.hosted,
         )  # fmt: skip
