@@ -14,7 +14,6 @@ from dataclasses import replace
 from nvrx_core.events.log import EventLog
 from nvrx_core.events.phases import phases_from_marks
 from nvrx_core.fault.log_rate import LogRate
-from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.call.own_faults import FaultMaker
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.protocol.decision import RoundDecision
@@ -120,11 +119,13 @@ def _record(
 
 def _report(events: EventLog, state: PureState, decision: RoundDecision, marks: Mapping[str, float]) -> None:
     """Report the restart that led this rank to `state`, by `decision`."""
+    fault = decision.cause
+    names = ("initial_rank", "rank", "interruption", "category", "message", "origin", "host", "pid")
     events.write(
         "restart",
         state.iteration,
         ended_iteration=decision.iteration,
-        cause=_cause(decision.cause),
+        cause=None if fault is None else {name: getattr(fault, name) for name in names},
         culprits=decision.culprits,
         lost=decision.lost,
         rank=state.rank,
@@ -152,7 +153,9 @@ def _log(state: PureState, decision: RoundDecision, marks: Mapping[str, float], 
     total = (marks.get("entered", 0.0) - marks.get("occurred", marks.get("entered", 0.0))) * 1000
     level = logging.WARNING if state.rank == 0 else logging.INFO
     more = f"; {left_out} restarts before it were not logged" if left_out else ""
-    what = f"{decision.cause}; {_blamed(decision)}; {_left(state, decision)}{more}"
+    culprits = list(decision.culprits)
+    blamed = f"initial ranks to blame: {culprits}" if culprits else "all ranks stalled alike"
+    what = f"{decision.cause}; {blamed}; {_left(state, decision)}{more}"
     log.log(level, "restart %d in %.1f ms (this rank): %s", state.iteration, total, what)
 
 
@@ -160,10 +163,6 @@ def _log_entry(state: PureState) -> None:
     """Log an iteration that starts, at level DEBUG."""
     mode, size = state.mode.name.lower(), state.world_size
     log.debug("iteration %d begins: rank %s of %d, %s", state.iteration, state.rank, size, mode)
-
-
-def _blamed(decision: RoundDecision) -> str:
-    return f"initial ranks to blame: {list(decision.culprits)}" if decision.culprits else "all ranks stalled alike"
 
 
 def _left(state: PureState, decision: RoundDecision) -> str:
@@ -174,8 +173,3 @@ def _left(state: PureState, decision: RoundDecision) -> str:
         return f"none lost, {of}"
     lost = f"{len(decision.lost)} lost: {list(decision.lost)}"
     return f"{lost}, {size} left" if active == size else f"{lost}, {of}"
-
-
-def _cause(fault: FaultRecord | None) -> dict[str, object] | None:
-    names = ("initial_rank", "rank", "interruption", "category", "message", "origin", "host", "pid")
-    return None if fault is None else {name: getattr(fault, name) for name in names}

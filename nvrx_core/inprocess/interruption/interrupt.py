@@ -178,7 +178,8 @@ class Interrupt:
             pass
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        notified = self.armed and self._round_is_over()
+        page = self._page if self.armed else None
+        notified = page is not None and page[ProgressField.ROUND_OVER] == page[ProgressField.ITERATION] + 1
         if notified:
             self.requested = True
         if not self.requested:
@@ -190,10 +191,6 @@ class Interrupt:
                 self._raise_if_safe(frame, notified)
             finally:
                 self._next_line.busy = False
-
-    def _round_is_over(self) -> bool:
-        page = self._page
-        return page is not None and page[ProgressField.ROUND_OVER] == page[ProgressField.ITERATION] + 1
 
     def import_progressed(self) -> None:
         """Record that an import for which the interruption waits has added modules."""
@@ -340,7 +337,8 @@ class Delivery:
     @operation
     def await_left(self, deadline: float) -> bool:
         """Wait until the thread has left the function, or until the deadline; return whether it has left."""
-        return _wait_until(self._target.out, deadline)
+        seconds = deadline - time.monotonic()
+        return self._target.out.wait(max(0.0, seconds) if seconds < math.inf else None)
 
     @operation
     def await_unmasked(self) -> bool:
@@ -392,11 +390,6 @@ class Delivery:
                 return
         target.landing, target.held_at = verdict.landing, verdict.location
         target.deferred += 1
-
-
-def _wait_until(event: threading.Event, deadline: float) -> bool:
-    seconds = deadline - time.monotonic()
-    return event.wait(max(0.0, seconds) if seconds < math.inf else None)
 
 
 def _nothing() -> None:

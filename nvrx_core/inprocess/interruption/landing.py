@@ -210,11 +210,7 @@ def location(frame: FrameType | None) -> str:
     while frame is not None and is_library(frame):
         frame = frame.f_back
     frame = frame or innermost
-    return _file_and_line(frame) if frame is not None else "unknown"
-
-
-def _file_and_line(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "unknown"
 
 
 def is_library(frame: FrameType) -> bool:
