@@ -292,7 +292,7 @@ def _connect(
     cleanup.in_child(connections.disown)
     page[ProgressField.HOSTS_STORE] = int(connections.is_hosted_by(entrant.member))
     try:
-        connections.use(Joining(connections, page, entrant).run(p.barrier_timeout))
+        connections.use(Joining(connections, page, entrant, timeout=p.barrier_timeout).run())
     except StoreFailure as failure:
         lost = connections.lost()
         log.error("%s (%s)", lost, failure)

@@ -68,7 +68,7 @@ def _view(view: RoundView) -> object:
 _MEANING: Final[dict[type, Callable[[Any], object]]] = {
     RoundView: _view,
     Round: Round.state,
-    Join: lambda join: tuple(vars(join).values()),
+    Join: lambda join: (join.claimed, join._conflicts),
     DeathReport: lambda report: tuple(vars(report).values()),
     IterationResult: lambda ended: (ended.how, type(ended.error), getattr(ended.error, "exit_code", 0)),
     BaseException: lambda error: (type(error), getattr(error, "exit_code", 0)),

@@ -377,7 +377,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, second=True, crashes=1),
     ),
     "the members meet although one has not come": Mutant(
-        (("protocol.join", "Close(generation, MET) if complete", "Close(generation, MET) if True"),),
+        (("protocol.join", "claims >= self.world_size and await self.store.all_claimed(generation):",
+          "claims >= self.world_size:"),),
         Config(ranks=2, second=True, crashes=1),
     ),
     "the rendezvous that a paused member asks for is deleted": Mutant(

@@ -74,8 +74,10 @@ def test_neighbours_are_one_range():
 def test_a_waiting_rank_logs_repeatedly_and_ends_with_an_error(tmp_path, caplog):
     links = Connections(FileStore, {"file_name": str(tmp_path / "store")}, KEYS, timedelta(seconds=1))
     page = Page(3)
+    reminders = Reminders(first=0.05, every=0.2)
+    joining = Joining(links, page, JoinRequest(1, False), timeout=timedelta(seconds=0.6), reminders=reminders)
     with caplog.at_level(logging.WARNING), pytest.raises(BarrierTimeout) as caught:
-        Joining(links, page, JoinRequest(1, False), Reminders(first=0.05, every=0.2)).run(timedelta(seconds=0.6))
+        joining.run()
     lines = [
         line for line in caplog.messages if line.startswith("waiting at entry since 0 s; missing ranks: 0, 2 (of 3)")
     ]
