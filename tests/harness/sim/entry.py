@@ -31,38 +31,6 @@ class _Fields(dict[Any, int]):
         self.world_size = world_size
 
 
-class _JoinPort:
-    """The shipped operations of `Join`, each after a delay.
-
-    Args:
-        entry: of the rank that joins.
-    """
-
-    def __init__(self, entry: Entry) -> None:
-        self.rank: Rank = entry.rank
-        self.until, call = self.rank.world.now + WITHIN, self.rank.call
-        self.operations = JoinOperations(call.control, call.keys, self.rank.member, entry.fields)  # type: ignore[arg-type]
-
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        async def carry_out(*args: Any) -> Any:
-            if name == "claim":  # before the delay, as it is on the page then
-                self.operations._page[ProgressField.CLAIMED] = args[0] + 1
-            await passes(self.rank.world.delay())
-            answer = getattr(JoinOperations, name).__wrapped__(self.operations, *args)
-            self.rank.call.poke()
-            return answer
-
-        return carry_out
-
-    async def await_verdict(self, generation: int) -> str:
-        call = self.rank.call
-        key = call.keys.verdict(generation)
-        await passes_until(lambda: call.store_is_closed() or call.control.has([key]), self.until)
-        verdict = call.control.put_once(key, f"{EXPIRED}nobody")
-        call.poke()
-        return verdict.decode()
-
-
 class Entry:
     """The entry of one rank.
 
@@ -94,7 +62,7 @@ class Entry:
         rank.begin()
 
     async def _join(self) -> Joined | Expired:
-        call, port = self.rank.call, _JoinPort(self)
+        call, port = self.rank.call, _JoinPort(self, self.rank.world.now + WITHIN)
         end = await Join(port, port, call.size, self._incarnation(), terms=self.terms, unique=True).run()
         assert isinstance(end, Joined | Expired), end
         return end
@@ -109,3 +77,36 @@ class Entry:
 
     def _incarnation(self) -> str:
         return f"host/{self.rank.process}/{self.rank.call.number}"
+
+
+class _JoinPort:
+    """The shipped operations of `Join`, each after a delay.
+
+    Args:
+        entry: of the rank that joins.
+        until: when it has waited for long enough, virtual seconds.
+    """
+
+    def __init__(self, entry: Entry, until: float) -> None:
+        self.rank: Rank = entry.rank
+        self.until, call = until, self.rank.call
+        self.operations = JoinOperations(call.control, call.keys, self.rank.member, entry.fields)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def carry_out(*args: Any) -> Any:
+            if name == "claim":  # before the delay, as it is on the page then
+                self.operations._page[ProgressField.CLAIMED] = args[0] + 1
+            await passes(self.rank.world.delay())
+            answer = getattr(JoinOperations, name).__wrapped__(self.operations, *args)
+            self.rank.call.poke()
+            return answer
+
+        return carry_out
+
+    async def await_verdict(self, generation: int) -> str:
+        call = self.rank.call
+        key = call.keys.verdict(generation)
+        await passes_until(lambda: call.store_is_closed() or call.control.has([key]), self.until)
+        verdict = call.control.put_once(key, f"{EXPIRED}nobody")
+        call.poke()
+        return verdict.decode()
