@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from nvrx_core.fault_tolerance import WorkloadAction, WorkloadControlRequest
-from nvrx_core.inprocess.faults.uncaught import print_shortened
-from nvrx_core.inprocess.faults.user_errors import plainly
+from nvrx_core.inprocess.call.user_errors import plainly, print_shortened
 from nvrx_core.inprocess.groups.torch_groups import undo_exception_hooks
 from nvrx_core.settings import environment
 from nvrx_lightning import callback_base

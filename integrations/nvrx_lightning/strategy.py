@@ -19,7 +19,7 @@ from typing import Any, TypeVar, overload
 
 from nvrx_core.errors import RestartAbort
 from nvrx_core.inprocess import last_restart
-from nvrx_core.inprocess.faults.user_errors import plainly
+from nvrx_core.inprocess.call.user_errors import plainly
 from nvrx_core.inprocess.protocol.outcome import given_up
 from nvrx_lightning.environment import follow_assignment
 from nvrx_lightning.families import FAMILIES, family_of, lookup

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar, get_type_hints
 
-from nvrx_core.inprocess.faults.user_errors import plainly
+from nvrx_core.inprocess.call.user_errors import plainly
 
 __all__ = ["become", "keep_name", "tell_parameters"]
 

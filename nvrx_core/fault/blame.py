@@ -15,14 +15,14 @@ from typing import Final, NamedTuple, Self
 
 from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["Progress", "behind"]
+__all__ = ["RankProgress", "behind"]
 
 COUNTERS: Final = 4
 MAX_AHEAD: Final = 64
 """Collectives that a rank may be ahead of others in a group. gloo counts messages, too, which differ by more."""
 
 
-class Progress(NamedTuple):
+class RankProgress(NamedTuple):
     """The progress of a rank in an iteration.
 
     Attributes:
@@ -59,7 +59,7 @@ class Progress(NamedTuple):
         return [self.rendezvous, self.inside, self.collectives, self.step, *chain.from_iterable(self.groups)]
 
 
-def behind(progress: Mapping[InitialRank, Progress], stalled: Collection[InitialRank]) -> set[InitialRank]:
+def behind(progress: Mapping[InitialRank, RankProgress], stalled: Collection[InitialRank]) -> set[InitialRank]:
     """Return the ranks that block the others; empty when the progress of all ranks is alike.
 
     Args:
@@ -83,7 +83,7 @@ def behind(progress: Mapping[InitialRank, Progress], stalled: Collection[Initial
     return found if len(found) < len(progress) else set()
 
 
-def _least(progress: Iterable[Progress]) -> dict[int, int]:
+def _least(progress: Iterable[RankProgress]) -> dict[int, int]:
     """Return the least number of collectives that a member has begun, for each group whose members count alike."""
     counts = dict[int, list[int]]()
     for group, begun in chain.from_iterable(each.groups for each in progress):

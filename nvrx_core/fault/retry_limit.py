@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from nvrx_core.errors import InternalError, require
 
-__all__ = ["LONG", "NoProgressLimit", "NoProgressState", "Verdict"]
+__all__ = ["LONG", "NoProgressLimit", "NoProgressState", "RetryDecision"]
 
 LONG: Final = 60.0
 """Seconds after which the end of an iteration is not one of an endless loop of restarts."""
@@ -50,7 +50,7 @@ class NoProgressState:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RetryDecision:
     """The decision whether to give up.
 
     Attributes:
@@ -113,7 +113,7 @@ class NoProgressLimit:
         culprit: int | None,
         counts: bool = True,
         message: str = "",
-    ) -> Verdict:
+    ) -> RetryDecision:
         """Record the end of an iteration and decide whether to give up.
 
         Args:
@@ -134,7 +134,7 @@ class NoProgressLimit:
         self._state = NoProgressState(*kind, highest, count)
         reached = self.limit is not None and count >= self.limit
         reason = self._reason(_in_a_line(message) or error_type, culprit, progressed)
-        return Verdict(reached, count, culprit, reason, self._pause(count))
+        return RetryDecision(reached, count, culprit, reason, self._pause(count))
 
     def _pause(self, count: int) -> float:
         if self.limit is None or count < BACK_OFF_FROM:

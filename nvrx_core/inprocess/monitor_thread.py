@@ -19,9 +19,10 @@ from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations, StoreOfRounds
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.switch_interval import ShortTurns
-from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.progress_watchdog import Losses
+from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
-from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.protocol.round import Rounds
 from nvrx_core.progress.page import Page, ProgressField
 
 __all__ = ["MonitorThread", "RankShouldRestart"]
@@ -45,13 +46,6 @@ class Function(Protocol):
 
     def release(self) -> None:
         """Release what the function has left: the round is decided, and the main thread continues."""
-
-
-class Losses(Protocol):
-    """The receiver of losses of parts of the wrapper without which the rank must not continue."""
-
-    def watcher_failed(self, error: BaseException) -> None:
-        """Record that the calling thread ends with `error`, a `StoreFailure` or another one."""
 
 
 class MonitorThread:
@@ -192,7 +186,7 @@ class _Store(StoreOfRounds):
         self._thread.event_noticed(iteration)
 
     @operation
-    def await_decision(self, iteration: int) -> Decision:
+    def await_decision(self, iteration: int) -> RoundDecision:
         """Wait for the round's decision; return it."""
         decision = self.rounds().wait_decision(iteration)
         hit("decision-after", iteration)

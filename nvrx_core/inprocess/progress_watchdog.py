@@ -36,7 +36,7 @@ ENDS_WITHIN: Final = 10.0
 
 
 class Losses(Protocol):
-    """The receiver of losses."""
+    """The receiver of losses of what the rank needs."""
 
     def monitor_replaced(self, why: str) -> None:
         """Record that the monitor process was lost and replaced."""
@@ -51,7 +51,7 @@ class Losses(Protocol):
         """Record that nothing arrives on the rank's connections to the store, which runs."""
 
     def watcher_failed(self, error: BaseException) -> None:
-        """Record that the calling thread ends with `error`."""
+        """Record that the calling thread ends with `error`, a `StoreFailure` or another one."""
 
 
 class ProgressWatchdog:

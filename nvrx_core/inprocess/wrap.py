@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Self, T
 import torch.distributed as dist
 
 from nvrx_core.inprocess.call import current
-from nvrx_core.inprocess.call.call import Call
+from nvrx_core.inprocess.call.call import WrappedCall
 from nvrx_core.inprocess.call.current import OneCall
 from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
+from nvrx_core.inprocess.call.injection import bind, parameters_for, refuse_arguments, refuse_shape
+from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.call.user_errors import plainly, print_shortened, trim
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.configuration.injection import bind, parameters_for, refuse_arguments, refuse_shape
-from nvrx_core.inprocess.configuration.parameters import Parameters
-from nvrx_core.inprocess.faults.uncaught import print_shortened
-from nvrx_core.inprocess.faults.user_errors import plainly, trim
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
@@ -274,12 +273,12 @@ class Wrapper(Parameters):
 
         @functools.wraps(fn)
         def wrapped(*args: Any, **kwargs: Any) -> Result:
-            call: Call | None = None
+            call: WrappedCall | None = None
             try:
                 with OneCall():
                     bound, call = self._prepare(fn, names, args, kwargs)
-                    result: Result = call.run(self._injected(call, bound))
-                    current.ended(call.handles.state.iteration)
+                    result: Result = call.run(self._injected(bound))
+                    current.ended(call.iteration)
             except BaseException as error:  # boundary: the caller sees the frames of its function, not those in between
                 if call is not None:
                     current.ended(None)
@@ -290,11 +289,11 @@ class Wrapper(Parameters):
 
         return wrapped
 
-    def _injected(self, call: Call, bound: Callable[[object], Any]) -> Callable[[], Any]:
+    def _injected(self, bound: Callable[[object], Any]) -> Callable[[CallHandles], Any]:
         """Call the function with a `CallWrapper` for those of its parameters, in each iteration a new one."""
 
-        def run() -> Any:
-            handle = CallWrapper(call.handles, self)
+        def run(handles: CallHandles) -> Any:
+            handle = CallWrapper(handles, self)
             current.hold(handle, handle.iteration)
             return bound(handle)
 
@@ -302,7 +301,7 @@ class Wrapper(Parameters):
 
     def _prepare(
         self, fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Callable[[object], Any], Call]:
+    ) -> tuple[Callable[[object], Any], WrappedCall]:
         """Check what can be checked before anything is started."""
         if dist.is_initialized():
             raise ValueError(
@@ -311,7 +310,7 @@ class Wrapper(Parameters):
             )
         bound = bind(fn, names, args, kwargs, kind=CallWrapper)
         check_variables()
-        return bound, Call(self, next(_calls))
+        return bound, WrappedCall(self, next(_calls))
 
 
 def current_call() -> CallWrapper | None:

@@ -19,12 +19,11 @@ from typing import Any, cast
 import torch.distributed as dist
 from wire import Wire
 
-from nvrx_core.fault.blame import Progress
+from nvrx_core.fault.blame import RankProgress
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
-from nvrx_core.inprocess.protocol.actions import Enter
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
-from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.round import Enter, Round, RoundTimeouts
 from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.rank_assignment.moves import ShiftRanks
@@ -59,7 +58,7 @@ class Rank:
         state = self.state
         arrival = Arrival(
             initial_rank=state.initial_rank, rank=state.rank, status=ArrivalStatus.ALIVE, world_size=state.world_size,
-            step=1234, progress=Progress(3, 0, 56789, 1235),
+            step=1234, progress=RankProgress(3, 0, 56789, 1235),
         )  # fmt: skip
         carry_out(self.control_store, self.round, self.round.arrive(arrival, now=time.monotonic()))
 

@@ -15,7 +15,7 @@ import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
-from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.rank_assignment import Layer, LayerFlag, RankAssignmentCtx, State, Tree
 from nvrx_core.rank_assignment.composition import assign, declare, snapshot
 from nvrx_core.rank_assignment.snapshot import columns_of
@@ -38,12 +38,12 @@ def tree() -> Tree:
 def start(assignment: Tree, ranks: int) -> str:
     """The decision of the first barrier, as it is in the store."""
     keys = columns_of(declare(assignment, State(rank, ranks), -1) for rank in range(ranks))
-    return Decision(iteration=-1, lost=(), terminated=(), cause=None, culprits=(), step=-1, keys=keys).encode()
+    return RoundDecision(iteration=-1, lost=(), terminated=(), cause=None, culprits=(), step=-1, keys=keys).encode()
 
 
 def call(assignment: Tree, state: State, text: str) -> None:
     """What the wrapper does with a decision."""
-    decision = Decision.decode(text)
+    decision = RoundDecision.decode(text)
     terminated = set(decision.terminated)
     facts = snapshot(
         assignment, state.freeze(), iteration=decision.iteration, terminated=terminated, columns=decision.keys
@@ -56,7 +56,7 @@ def rounds(assignment: Tree, state: State, calls: int) -> Iterator[float]:
     rng, ranks = random.Random(0), state.world_size
     for iteration in range(calls):
         lost = (rng.randrange(ranks // 2),) if state.world_size > ranks * 3 // 4 else ()
-        text = Decision(iteration=iteration, lost=lost, terminated=lost, cause=None, culprits=(), step=-1).encode()
+        text = RoundDecision(iteration=iteration, lost=lost, terminated=lost, cause=None, culprits=(), step=-1).encode()
         began = time.perf_counter()
         call(assignment, state, text)
         yield time.perf_counter() - began

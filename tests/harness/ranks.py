@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from nvrx_core.errors import RankDiscarded
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision, decide
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx, State
 from nvrx_core.rank_assignment.composition import assign, check, declare, snapshot
 
@@ -44,7 +44,7 @@ class Ranks:
 
     def round(self, *dead: int) -> dict[int, State]:
         """Run a round in which these initial ranks die; check and return the states of the survivors."""
-        decision = Decision.decode(decide(self.iteration, self._arrivals(dead), None).encode())
+        decision = RoundDecision.decode(decide(self.iteration, self._arrivals(dead), None).encode())
         self.states = {member: state for member, state in self.states.items() if member not in decision.lost}
         self.discarded = {}
         for member, state in self.states.items():
@@ -68,7 +68,7 @@ class Ranks:
             arrivals[member] = Arrival(initial_rank=member, rank=-1, status=ArrivalStatus.DEAD)
         return arrivals
 
-    def _take_place(self, member: int, state: State, decision: Decision) -> None:
+    def _take_place(self, member: int, state: State, decision: RoundDecision) -> None:
         assignment, terminated = self.assignments[member], set(decision.terminated)
         facts = snapshot(
             assignment, state.freeze(), iteration=self.iteration, terminated=terminated, columns=decision.keys

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from nvrx_core.flow import run
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.round_operations import StoreOfRounds
-from nvrx_core.inprocess.protocol.actions import Action
 from nvrx_core.inprocess.protocol.death_report import DeathReport
-from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.round import Round
+from nvrx_core.inprocess.protocol.ports import play
+from nvrx_core.inprocess.protocol.round import Action, Round
 
 __all__ = ["carry_out"]
 

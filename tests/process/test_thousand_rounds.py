@@ -15,9 +15,8 @@ import torch.distributed as dist
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
-from nvrx_core.inprocess.protocol.actions import Enter
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
-from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.round import Enter, Round, RoundTimeouts
 from nvrx_core.inprocess.store import TCPStore
 from nvrx_core.progress.page import Page
 from nvrx_core.rank_assignment import RankAssignmentCtx, ShiftRanks, State
@@ -41,7 +40,7 @@ class Rank:
         self.links = Connections(TCPStore, {}, KEYS, timedelta(seconds=1))
         self.links.use(KEYS)
         self.control_store, self.state = self.links.control_store, State(number, RANKS)
-        self.housekeeping = Housekeeping(self.control_store, Page(RANKS), 1, lambda work: work())
+        self.housekeeping = Housekeeping(self.control_store.deletion, Page(RANKS), 1, lambda work: work())
         self.round = Round(-1, number, frozenset(range(RANKS)), TIMEOUTS)
 
     def fail(self) -> None:

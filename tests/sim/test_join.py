@@ -7,6 +7,7 @@ A new start comes after the old one: all its processes are dead, and their monit
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import random
 from collections import deque
@@ -16,26 +17,33 @@ from typing import Any
 
 import pytest
 
-from nvrx_core.inprocess.protocol.join import (
-    BY,
-    MET,
-    MOVED,
-    Agree,
-    Claim,
-    Close,
-    Conflicting,
-    Count,
-    Join,
-    Joined,
-    Look,
-    ReadClaims,
-    Step,
-    Superseded,
-    Wait,
-)
+from nvrx_core.inprocess.protocol.join import BY, MET, MOVED, Conflicting, Join, Joined, JoinResult, Superseded
+from tests.harness.asked import Asked, Asking
+from tests.harness.sim.fingerprint import position
 
 RANKS = (0, 1)
 STATES_MOST = 200_000
+PORT: Any = Asking()
+Going = tuple[Asked | JoinResult, Any]
+"""What a flow awaits or has ended with, and its position."""
+
+
+@functools.cache
+def flow_at(incarnation: str, claimed: int, dead: bool, terms: str, answers: tuple[object, ...]) -> Going:
+    """Where the flow of a rank is after these answers."""
+    waiting = None if dead else PORT
+    flow = Join(PORT, waiting, len(RANKS), incarnation, claimed=claimed, terms=terms, unique=bool(terms)).run()
+    try:
+        asked: Asked = flow.send(None)
+        for answer in answers:
+            asked = flow.send(answer)
+    except StopIteration as end:
+        result: JoinResult = end.value
+        return result, ()
+    try:
+        return asked, position(flow)
+    finally:
+        flow.close()
 
 
 @dataclass
@@ -44,18 +52,34 @@ class Entrant:
 
     rank: int
     life: int
-    step: Step | None = None
-    join: Join = field(init=False)
+    begins: int = -1  # the generation that the flow has claimed when it begins
+    answers: tuple[object, ...] = ()
     claimed: int = -1  # what the page says
     joined: int = -1
     dead: bool = False
     told: bool = False  # its monitor process is done
     unique: bool = False
 
-    def __post_init__(self) -> None:
+    @property
+    def incarnation(self) -> str:
+        return f"{self.rank}.{self.life}"
+
+    @property
+    def going(self) -> Going:
         terms = json.dumps({BY: str(self.rank)}) if self.unique else ""
-        self.join = Join(len(RANKS), f"{self.rank}.{self.life}", terms=terms, unique=self.unique)
-        self.step = self.join.start()
+        return flow_at(self.incarnation, self.begins, self.dead, terms, self.answers)
+
+    @property
+    def at(self) -> Asked | JoinResult:
+        return self.going[0]
+
+    def key(self) -> tuple[object, ...]:
+        at, where = self.going
+        going = (at.name, at.args, where) if isinstance(at, Asked) else at
+        return self.rank, self.life, self.begins, going, self.claimed, self.joined, self.dead, self.told
+
+    def is_about_to_claim(self) -> bool:
+        return isinstance(self.at, Asked) and self.at.name == "claim"
 
 
 @dataclass
@@ -70,31 +94,35 @@ class World:
     entrants: list[Entrant] = field(default_factory=lambda: [Entrant(rank, 0) for rank in RANKS])
 
     def key(self) -> Any:
-        entrants = tuple((vars(e) | {"join": tuple(vars(e.join).items())}).values() for e in self.entrants)
         store = (self.verdicts.items(), self.claims.items(), self.counts.items())
-        return tuple(map(tuple, entrants)), tuple(tuple(sorted(part)) for part in store)
+        return tuple(entrant.key() for entrant in self.entrants), tuple(tuple(sorted(part)) for part in store)
 
-    def carry_out(self, entrant: Entrant, step: Step) -> Step | None:  # noqa: PLR0911 (one answer for each step)
-        """One operation on the store; None while it has to wait."""
-        join, g = entrant.join, step.generation
-        if isinstance(step, Joined | Superseded | Conflicting):
-            return None
-        match step:
-            case Look():
-                return join.looked(g, self.verdicts.get(g))
-            case Claim():
-                return join.claim_read(g, self.claims.setdefault((g, entrant.rank), join.incarnation))
-            case Agree():
-                return join.terms_read(g, join.terms)
-            case Count():
+    def carry_out(self, entrant: Entrant) -> bool:
+        """One operation on the store; False while the rank has to wait, or has no more to do."""
+        if not isinstance(entrant.at, Asked):
+            return False
+        g: int = entrant.at.args[0]
+        answer: object
+        match entrant.at.name:
+            case "read_verdict":
+                answer = self.verdicts.get(g)
+            case "claim":
+                answer = self.claims.setdefault((g, entrant.rank), entrant.incarnation)
+            case "agree":
+                answer = entrant.at.args[1]
+            case "count_claim":
                 self.counts[g] = self.counts.get(g, 0) + 1
-                return join.counted(g, self.counts[g])
-            case ReadClaims():
-                return join.claims_read(g, complete=all((g, rank) in self.claims for rank in RANKS))
-            case Close(_, verdict):
-                return join.decided(g, self.verdicts.setdefault(g, verdict))
+                answer = self.counts[g]
+            case "all_claimed":
+                answer = all((g, rank) in self.claims for rank in RANKS)
+            case "close":
+                answer = self.verdicts.setdefault(g, entrant.at.args[1])
             case _:
-                return join.decided(g, self.verdicts[g]) if g in self.verdicts else None
+                if g not in self.verdicts:
+                    return False
+                answer = self.verdicts[g]
+        entrant.answers += (answer,)
+        return True
 
     def following(self) -> Iterator[World]:
         """The worlds after one more step of anybody."""
@@ -114,23 +142,21 @@ class World:
     def _moved(self, number: int) -> Iterator[World]:
         after = copy.deepcopy(self)
         entrant = after.entrants[number]
-        if isinstance(entrant.step, Claim):
-            entrant.claimed = entrant.step.generation
-        if entrant.step is None or (step := after.carry_out(entrant, entrant.step)) is None:
+        if entrant.is_about_to_claim():
+            entrant.claimed = entrant.at.args[0]  # type: ignore[union-attr]
+        if not after.carry_out(entrant):
             return
-        entrant.step = step
-        if isinstance(step, Joined):
-            entrant.joined = step.generation
+        if isinstance(entrant.at, Joined):
+            entrant.joined = entrant.at.generation
         yield after
 
     def _died(self, number: int) -> Iterator[World]:
-        for noted in {False, isinstance(self.entrants[number].step, Claim)}:
+        for noted in {False, self.entrants[number].is_about_to_claim()}:
             after = copy.deepcopy(self)
             entrant = after.entrants[number]
-            entrant.dead = True
-            if noted and entrant.step is not None:
-                entrant.claimed = entrant.step.generation
-            entrant.join, entrant.step = Join(len(RANKS), entrant.join.incarnation, entrant.claimed), None
+            if noted:
+                entrant.claimed = entrant.at.args[0]  # type: ignore[union-attr]
+            entrant.dead, entrant.begins, entrant.answers = True, entrant.claimed, ()
             yield after
 
     def _mourned(self, number: int) -> World:
@@ -143,25 +169,23 @@ class World:
             met = after.verdicts.setdefault(entrant.claimed, MOVED) == MET
             entrant.joined, entrant.told = entrant.claimed if met else -1, True
         else:
-            step = after.carry_out(entrant, entrant.step or entrant.join.start())
-            stops = isinstance(step, Close) and step.verdict == MOVED
-            if isinstance(step, Wait | Joined):
-                entrant.joined = step.generation
-            entrant.step, entrant.told = step, stops or isinstance(step, Wait | Joined | Superseded)
+            after.carry_out(entrant)
+            if isinstance(entrant.at, Joined):
+                entrant.joined = entrant.at.generation
+            entrant.told = not isinstance(entrant.at, Asked)
         return after
 
 
 def assert_good(world: World, *, final: bool) -> None:
     for generation in {entrant.joined for entrant in world.entrants if entrant.joined >= 0}:
         assert all((generation, rank) in world.claims for rank in RANKS if world.verdicts.get(generation) == MET)
-    met = {entrant.joined for entrant in world.entrants if isinstance(entrant.step, Joined)}
+    living = [entrant for entrant in world.entrants if not entrant.dead]
+    met = {entrant.joined for entrant in living if isinstance(entrant.at, Joined)}
     assert len(met) <= 1, "two ranks of one start have met in two generations"
-    assert not any(isinstance(entrant.step, Superseded) for entrant in world.entrants if not entrant.dead)
-    if final:
-        living = [entrant for entrant in world.entrants if not entrant.dead]
-        if len(living) == len(RANKS) or not world.restarts:
-            assert all(isinstance(entrant.step, Joined) for entrant in living), "a rank waits for ever"
-            assert len({entrant.joined for entrant in world.entrants}) == 1, "a death is told where nobody is"
+    assert not any(isinstance(entrant.at, Superseded) for entrant in living)
+    if final and (len(living) == len(RANKS) or not world.restarts):
+        assert all(isinstance(entrant.at, Joined) for entrant in living), "a rank waits for ever"
+        assert len({entrant.joined for entrant in world.entrants}) == 1, "a death is told where nobody is"
 
 
 @pytest.mark.parametrize(
@@ -194,18 +218,17 @@ def test_of_two_processes_of_one_rank_at_most_one_joins() -> None:
         moving = list(world.entrants)
         while moving:
             entrant = chance.choice(moving)
-            step = world.carry_out(entrant, entrant.step) if entrant.step is not None else None
-            if isinstance(entrant.step, Claim):
-                entrant.claimed = entrant.step.generation
-            if step is None:
-                moving.remove(entrant)
+            if entrant.is_about_to_claim():
+                entrant.claimed = entrant.at.args[0]  # type: ignore[union-attr]
+            if world.carry_out(entrant):
+                moving = list(world.entrants)
             else:
-                entrant.step, moving = step, list(world.entrants)
+                moving.remove(entrant)
         _, *rivals = world.entrants
-        assert sum(isinstance(entrant.step, Joined) for entrant in rivals) <= 1
-        conflicts = {entrant.step.generation for entrant in rivals if isinstance(entrant.step, Conflicting)}
+        assert sum(isinstance(entrant.at, Joined) for entrant in rivals) <= 1
+        conflicts = {entrant.at.generation for entrant in rivals if isinstance(entrant.at, Conflicting)}
         assert len(conflicts) <= 1
-        waiting = [entrant for entrant in world.entrants if isinstance(entrant.step, Wait)]
+        waiting = [entrant for entrant in world.entrants if isinstance(entrant.at, Asked)]
         assert not conflicts or all(entrant.claimed > max(conflicts) for entrant in waiting)
-        ends.add(frozenset(type(entrant.step).__name__ for entrant in rivals))
-    assert ends == {frozenset({"Conflicting"}), frozenset({"Joined", "Superseded"}), frozenset({"Joined", "Wait"})}
+        ends.add(frozenset(type(entrant.at).__name__ for entrant in rivals))
+    assert ends == {frozenset({"Conflicting"}), frozenset({"Joined", "Superseded"}), frozenset({"Joined", "Asked"})}

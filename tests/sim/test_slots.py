@@ -3,7 +3,8 @@
 from hypothesis import given, strategies as st
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.actions import (
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
+from nvrx_core.inprocess.protocol.round import (
     Announce,
     CloseCompleted,
     CountArrival,
@@ -12,7 +13,6 @@ from nvrx_core.inprocess.protocol.actions import (
     PutArrival,
     ReadArrivals,
 )
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
 from tests.harness.sim import record, slots
 
 MEMBERS = frozenset({0, 1})
@@ -21,7 +21,7 @@ ACTIONS = (
     *map(Announce, FAULTS), CloseCompleted(), CountCompletion(), CountArrival(), ReadArrivals(MEMBERS),
     *(PutArrival(Arrival(initial_rank=member, rank=member, status=status, fault=FAULTS[member]))
       for member in MEMBERS for status in (ArrivalStatus.ALIVE, ArrivalStatus.DEAD)),
-    *(Publish(Decision(iteration=0, lost=lost, terminated=lost, cause=FAULTS[0], culprits=(0,), step=-1))
+    *(Publish(RoundDecision(iteration=0, lost=lost, terminated=lost, cause=FAULTS[0], culprits=(0,), step=-1))
       for lost in ((), (1,))),
     slots.SayWhere("here:1"), slots.SayWhere(""), slots.LookUp(),
 )  # fmt: skip

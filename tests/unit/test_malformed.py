@@ -11,12 +11,12 @@ import time
 import pytest
 
 from nvrx_core import parsing as wire
-from nvrx_core.fault.blame import Progress
+from nvrx_core.fault.blame import RankProgress
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import (
     Arrival,
     ArrivalStatus,
-    Decision,
+    RoundDecision,
     decide,
     decode_arrivals,
     decode_event,
@@ -37,7 +37,7 @@ ARRIVAL = Arrival(
     world_size=3,
     fault=FAULT,
     keys=("a",),
-    progress=Progress(1, 1, 2, 3, ((17, 4),)),
+    progress=RankProgress(1, 1, 2, 3, ((17, 4),)),
 )
 DECISION = decide(4, {1: ARRIVAL}, FAULT)
 STRANGE = [
@@ -49,7 +49,7 @@ STRANGE = [
 def arrivals_decided(text):
     """As the last to arrive does: read all, decide, tell."""
     arrivals = {arrival.initial_rank: arrival for arrival in decode_arrivals([text, ARRIVAL.encode().encode()])}
-    return Decision.decode(decide(0, arrivals, None).encode())
+    return RoundDecision.decode(decide(0, arrivals, None).encode())
 
 
 def leases_judged(text):
@@ -63,7 +63,7 @@ DECODERS = {
     "event": (decode_event, [FAULT.encode(), encode_completion()]),
     "arrival": (Arrival.decode, [ARRIVAL.encode()]),
     "arrivals": (arrivals_decided, [ARRIVAL.encode()]),
-    "decision": (Decision.decode, [DECISION.encode()]),
+    "decision": (RoundDecision.decode, [DECISION.encode()]),
     "master": (wire.address, ["host.example:29500"]),
     "lease": (leases_judged, ["7/0/123/2/1/4/5/0/3"]),
     "survey": (

@@ -3,7 +3,7 @@
 import pytest
 
 from nvrx_core import parsing as wire
-from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.protocol.decision import RoundDecision
 
 
 def test_what_is_well_formed_is_read():
@@ -46,7 +46,7 @@ def test_what_is_not_is_an_error(read, value):
 def test_keys_of_a_decision_cost_no_more_than_ranks(keys):
     text = f'{{"iteration": 0, "lost": [], "terminated": [], "culprits": [], "step": 0, "keys": {keys}}}'
     with pytest.raises(ValueError, match=r"not|too many"):
-        Decision.decode(text)
+        RoundDecision.decode(text)
 
 
 @pytest.mark.parametrize(

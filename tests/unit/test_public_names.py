@@ -178,7 +178,7 @@ wrap                Wrapper(enabled)                          both   unit/test_p
 wrap                Wrapper(completion)                       both   process/test_options.py::test_plug_ins_run_in_their_order
 wrap                Wrapper(terminate)                        both   process/test_options.py::test_a_rank_that_cannot_go_on_leaves_and_the_others_restart
 wrap                Wrapper(events_dir)                       nvrx   process/test_plug_ins.py::test_what_code_reaches_for_can_be_read_and_not_assigned
-wrap                Wrapper(interrupt_signal)                 nvrx   unit/inprocess/configuration/test_parameters.py::test_a_signal_is_one_that_may_be_used
+wrap                Wrapper(interrupt_signal)                 nvrx   unit/inprocess/call/test_parameters.py::test_a_signal_is_one_that_may_be_used
 wrap                Wrapper(thread_exceptions)                nvrx   process/test_options.py::test_an_exception_in_a_thread_is_a_fault_where_it_shall_be
 wrap                Wrapper(no_progress_limit)                nvrx   process/test_options.py::test_equal_failures_without_progress_end_the_job
 """  # noqa: E501 (a table)

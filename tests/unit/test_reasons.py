@@ -95,7 +95,7 @@ def test_the_actions_of_every_machine_are_found():
     homes = {kind.__module__ for kind in ACTIONS.values()}
     assert homes >= {
         "nvrx_core.fault_tolerance.policy", "nvrx_core.inprocess.interruption.policy",
-        "nvrx_core.inprocess.monitor.policies", "nvrx_core.inprocess.protocol.actions",
+        "nvrx_core.inprocess.monitor.policies", "nvrx_core.inprocess.protocol.round",
         "nvrx_core.liveness.hang_detector", "nvrx_launcher.node_actions",
         "nvrx_launcher.workers.standby_policy",
     }  # fmt: skip

@@ -1,47 +1,312 @@
-"""One call of a wrapped function, from entry to exit; the flow is in `nvrx_core.inprocess.protocol.main_thread`."""
+"""One call of a wrapped function: what it holds, and its run from entry to exit.
+
+The flow is in `nvrx_core.inprocess.protocol.main_thread`. What a call holds is acquired in one order, and released in
+reverse. The fork server is forked first, before any thread or connection of ours exists. When an acquisition fails, the
+earlier ones are released.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import os
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
-from nvrx_core.errors import BarrierTimeout
+import nvrx_core
+from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
+from nvrx_core.events.log import EventLog
+from nvrx_core.failpoint import hit
 from nvrx_core.flow import run
-from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle
-from nvrx_core.inprocess.call.ports import ArrivalReport, Leaving, PlugIns, RankStatus
-from nvrx_core.inprocess.call.rendezvous import UserStores, leader_of
-from nvrx_core.inprocess.call.resources import Resources, acquire
+from nvrx_core.inprocess.call.early_exit import EarlyExit
+from nvrx_core.inprocess.call.environment_checks import log_start, nccl_checks
+from nvrx_core.inprocess.call.function_abort import FunctionAbort, RoundProgress
+from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle, UserStores
+from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
+from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, ThreadFaults
+from nvrx_core.inprocess.call.parameters import Parameters, leader_of, least_world_size
+from nvrx_core.inprocess.call.ports import ArrivalReport, Leaving, PlugIns, RankStatus, RankStore
+from nvrx_core.inprocess.call.restart_trace import RestartTrace
+from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
-from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.coordination.control_store import CallStore
+from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
+from nvrx_core.inprocess.coordination.joining import Joining, JoinRequest
 from nvrx_core.inprocess.coordination.presence import name_missing
-from nvrx_core.inprocess.protocol.call_rules import CallRules
-from nvrx_core.inprocess.protocol.main_thread import MainThread
+from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.inprocess.groups.rendezvous import GivenRanks
+from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
+from nvrx_core.inprocess.monitor_thread import MonitorThread
+from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.inprocess.protocol.join import BY
+from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
-from nvrx_core.inprocess.protocol.ports import CallPorts
+from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
+from nvrx_core.inprocess.protocol.round import Rounds
 from nvrx_core.inprocess.restart_record import remember
 from nvrx_core.inprocess.state import State
+from nvrx_core.process.descriptors import open_standard_descriptors
 from nvrx_core.process.forks import CleanupStack, inert_in_children, keep_for_good, run_in_rank_only
+from nvrx_core.process.garbage import freeze_on_entry
+from nvrx_core.process.log_handlers import own_stream_handlers
+from nvrx_core.progress import monitored
+from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.identity import initial_ranks
+from nvrx_core.settings import environment
 from nvrx_core.settings.environment import has_master, set_ranks
+from nvrx_core.store.cpp_log_level import quiet
+from nvrx_core.store.endpoint import StoreHostingError
+from nvrx_core.store.keys import StoreKeys
+from nvrx_core.values import value
 
-__all__ = ["Call"]
+__all__ = ["WrappedCall"]
 
 
-class Call:
+log = logging.getLogger("nvrx_core.inprocess")
+
+
+@value
+class Resources:
+    """What a call has acquired; only the call itself accesses the parts.
+
+    Attributes:
+        events: the event file.
+        monitor: the monitor process, and the page that the rank shares with it.
+        interrupt: the handler of the interrupt signal.
+        connections: the connections to the control store.
+        observer: observes the function's process groups.
+        thread: the monitor thread.
+        watchdog: the progress watchdog.
+        sample: the progress of the rank when the round ended.
+        abort: aborts the calls in which the function blocks.
+        early_exit: the reason for an early exit of this rank.
+        faults: this rank's own faults.
+        thread_faults: exceptions of the function's other threads.
+        housekeeping: the work of rank 0 for all ranks.
+        trace: the restart in progress.
+    """
+
+    events: EventLog
+    monitor: MonitorLink
+    interrupt: Interrupt
+    connections: Connections
+    observer: GroupObserver
+    thread: MonitorThread
+    watchdog: ProgressWatchdog
+    sample: RoundProgress
+    abort: FunctionAbort
+    early_exit: EarlyExit
+    faults: OwnFaults
+    thread_faults: ThreadFaults
+    housekeeping: Housekeeping
+    trace: RestartTrace
+
+
+def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupStack) -> Resources:
+    """Acquire them, and join the other ranks in between.
+
+    Args:
+        parameters: the parameters of the wrapper.
+        number: the number of the call in this process.
+        state: the rank's state on entry.
+        cleanup: releases them.
+
+    Raises:
+        BarrierTimeout, JobMismatch, RankDiscarded, StoreLost: when the rank cannot join the others.
+        StoreConnectionError: when the store cannot be reached.
+        ForkServerError: when no monitor process could be started.
+    """
+    p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
+    entrant = JoinRequest(
+        state.initial_rank, environment.restarts_all_ranks(), p.timeouts.lease_interval, _terms(p, state)
+    )
+    ranks = GivenRanks(state.initial_rank, state.initial_world_size)
+    open_standard_descriptors()
+    freeze_on_entry()
+    cleanup.enter_context(environment.restored())
+    cleanup.enter_context(own_stream_handlers())
+    if number == 0:
+        log_start(state.initial_rank, state.initial_world_size)
+    cleanup.enter_context(quiet())
+    directory = p.events_dir or environment.events_directory()
+    events = cleanup.enter_context(closing(EventLog(directory, entrant.member)))
+    page = cleanup.enter_context(_page(state.initial_world_size))
+    page.begin_round(-1, entrant.member, state.initial_world_size)
+    interrupt = Interrupt(p.interrupt_signal, p.timeouts.unwind, p.timeouts.hold, page)
+    cleanup.callback(_give_signal_back, interrupt, page)
+    monitor = start_monitor(p, entrant, keys, page=page, events=events, cleanup=cleanup)
+    with _entering(monitor):
+        connections = _connect(p, entrant, keys, page=page, cleanup=cleanup)
+        interrupt.install()
+        cleanup.in_child(interrupt.disown)
+        observer = GroupObserver(page, nccl_checks(p.hard_timeout), number, ranks.check)
+        observer.install()
+        cleanup.callback(observer.uninstall)
+        cleanup.in_child(observer.disown)
+        monitor.fork_server.await_ready()
+        resources = start_threads(
+            p,
+            state,
+            events,
+            monitor=monitor,
+            interrupt=interrupt,
+            connections=connections,
+            observer=observer,
+            cleanup=cleanup,
+        )
+        events.write("call_entered", 0, world_size=state.initial_world_size)
+        monitor.enter(Stage.STARTING)
+    return resources
+
+
+def start_threads(
+    parameters: Parameters,
+    state: State,
+    events: EventLog,
+    *,
+    monitor: MonitorLink,
+    interrupt: Interrupt,
+    connections: Connections,
+    observer: GroupObserver,
+    cleanup: CleanupStack,
+) -> Resources:
+    """Start the threads that monitor the main thread; return what the call has acquired.
+
+    Args:
+        parameters: the parameters of the wrapper.
+        state: the state of this rank.
+        events: the event file.
+        monitor: this rank's monitor process.
+        interrupt: interrupts the main thread in the function.
+        connections: the call's connections to the store.
+        observer: observes the function's process groups.
+        cleanup: ends the threads.
+    """
+    p, page, changed, maker = parameters, monitor.page, threading.Condition(), FaultMaker(state.initial_rank)
+    sample = RoundProgress(page, p.timeouts.stalled_after, observer.observe_collectives)
+    abort = FunctionAbort(p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample)
+    early_exit = EarlyExit(
+        state, events, connections, monitor=monitor, interrupt=interrupt, function=abort, changed=changed
+    )
+    watchdog = ProgressWatchdog(
+        page,
+        p.timeouts.watchdog_interval,
+        monitor.fork_server,
+        interrupt=interrupt,
+        observer=observer,
+        losses=early_exit,
+    )
+    survived = SurvivedErrors(state.initial_rank, events, watchdog.defer)
+    faults = OwnFaults(maker, state, events, rounds=connections.control_store.rounds, survived=survived)
+    thread_faults = ThreadFaults(faults.thread_failed)
+    housekeeping = Housekeeping(
+        connections.control_store.deletion, page, least_world_size(p.initialize), watchdog.defer
+    )
+    trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
+    thread = MonitorThread(
+        operations=connections.waiting,
+        page=page,
+        interrupt=interrupt,
+        rounds=Rounds(state.initial_rank, initial_ranks(state.initial_world_size), p.round_timeouts),
+        changed=changed,
+        function=abort,
+        losses=early_exit,
+    )
+    if p.thread_exceptions == "fault":
+        thread_faults.install()
+        cleanup.callback(thread_faults.uninstall)
+        cleanup.in_child(thread_faults.uninstall)
+    turns = ShortTurns(STEADY)
+    turns.begin()
+    cleanup.callback(turns.end)
+    cleanup.in_child(turns.end)
+    watchdog.start()
+    cleanup.callback(watchdog.stop)
+    thread.start()
+    cleanup.callback(thread.stop, connections.cut)
+    return Resources(
+        events, monitor, interrupt, connections, observer, thread, watchdog, sample, abort, early_exit, faults,
+        thread_faults, housekeeping, trace,
+    )  # fmt: skip
+
+
+@contextmanager
+def _page(world_size: int) -> Iterator[Page]:
+    """Return the page of a rank that is monitored already, else a new one."""
+    rank = monitored.current()
+    if rank is None:
+        with closing(Page(world_size)) as page:
+            yield page
+        return
+    rank.call_begins()
+    rank.page.begin_call(world_size)
+    try:
+        yield rank.page
+    finally:
+        rank.call_ends()
+
+
+def _terms(parameters: Parameters, state: State) -> str:
+    """Return the terms that must be equal on all ranks, and the process that reports them."""
+    by = f"rank {state.initial_rank} ({socket.gethostname()} pid {os.getpid()})"
+    terms = {"WORLD_SIZE": state.initial_world_size, "nvrx": nvrx_core.__version__, **parameters.must_agree()}
+    return json.dumps({BY: by, **terms})
+
+
+def _give_signal_back(interrupt: Interrupt, page: Page) -> None:
+    """Restore the signal's handler after the monitor process has ended, which may send it."""
+    interrupt.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
+
+
+@contextmanager
+def _entering(monitor: MonitorLink) -> Iterator[None]:
+    """Mark the rank as entering; if it fails to enter, no other rank waits for it.
+
+    A rank that cannot host the store has nobody to tell: the store that answers there is another job's.
+    """
+    try:
+        yield
+        monitor.entered = True
+    except BaseException as error:  # boundary: the monitor process tells the others, if they do not know
+        known = isinstance(error, BarrierTimeout | JobMismatch | RankDiscarded | StoreHostingError)
+        monitor.page.enter(Stage.LEFT if known else Stage.EXITED_ABNORMALLY)
+        raise
+
+
+def _connect(
+    parameters: Parameters, entrant: JoinRequest, keys: StoreKeys, *, page: Page, cleanup: CleanupStack
+) -> Connections:
+    """Connect to the control store, and join the other ranks in a generation of keys that no earlier start has used."""
+    p = parameters
+    hit("store-connect", -1)
+    connections = cleanup.enter_context(
+        closing(Connections(p.store_factory, p.store_kwargs or {}, keys, p.monitor_thread_interval))
+    )
+    cleanup.in_child(connections.disown)
+    page[ProgressField.HOSTS_STORE] = int(connections.is_hosted_by(entrant.member))
+    try:
+        connections.use(Joining(connections, page, entrant, timeout=p.barrier_timeout).run())
+    except StoreFailure as failure:
+        lost = connections.lost()
+        log.error("%s (%s)", lost, failure)
+        raise lost from None
+    return connections
+
+
+class WrappedCall:
     """One call.
 
     Args:
         parameters: the parameters of the wrapper.
         number: the number of the call in this process.
-
-    Attributes:
-        handles: the parts that the function may use while it runs.
     """
-
-    handles: CallHandles
 
     def __init__(self, parameters: Parameters, number: int) -> None:
         self._parameters, self._number = parameters, number
@@ -49,8 +314,16 @@ class Call:
         self._cleanup, self._over = CleanupStack(), threading.Event()
         self._told = False
 
-    def run(self, function: Callable[[], Any]) -> Any:
+    @property
+    def iteration(self) -> int:
+        """The present iteration."""
+        return self._state.iteration
+
+    def run(self, function: Callable[[CallHandles], Any]) -> Any:
         """Run the function until all ranks have completed it.
+
+        Args:
+            function: gets the parts that it may use while it runs.
 
         Raises:
             BaseException: the exception with which this rank or the job ends.
@@ -66,7 +339,7 @@ class Call:
         keep_for_good(self)
         self._cleanup.disown()
 
-    def _run(self, function: Callable[[], Any]) -> Any:
+    def _run(self, function: Callable[[CallHandles], Any]) -> Any:
         remember(None)
         with self._cleanup as cleanup:
             resources = acquire(self._parameters, self._number, self._state, cleanup)
@@ -77,22 +350,22 @@ class Call:
             raise ended.error
         return ended.result
 
-    def _run_flow(self, resources: Resources, function: Callable[[], Any]) -> IterationResult:
-        watchers, monitor = resources.watchers, resources.monitor
-        self.handles = CallHandles(
+    def _run_flow(self, resources: Resources, function: Callable[[CallHandles], Any]) -> IterationResult:
+        monitor = resources.monitor
+        handles = CallHandles(
             self._state,
             monitor.page,
             resources.interrupt,
             stores=UserStores(resources.connections, resources.observer, self._state),
-            watchdog=watchers.watchdog,
+            watchdog=resources.watchdog,
             monitor=MonitorHandle(monitor.pid),
             over=self._over,
         )
         self._cleanup.enter_context(inert_in_children(self))
-        ports, rounds = self._ports(resources, function), watchers.thread.rounds
-        flow = MainThread(rounds, self._state, self._call_rules(resources.connections), ports=ports, now=time.monotonic)
+        ports, rounds = self._ports(resources, partial(function, handles)), resources.thread.rounds
+        flow = MainThread(rounds, self._state, self._flow_rules(resources.connections), ports=ports, now=time.monotonic)
         try:
-            return run(flow.run(), watchers.thread.step)
+            return run(flow.run(), resources.thread.step)
         except BarrierTimeout as error:
             late = rounds.view.round
             name_missing(error, resources.connections.control_store.rounds, late.iteration, late.members)
@@ -102,9 +375,9 @@ class Call:
             del flow
             ports.release()
 
-    def _call_rules(self, connections: Connections) -> CallRules:
+    def _flow_rules(self, connections: Connections) -> FlowRules:
         parameters = self._parameters
-        return CallRules(
+        return FlowRules(
             leader=lambda world_size, terminated: leader_of(parameters, world_size, terminated),
             no_progress_limit=parameters.no_progress_limit,
             meets_on_entry=not connections.is_torch_store or not has_master(),
@@ -115,18 +388,23 @@ class Call:
     def _ports(self, resources: Resources, function: Callable[[], Any]) -> CallPorts:
         """Return the ports of the flow; each part gets only what it needs."""
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
-        connections, observer, watchers = resources.connections, resources.observer, resources.watchers
-        control_store, early_exit, trace = connections.control_store, watchers.early_exit, watchers.trace
-        store = CallStore(lambda: control_store, state.initial_world_size)
-        plug_ins = PlugIns(parameters, state, events, stores=self.handles.stores, trace=trace, abort=watchers.abort)
+        connections, observer = resources.connections, resources.observer
+        control_store, early_exit, trace = connections.control_store, resources.early_exit, resources.trace
+        store = RankStore(control_store, state.initial_world_size, resources.faults, resources.housekeeping)
+        plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace, abort=resources.abort)
         return CallPorts(
             rounds=store,
             farewell=store,
             status=RankStatus(
-                state, control_store.survey, monitor=monitor, thread=watchers.thread, early_exit=early_exit, trace=trace
+                state,
+                control_store.survey,
+                monitor=monitor,
+                thread=resources.thread,
+                early_exit=early_exit,
+                trace=trace,
             ),
             arrivals=ArrivalReport(
-                state, monitor.page, plug_ins, sample=watchers.sample, connections=connections, parameters=parameters
+                state, monitor.page, plug_ins, sample=resources.sample, connections=connections, parameters=parameters
             ),
             plug_ins=plug_ins,
             function=WrappedFunction(
@@ -134,22 +412,21 @@ class Call:
                 state=state,
                 plug_ins=plug_ins,
                 interrupt=resources.interrupt,
-                abort=watchers.abort,
+                abort=resources.abort,
                 early_exit=early_exit,
                 connections=connections,
                 observer=observer,
-                thread_faults=watchers.thread_faults,
+                thread_faults=resources.thread_faults,
                 monitor=monitor,
-                faults=watchers.faults,
+                faults=resources.faults,
                 trace=trace,
             ),
-            faults=watchers.faults,
+            faults=resources.faults,
             leaving=Leaving(
                 state,
                 events,
                 parameters,
                 connections=connections,
-                housekeeping=watchers.housekeeping,
                 monitor=monitor,
                 groups=observer.held,
                 early_exit=early_exit,

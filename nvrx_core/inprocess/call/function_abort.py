@@ -1,15 +1,22 @@
-"""Abort of the calls in which the function blocks, and how far the function had come."""
+"""Abort of the calls in which the function blocks, and how far the function had come.
+
+The user's abort is a chain of independent steps: one that fails does not prevent the others. A composition is taken
+apart into its parts, in the order in which it would run them. A part that names an `AbortPhase` goes there; the others
+keep their place before or after torch's abort. The parts of phase `MAIN_THREAD` wait for the main thread.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
-from nvrx_core.fault.blame import Progress
-from nvrx_core.inprocess.abort import Abort
-from nvrx_core.inprocess.configuration.abort_chain import AbortChain
-from nvrx_core.inprocess.faults.fault_maker import clear_frames
+from nvrx_core.errors import ParameterError
+from nvrx_core.fault.blame import RankProgress
+from nvrx_core.inprocess.abort import Abort, AbortPhase, AbortTorchDistributed
+from nvrx_core.inprocess.call.own_faults import clear_frames
+from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.swallowed import innermost_frames
@@ -17,9 +24,101 @@ from nvrx_core.inprocess.state import FrozenState, State
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["FunctionAbort", "RoundProgress"]
+__all__ = ["AbortChain", "FunctionAbort", "RoundProgress", "steps_of"]
+
 
 log = logging.getLogger("nvrx_core.inprocess")
+Step = Callable[[FrozenState], Any]
+_PLACE: Final = {AbortPhase.BEFORE_TORCH: 0, None: 1, AbortPhase.AFTER_TORCH: 2}
+
+
+def steps_of(abort: Step) -> list[Step]:
+    """Return the parts of a composition in the order in which they run, also of one inside another.
+
+    Raises:
+        ValueError: when a part's `phase` is none.
+    """
+    if isinstance(abort, Compose) and type(abort).__call__ is Compose.__call__:
+        return [step for part in reversed(abort.instances) for step in steps_of(part)]
+    if not isinstance(phase_of(abort), AbortPhase | None):
+        expected = "a member of nvrx_core.inprocess.abort.AbortPhase, or None"
+        raise ParameterError(f"{_name(abort)}.phase", phase_of(abort), expected)
+    return [abort]
+
+
+def phase_of(step: Step) -> Any:
+    """Return the phase that a step names, None for its place in the composition."""
+    return getattr(step, "phase", None)
+
+
+class AbortChain:
+    """The steps of one abort.
+
+    Args:
+        abort: the user's; None for nothing.
+
+    Attributes:
+        beside: those that run beside the function, in order.
+        main: those that run in the main thread once it is out of the function.
+    """
+
+    def __init__(self, abort: Step | None) -> None:
+        steps = [] if abort is None else steps_of(abort)
+        self.main = [step for step in steps if phase_of(step) is AbortPhase.MAIN_THREAD]
+        self.beside = _in_order([step for step in steps if phase_of(step) is not AbortPhase.MAIN_THREAD])
+        self._aborts_groups = abort is not None
+
+    def run(self, state: FrozenState) -> None:
+        """Run the steps beside the function; if one fails, torch's groups are aborted all the same."""
+        failed = _run(self.beside, state)
+        aborted = any(_is_torch_abort(step) and step not in failed for step in self.beside)
+        if self._aborts_groups and failed and not aborted:
+            _run([AbortTorchDistributed()], state)
+
+    def run_in_main_thread(self, state: FrozenState) -> None:
+        """Run the steps that wait for the main thread."""
+        _run(self.main, state)
+
+
+def _in_order(steps: list[Step]) -> list[Step]:
+    """Put the steps in the order of their phases; within one they stay in that of the composition."""
+    torch_abort = next((number for number, step in enumerate(steps) if _is_torch_abort(step)), None)
+
+    def place(numbered: tuple[int, Step]) -> int:
+        number, step = numbered
+        if torch_abort is None or phase_of(step) is not None:
+            return _PLACE[phase_of(step)]
+        return (number > torch_abort) - (number < torch_abort) + 1
+
+    return [step for _, step in sorted(enumerate(steps), key=place)]
+
+
+def _is_torch_abort(step: Step) -> bool:
+    return isinstance(step, AbortTorchDistributed)
+
+
+def _run(steps: Iterable[Step], state: FrozenState) -> list[Step]:
+    """Run each step, whatever those before it did, and log its outcome; return those that failed."""
+    failed = list[Step]()
+    for step in steps:
+        began = time.monotonic()
+        try:
+            returned = step(state)
+        except BaseException:  # boundary: a user's abort; the other steps and the interruption must follow
+            failed.append(step)
+            log.exception("abort failed in %s after %s", _name(step), _since(began))
+        else:
+            state = returned if isinstance(returned, FrozenState) else state
+            log.debug("abort: %s is done after %s", _name(step), _since(began))
+    return failed
+
+
+def _name(step: Step) -> str:
+    return str(getattr(step, "__qualname__", type(step).__qualname__))
+
+
+def _since(began: float) -> str:
+    return f"{(time.monotonic() - began) * 1000:.1f} ms"
 
 
 class RoundProgress:
@@ -29,29 +128,30 @@ class RoundProgress:
 
     Args:
         page: the rank's page.
-        soft: soft timeout, seconds.
+        stalled_after: seconds without a sign of life after which a rank counts as stalled.
         observe: updates the page's count of collectives, and returns the counts of the other groups.
 
     Attributes:
         progress: the progress of the rank.
-        stalled: it had shown no sign of life for half the soft timeout, or was reported.
+        stalled: it had shown no sign of life for so long, or was reported.
     """
 
-    def __init__(self, page: Page, soft: float, observe: Callable[[], tuple[tuple[int, int], ...]]) -> None:
-        self.page, self.soft, self._observe = page, soft, observe
+    def __init__(self, page: Page, stalled_after: float, observe: Callable[[], tuple[tuple[int, int], ...]]) -> None:
+        self.page, self._stalled_after, self._observe = page, stalled_after, observe
         self.iteration = -1
-        self.progress, self.stalled = Progress(), False
+        self.progress, self.stalled = RankProgress(), False
 
     def take(self, iteration: int) -> None:
         """Take the sample of this round; a rank that has not started the iteration has no progress."""
         if iteration == self.iteration:
             return
-        page, self.progress, self.stalled = self.page, Progress(), False
+        page, self.progress, self.stalled = self.page, RankProgress(), False
         if page[ProgressField.ITERATION] == iteration:
             groups = self._observe()
-            silent = page[ProgressField.STAGE] == Stage.RUNNING and time.monotonic() - page.alive_at() > self.soft / 2
+            silent = time.monotonic() - page.alive_at() > self._stalled_after
+            silent = silent and page[ProgressField.STAGE] == Stage.RUNNING
             self.stalled = silent or page[ProgressField.STALLED] == iteration + 1
-            self.progress = Progress(
+            self.progress = RankProgress(
                 rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
                 inside=page[ProgressField.RENDEZVOUS_DEPTH],
                 collectives=page[ProgressField.COLLECTIVES],

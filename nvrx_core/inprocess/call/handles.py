@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from nvrx_core.inprocess.call.rendezvous import UserStores
+import torch.distributed as dist
+
+from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.atomic import Atomic
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
@@ -14,7 +17,7 @@ from nvrx_core.process.lifeline import is_running
 from nvrx_core.progress.page import Page
 from nvrx_core.values import value
 
-__all__ = ["AtomicLock", "CallHandles", "MonitorHandle"]
+__all__ = ["AtomicLock", "CallHandles", "MonitorHandle", "UserStores"]
 
 
 @value
@@ -90,3 +93,30 @@ class MonitorHandle:
     def is_alive(self) -> bool:
         """Whether the monitor process runs."""
         return is_running(self.pid)
+
+
+class UserStores:
+    """The stores that user code gets, each on its own connection.
+
+    Args:
+        connections: the call's connections to the control store.
+        observer: cuts a connection if nothing else ends the function's wait on it.
+        state: the state of this rank.
+    """
+
+    def __init__(self, connections: Connections, observer: GroupObserver, state: State) -> None:
+        self._connections, self._observer, self._state = connections, observer, state
+
+    def iteration_store(self) -> dist.Store:
+        """Open a torch store for the iteration, initially empty."""
+        self._may_be_cut()
+        return self._connections.iteration_store(self._state.iteration, self._observer.rendezvous_endpoint)
+
+    def base_store(self) -> dist.Store:
+        """Open a connection to the control store itself."""
+        self._may_be_cut()
+        return self._connections.another_store()
+
+    def _may_be_cut(self) -> None:
+        if self._connections.endpoint[1]:
+            self._observer.store_ports.add(self._connections.endpoint[1])

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import exit_code
-from nvrx_core.inprocess.configuration.parameters import Parameters
-from nvrx_core.inprocess.coordination.joining import Entrant
+from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.coordination.joining import JoinRequest
 from nvrx_core.inprocess.monitor.files import check_files, write_pidfile
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.state import State
@@ -105,14 +105,6 @@ class MonitorLink:
         """Whether the rank exits early, so that its monitor process notifies the other ranks."""
         return self.page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY
 
-    def round_is_over(self) -> bool:
-        """Whether the monitor process has written that the round is over, before any thread of this process noticed."""
-        return self.page[ProgressField.ROUND_OVER] == self.page[ProgressField.ITERATION] + 1
-
-    def module_imported(self) -> None:
-        """Record progress of an import for which an interruption waits."""
-        self.page[ProgressField.IMPORTED_AT] = time.monotonic_ns()
-
     @contextmanager
     def reporting(self, is_over: Callable[[], bool]) -> Iterator[None]:
         """Let the monitor process report the rank's exit when an error leaves the context before the flow is over.
@@ -157,7 +149,13 @@ class MonitorLink:
 
 
 def start_monitor(
-    parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, page: Page, events: EventLog, cleanup: CleanupStack
+    parameters: Parameters,
+    entrant: JoinRequest,
+    keys: StoreKeys,
+    *,
+    page: Page,
+    events: EventLog,
+    cleanup: CleanupStack,
 ) -> MonitorLink:
     """Start the fork server, which starts the monitor process later; `fork_server.await_ready` waits for the server.
 
@@ -209,7 +207,13 @@ def _closed_by(cleanup: CleanupStack, fd: int) -> int:
 
 
 def monitor_plan(
-    parameters: Parameters, entrant: Entrant, keys: StoreKeys, *, events: EventLog, stacks: Stacks, fds: Iterable[int]
+    parameters: Parameters,
+    entrant: JoinRequest,
+    keys: StoreKeys,
+    *,
+    events: EventLog,
+    stacks: Stacks,
+    fds: Iterable[int],
 ) -> MonitorPlan:
     """Return the plan of this rank's monitor process.
 
@@ -236,13 +240,10 @@ def monitor_plan(
         kwargs=p.store_kwargs or {},
         keys=keys,
         entrant=entrant,
-        soft=p.soft_timeout.total_seconds(),
-        hard=p.hard_timeout.total_seconds(),
+        timeouts=p.timeouts,
         grace=p.termination_grace_time.total_seconds(),
-        watchdog_interval=p.watchdog_interval,
         barrier=p.barrier_timeout,
         interval=p.monitor_process_interval.total_seconds(),
-        heartbeat=p.lease_interval,
         heartbeat_timeout=p.heartbeat_timeout.total_seconds(),
         interrupt_signal=p.interrupt_signal,
         events=events,

@@ -22,27 +22,27 @@ from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import FunctionAbort, RoundProgress
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
-from nvrx_core.inprocess.call.rendezvous import UserStores, offer
+from nvrx_core.inprocess.call.own_faults import OwnFaults
+from nvrx_core.inprocess.call.parameters import Parameters, leader_of
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
-from nvrx_core.inprocess.configuration.parameters import Parameters
-from nvrx_core.inprocess.coordination.clients import await_clients
 from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.control_store import CallStore, ControlStore
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
-from nvrx_core.inprocess.coordination.survey import Survey
-from nvrx_core.inprocess.groups.held_groups import HeldGroups
+from nvrx_core.inprocess.coordination.membership import ProgressSurvey, await_clients
+from nvrx_core.inprocess.groups.observer import HeldGroups
 from nvrx_core.inprocess.monitor_thread import MonitorThread
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.ports import StoreFailure
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.state import State
-from nvrx_core.process.garbage import collect_garbage, collect_postponed
+from nvrx_core.process.garbage import collect_garbage
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign, declare, snapshot
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 
-__all__ = ["ArrivalReport", "Leaving", "PlugIns", "RankStatus"]
+__all__ = ["ArrivalReport", "Leaving", "PlugIns", "RankStatus", "RankStore"]
 
 
 log = logging.getLogger("nvrx_core.inprocess")
@@ -55,7 +55,7 @@ class PlugIns:
         parameters: the parameters of the wrapper.
         state: the state of this rank.
         events: the event file, to which the completion is written.
-        stores: opens the store of a rank assignment.
+        connections: open the store of a rank assignment.
         trace: records the steps of a restart.
         abort: the abort, whose parts for the main thread run here.
 
@@ -69,12 +69,12 @@ class PlugIns:
         state: State,
         events: EventLog,
         *,
-        stores: UserStores,
+        connections: Connections,
         trace: RestartTrace,
         abort: FunctionAbort,
     ) -> None:
         self._parameters, self._state, self._events = parameters, state, events
-        self._stores, self._trace, self._abort = stores, trace, abort
+        self._connections, self._trace, self._abort = connections, trace, abort
         self.keys: tuple[str, ...] = ()
 
     def initialize(self) -> HealthCheckError | None:
@@ -111,7 +111,7 @@ class PlugIns:
         return None
 
     @operation
-    def assign(self, decision: Decision) -> BaseException | None:
+    def assign(self, decision: RoundDecision) -> BaseException | None:
         """Assign the rank of the next iteration."""
         state = self._state
         try:
@@ -124,10 +124,10 @@ class PlugIns:
         state.set_distributed_vars()
         return None
 
-    def _place(self, decision: Decision) -> None:
+    def _place(self, decision: RoundDecision) -> None:
         parameters, state = self._parameters, self._state
         ranks, terminated = parameters.rank_assignment, set(decision.terminated)
-        store = self._stores.assignment_store(decision.iteration + 1)
+        store = self._connections.assignment_store(decision.iteration + 1)
         facts = snapshot(
             ranks, state.freeze(), iteration=decision.iteration, terminated=terminated, columns=decision.keys
         )
@@ -176,6 +176,34 @@ class PlugIns:
         return None
 
 
+class RankStore(CallStore):
+    """The control store of the main thread.
+
+    Args:
+        control_store: on the thread's connection.
+        size: the initial number of members.
+        faults: writes a fault that is announced to the event file, afterwards: the others do not wait for a file.
+        housekeeping: stops before the rank leaves, as the call's keys may be deleted then.
+    """
+
+    def __init__(self, control_store: ControlStore, size: int, faults: OwnFaults, housekeeping: Housekeeping) -> None:
+        super().__init__(lambda: control_store, size)
+        self._faults, self._housekeeping = faults, housekeeping
+
+    @operation
+    def announce(self, iteration: int, fault: FaultRecord) -> FaultRecord | None:
+        """Write the fault as the round's event, unless it has one; return the event, None for a completion."""
+        event = self.rounds().announce(iteration, fault)
+        self._faults.report(fault)
+        return event
+
+    @operation
+    def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:
+        """Write that a member no longer needs the store."""
+        self._housekeeping.close()
+        self._control_store().membership.mark_left(member, silent=silent)
+
+
 class RankStatus:
     """The rank at a barrier: its progress page, its waits, its garbage.
 
@@ -191,7 +219,7 @@ class RankStatus:
     def __init__(
         self,
         state: State,
-        survey: Survey,
+        survey: ProgressSurvey,
         *,
         monitor: MonitorLink,
         thread: MonitorThread,
@@ -238,22 +266,15 @@ class RankStatus:
     @operation
     def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> Mapping[int, int]:
         """Return the members in an atomic section of the round, and the beats of their leases."""
-        return self._survey.holders(iteration, members, self._state.initial_rank)
-
-    @operation
-    def log_waiting(self, reason: str) -> None:
-        """Log the members that the rank continues to wait for."""
-        log.warning("%s", reason)
+        holders = self._survey.holders(iteration, members, self._state.initial_rank)
+        if holders:
+            log.warning("iteration %d: waiting for initial ranks %s, in an atomic section", iteration, sorted(holders))
+        return holders
 
     @operation
     def collect_garbage(self) -> None:
         """Collect garbage while this rank waits for the others' arrivals."""
         collect_garbage()
-
-    @operation
-    def collect_postponed(self) -> None:
-        """Collect the garbage that a released failure referred to, if any."""
-        collect_postponed()
 
 
 class ArrivalReport:
@@ -293,8 +314,15 @@ class ArrivalReport:
             initial_rank=state.initial_rank, rank=state.rank, status=status, world_size=state.world_size,
             fault=fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
             stalled=sample.stalled, completed=completed, long=long, keys=self._plug_ins.keys,
-            endpoint=offer(self._connections, self._parameters) if status is ArrivalStatus.ALIVE else "",
+            endpoint=self._offer() if status is ArrivalStatus.ALIVE else "",
         )  # fmt: skip
+
+    def _offer(self) -> str:
+        """Return the `host:port` at which this rank can host the next rendezvous.
+
+        "" if it cannot, or if the others could not compute that it is rank 0: then rank 0 writes its endpoint.
+        """
+        return self._connections.offer_rendezvous() if leader_of(self._parameters, 1, ()) is not None else ""
 
 
 class Leaving:
@@ -305,7 +333,6 @@ class Leaving:
         events: the event file, to which the exit is written.
         parameters: the parameters of the wrapper, which bound the wait for the others.
         connections: to the store, which this process may host, and which knows the members that need it no longer.
-        housekeeping: writes for the launcher.
         monitor: notifies the others of an early exit.
         groups: the process groups of the function, released before a stay that may be long.
         early_exit: notified when the store is lost.
@@ -318,14 +345,13 @@ class Leaving:
         parameters: Parameters,
         *,
         connections: Connections,
-        housekeeping: Housekeeping,
         monitor: MonitorLink,
         groups: HeldGroups,
         early_exit: EarlyExit,
     ) -> None:
         self._state, self._events, self._parameters = state, events, parameters
-        self._connections, self._housekeeping = connections, housekeeping
-        self._monitor, self._groups, self._early_exit = monitor, groups, early_exit
+        self._connections, self._monitor = connections, monitor
+        self._groups, self._early_exit = groups, early_exit
 
     @operation
     def report_left(self, error: BaseException | None) -> None:
@@ -335,11 +361,6 @@ class Leaving:
             rank, code = self._state.initial_rank, error.exit_code
             log.error("initial rank %d leaves with exit code %d: %s", rank, code, error)
         self._events.write("left", self._state.iteration, reason=reason)
-
-    @operation
-    def stop_housekeeping(self) -> None:
-        """Stop writing for the launcher."""
-        self._housekeeping.close()
 
     @operation
     def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> None:

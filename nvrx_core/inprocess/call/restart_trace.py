@@ -14,11 +14,10 @@ from dataclasses import replace
 from nvrx_core.events.log import EventLog
 from nvrx_core.events.phases import phases_from_marks
 from nvrx_core.fault.log_rate import LogRate
-from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.call.own_faults import FaultMaker
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
-from nvrx_core.inprocess.faults.fault_maker import FaultMaker
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.decision import RoundDecision
+from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.restart_record import RestartRecord, remember
 from nvrx_core.inprocess.state import State
 from nvrx_core.rank_assignment.base import Mode, State as PureState
@@ -101,7 +100,7 @@ class RestartTrace:
 
 
 def _record(
-    state: PureState, decision: Decision, marks: Mapping[str, float], *, step: int, highest: int
+    state: PureState, decision: RoundDecision, marks: Mapping[str, float], *, step: int, highest: int
 ) -> RestartRecord:
     return RestartRecord(
         number=state.iteration,
@@ -118,13 +117,15 @@ def _record(
     )
 
 
-def _report(events: EventLog, state: PureState, decision: Decision, marks: Mapping[str, float]) -> None:
+def _report(events: EventLog, state: PureState, decision: RoundDecision, marks: Mapping[str, float]) -> None:
     """Report the restart that led this rank to `state`, by `decision`."""
+    fault = decision.cause
+    names = ("initial_rank", "rank", "interruption", "category", "message", "origin", "host", "pid")
     events.write(
         "restart",
         state.iteration,
         ended_iteration=decision.iteration,
-        cause=_cause(decision.cause),
+        cause=None if fault is None else {name: getattr(fault, name) for name in names},
         culprits=decision.culprits,
         lost=decision.lost,
         rank=state.rank,
@@ -134,7 +135,7 @@ def _report(events: EventLog, state: PureState, decision: Decision, marks: Mappi
     )
 
 
-def _failure(decision: Decision) -> object:
+def _failure(decision: RoundDecision) -> object:
     """Return the key by which failures count as equal."""
     cause = decision.cause
     return cause and (
@@ -147,12 +148,14 @@ def _failure(decision: Decision) -> object:
     )
 
 
-def _log(state: PureState, decision: Decision, marks: Mapping[str, float], left_out: int) -> None:
+def _log(state: PureState, decision: RoundDecision, marks: Mapping[str, float], left_out: int) -> None:
     """Write the log line; the latency is that of this rank, the timeline has that of the job."""
     total = (marks.get("entered", 0.0) - marks.get("occurred", marks.get("entered", 0.0))) * 1000
     level = logging.WARNING if state.rank == 0 else logging.INFO
     more = f"; {left_out} restarts before it were not logged" if left_out else ""
-    what = f"{decision.cause}; {_blamed(decision)}; {_left(state, decision)}{more}"
+    culprits = list(decision.culprits)
+    blamed = f"initial ranks to blame: {culprits}" if culprits else "all ranks stalled alike"
+    what = f"{decision.cause}; {blamed}; {_left(state, decision)}{more}"
     log.log(level, "restart %d in %.1f ms (this rank): %s", state.iteration, total, what)
 
 
@@ -162,11 +165,7 @@ def _log_entry(state: PureState) -> None:
     log.debug("iteration %d begins: rank %s of %d, %s", state.iteration, state.rank, size, mode)
 
 
-def _blamed(decision: Decision) -> str:
-    return f"initial ranks to blame: {list(decision.culprits)}" if decision.culprits else "all ranks stalled alike"
-
-
-def _left(state: PureState, decision: Decision) -> str:
+def _left(state: PureState, decision: RoundDecision) -> str:
     """Return the lost ranks, and how many of the others are active, unless all are."""
     active, size = state.active_world_size, state.world_size
     of = f"{active} of {size} ranks active"
@@ -174,8 +173,3 @@ def _left(state: PureState, decision: Decision) -> str:
         return f"none lost, {of}"
     lost = f"{len(decision.lost)} lost: {list(decision.lost)}"
     return f"{lost}, {size} left" if active == size else f"{lost}, {of}"
-
-
-def _cause(fault: FaultRecord | None) -> dict[str, object] | None:
-    names = ("initial_rank", "rank", "interruption", "category", "message", "origin", "host", "pid")
-    return None if fault is None else {name: getattr(fault, name) for name in names}

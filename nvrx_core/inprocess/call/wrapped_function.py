@@ -18,12 +18,10 @@ from nvrx_core.inprocess.call import current
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
+from nvrx_core.inprocess.call.own_faults import OwnFaults, ThreadFaults
 from nvrx_core.inprocess.call.ports import PlugIns
-from nvrx_core.inprocess.call.rendezvous import use
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.faults.own_faults import OwnFaults
-from nvrx_core.inprocess.faults.thread_faults import ThreadFaults
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
@@ -39,6 +37,7 @@ from nvrx_core.process.forks import EndedInChild
 from nvrx_core.process.signal_handlers import raised_by_handler
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
+from nvrx_core.settings.environment import has_master, set_master
 from nvrx_core.values import value
 
 __all__ = ["WrappedFunction"]
@@ -84,8 +83,10 @@ class WrappedFunction:
 
     @operation
     def use_rendezvous(self, endpoint: tuple[str, int] | None) -> None:
-        """Use this endpoint for the next process group; None if there is none."""
-        use(self.observer, self.state, endpoint)
+        """Use this endpoint for the next process group; None: there is none, or this rank is not in the group."""
+        if endpoint is not None and (self.state.iteration > 0 or not has_master()):
+            set_master(*endpoint)
+        self.observer.rendezvous_endpoint = endpoint
 
     @operation
     def initialize(self) -> IterationResult | None:

@@ -48,7 +48,7 @@ _left: Final[dict[str, dist.Store | None]] = {}
 _TORCHS: Final = (dist.TCPStore, dist.FileStore, dist.HashStore, dist.PrefixStore)
 
 
-class AssignmentStore(StoreMixin, dist.PrefixStore):
+class RoundPrefixStore(StoreMixin, dist.PrefixStore):
     """The store of a rank assignment, empty in each round.
 
     Args:
@@ -192,10 +192,10 @@ class Connections:
         """Wait until the rank that hosts the store has closed it."""
         wait_closed(tcp_sockets(self._sockets.__contains__), HOST_CLOSES_WITHIN)
 
-    def assignment_store(self, iteration: int) -> AssignmentStore:
+    def assignment_store(self, iteration: int) -> RoundPrefixStore:
         """Return the store for a custom rank assignment before this iteration."""
         mark = self.keys.round(iteration).user
-        return AssignmentStore(f"{mark}/assignment", self.store, mark)
+        return RoundPrefixStore(f"{mark}/assignment", self.store, mark)
 
     def another_store(self) -> dist.Store:
         """Open one more connection to the control store.

@@ -10,10 +10,9 @@ from datetime import timedelta
 
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore
-from nvrx_core.inprocess.coordination.key_deletion import KeyDeletion
-from nvrx_core.inprocess.coordination.membership import Membership
+from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
+from nvrx_core.inprocess.coordination.membership import Membership, ProgressSurvey
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations, StoreOfRounds
-from nvrx_core.inprocess.coordination.survey import Survey
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
@@ -37,7 +36,7 @@ class ControlStore:
     def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
         self.store, self.keys = store, keys
         self.rounds, self.membership = RoundOperations(store, keys), Membership(store, keys)
-        self.survey, self.deletion = Survey(store, keys, self.membership), KeyDeletion(store, keys)
+        self.survey, self.deletion = ProgressSurvey(store, keys, self.membership), KeyDeletion(store, keys)
 
 
 class CallStore(StoreOfRounds):

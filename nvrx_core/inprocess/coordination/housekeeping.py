@@ -1,28 +1,161 @@
-"""The work of rank 0 for all ranks, off the critical path of a restart.
+"""Deletion of keys, and the work of rank 0 for all ranks, off the critical path of a restart.
 
-It reports each round that is entered to the launcher, and deletes the keys of rounds that are no longer read.
+Rank 0 reports each round that is entered to the launcher, and deletes the keys of rounds that are no longer read; the
+last rank deletes all keys of a completed call.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.coordination.control_store import ControlStore
-from nvrx_core.inprocess.initialize import Initialize, RetryController
-from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
+from nvrx_core.inprocess.coordination.membership import LEFT
+from nvrx_core.inprocess.coordination.round_operations import Arrivals
+from nvrx_core.inprocess.protocol.decision import JOINING, RoundDecision, kept_after_call, kept_in_call
 from nvrx_core.inprocess.protocol.ports import StoreFailure
-from nvrx_core.inprocess.protocol.retention import kept_in_call
 from nvrx_core.inprocess.state import State
 from nvrx_core.progress.page import Page
-from nvrx_core.store.keys import LauncherKeys
+from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
+from nvrx_core.store.keys import LauncherKeys, StoreKeys
 
-__all__ = ["Housekeeping", "least_world_size"]
+__all__ = ["Housekeeping", "KeyDeletion"]
+
+
+class KeyDeletion:
+    """Deletes the keys of a call, if the store can.
+
+    Args:
+        store: the connection.
+        keys: the keys of the call.
+    """
+
+    def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
+        self.store, self.keys, self._arrivals = store, keys, Arrivals(store, keys)
+
+    def delete_round(self, iteration: int, members: int, *, read_late: bool = False) -> None:
+        """Delete the keys of a round that is no longer read.
+
+        The user's keys are found in a list of all keys of the store, which is read only if there are any.
+
+        Args:
+            iteration: the round.
+            members: the initial number of members.
+            read_late: keep what a late reader reads.
+        """
+        round_keys = self.keys.round(iteration)
+        prefix, stay = f"{round_keys.prefix}/", frozenset(round_keys.read_late if read_late else ())
+        with suppress(StoreFailure):
+            if self.store.forget(prefix, stay):
+                return
+        self._delete(self._of_round(iteration, members), stay)
+        if self.store.delete([round_keys.user]):
+            self._delete(self.store.listed(prefix), stay)
+
+    def count_out(self, iteration: int, living: int, members: int) -> None:
+        """Count this member out of the completed call; the last one deletes the call's keys.
+
+        Args:
+            iteration: the completed one.
+            living: the number of members that completed it.
+            members: the initial number of members.
+
+        Raises:
+            StoreFailure: when the store fails.
+        """
+        if self.store.count(self.keys.gone()) >= living:
+            self.store.put(self.keys.over(), str(iteration))
+            self._delete_unread(iteration, members)
+
+    def delete_if_over(self, members: int) -> None:
+        """Delete the keys of a completed call, when a member exits that has not completed it.
+
+        Raises:
+            StoreFailure: when the store fails.
+        """
+        with guard():
+            iteration = self.store.try_get(self.keys.over())
+            if iteration is not None:
+                self._delete_unread(int(iteration), members)
+
+    def _delete_unread(self, iteration: int, members: int) -> None:
+        """Delete the call's keys, unless a member that left earlier, or its monitor process, still has to read some.
+
+        The claims are deleted before the marks of members that have left, as `Membership.has_left` expects, so the keys
+        are sorted. Keys that silent members may read late stay. Several members may do this at a time: the mark for
+        late readers is deleted last, and each of them checks for it before it deletes anything.
+        """
+        if not self._have_left(members):
+            return
+        prefix, stay = f"{self.keys.prefix}/", self._read_late(iteration)
+        if not self._have_left(members):
+            return
+        if not self.store.forget(prefix, stay):
+            found = self.store.listed(prefix) or self._of_call(iteration, members)
+            self._delete(sorted(found), stay)
+        self._delete(self._beside(), stay)
+        self.store.delete([self.keys.kept()])
+
+    def _have_left(self, members: int) -> bool:
+        return self.store.has([self.keys.left(member) for member in initial_ranks(members)])
+
+    def _delete(self, keys: Iterable[str], stay: Collection[str]) -> None:
+        self.store.delete(key for key in keys if key not in stay)
+
+    def _read_late(self, iteration: int) -> frozenset[str]:
+        """Return the keys of a completed call that may be read late, and the mark for them."""
+        if not self.store.has([self.keys.kept()]):
+            return frozenset()
+        with guard():
+            decisions = list(self._decisions(iteration))
+            released = set(filter(self._is_released, {member for decision in decisions for member in decision.lost}))
+            rounds = frozenset[int]().union(*(kept_after_call(decision, released) for decision in decisions))
+            late = (key for k in rounds for key in self.keys.round(k).read_late)
+            joining = [self.keys.verdict(self.keys.generation)] if JOINING in rounds else []
+            return frozenset((self.keys.kept(), *joining, *late))
+
+    def _is_released(self, member: InitialRank) -> bool:
+        """Whether another member wrote that this one left; so it counts, too, if the mark is being deleted already."""
+        return self.store.try_get(self.keys.left(member)) != LEFT.encode()
+
+    def _decisions(self, iteration: int) -> Iterator[RoundDecision]:
+        """Read the decisions of a completed call; only those of the last rounds if the store cannot list its keys."""
+        decision = re.compile(f"{re.escape(self.keys.prefix)}/(-?[0-9]+)/decision")
+        listed = map(decision.fullmatch, self.store.listed(f"{self.keys.prefix}/"))
+        for k in sorted({*_last_rounds(iteration), *(int(found[1]) for found in listed if found)}):
+            text = self.store.try_get(self.keys.round(k).decision)
+            if text is not None:
+                yield RoundDecision.decode(text)
+
+    def _beside(self) -> Iterable[str]:
+        """Return the call's keys outside of a generation: those for the launcher, and the verdict on this generation.
+
+        The verdicts on earlier generations stay: they keep a later start from the claims of the killed ones.
+        """
+        keys = self.keys
+        launcher = LauncherKeys(keys.job, keys.call)
+        return (launcher.announce(), launcher.entered(), keys.verdict(keys.generation))
+
+    def _of_round(self, iteration: int, members: int) -> Iterable[str]:
+        return (*self.keys.round(iteration).of_all, *self._arrivals.keys_of(iteration, members))
+
+    def _of_call(self, iteration: int, members: int) -> Iterable[str]:
+        """Return all keys of a call that was completed in this iteration, except those of rounds deleted already."""
+        keys = self.keys
+        rounds = (key for ended in _last_rounds(iteration) for key in self._of_round(ended, members))
+        of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in initial_ranks(members))
+        return (*rounds, *of_members, keys.gone(), keys.over(), keys.claims(), keys.terms())
+
+
+def _last_rounds(iteration: int) -> list[int]:
+    """Return the rounds of a call, completed in this iteration, that were not deleted while it ran."""
+    return sorted({-1, *range(max(-1, iteration - 2), iteration + 1)})
+
 
 KEPT: Final = 2
 """Rounds whose keys may still be read when a further one has ended."""
@@ -32,16 +165,16 @@ class Housekeeping:
     """The housekeeping of a rank; only rank 0 has any.
 
     Args:
-        control_store: on a connection that no wait blocks.
+        deletion: the deletion of keys, on a connection that no wait blocks.
         page: the rank's progress page, which names the members that are lost.
         least: the minimum number of ranks with which the call continues.
         defer: runs work soon, in a thread that no restart waits for.
     """
 
     def __init__(
-        self, control_store: ControlStore, page: Page, least: int, defer: Callable[[Callable[[], None]], None]
+        self, deletion: KeyDeletion, page: Page, least: int, defer: Callable[[Callable[[], None]], None]
     ) -> None:
-        self.control_store, self.page, self.least = control_store, page, least
+        self.deletion, self.page, self.least = deletion, page, least
         self._defer = defer
         self._announced = self._over = False
         self._read_late = frozenset[int]()
@@ -53,13 +186,13 @@ class Housekeeping:
             iteration = state.iteration
             self._defer(lambda: self._tell(iteration))
 
-    def decided(self, rank: int, decision: Decision) -> None:
+    def decided(self, rank: int, decision: RoundDecision) -> None:
         """Record that a round has ended, in which this rank was `rank`."""
         self._read_late |= kept_in_call(decision)
         ended = decision.iteration - KEPT
         if rank == 0 and ended >= 0:
-            read_late, deletion = ended in self._read_late, self.control_store.deletion
-            self._defer(lambda: deletion.delete_round(ended, self.page.world_size, read_late=read_late))
+            read_late = ended in self._read_late
+            self._defer(lambda: self.deletion.delete_round(ended, self.page.world_size, read_late=read_late))
 
     def close(self) -> None:
         """Stop writing: the call's keys may be deleted from now on."""
@@ -67,8 +200,8 @@ class Housekeeping:
             self._over = True
 
     def _tell(self, iteration: int) -> None:
-        store, generation = self.control_store.store, self.control_store.keys.generation
-        keys = LauncherKeys(self.control_store.keys.job, self.control_store.keys.call)
+        store, generation = self.deletion.store, self.deletion.keys.generation
+        keys = LauncherKeys(self.deletion.keys.job, self.deletion.keys.call)
         lost = sorted(set(range(self.page.world_size)) - self.page.members())
         entered = json.dumps({"generation": generation, "iteration": iteration, "lost": lost})
         announcement = json.dumps({"generation": generation, "min_world_size": self.least, "pid": os.getpid()})
@@ -78,17 +211,3 @@ class Housekeeping:
                     store.put(keys.announce(), announcement)
                 store.put(keys.entered(), entered)
                 self._announced = True
-
-
-def least_world_size(initialize: Initialize | None) -> int:
-    """Return how many ranks must be alive for an iteration to start: the highest `min_world_size`, at least 1."""
-    asked = (part.min_world_size for part in _parts(initialize) if isinstance(part, RetryController))
-    return max([1, *asked])
-
-
-def _parts(initialize: object) -> Iterator[object]:
-    if not isinstance(initialize, Compose):
-        yield initialize
-        return
-    for part in initialize.instances:
-        yield from _parts(part)

@@ -1,11 +1,14 @@
 """Joining a generation of keys: the shell of `Join` on the control store.
 
-The monitor process completes it for a rank that died while it joined.
+The monitor process completes it for a rank that died while it joined. Another process with the RANK of this one may
+have joined the other ranks earlier. A job that has just begun is then ended on all ranks: nothing shows which of the
+two processes is the intended one. A job that has run for longer continues, and only the late process exits.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import queue
 import socket
@@ -19,48 +22,44 @@ from datetime import timedelta
 from typing import Final
 
 from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
+from nvrx_core.events.log import boot_id
+from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
+from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.coordination.duplicate import Duplicate, end_job
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.coordination.presence import Presence, Reminders, claimed_ranks, find_presence
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.join import (
     CONFLICT,
     EXPIRED,
     MET,
     MOVED,
-    Agree,
-    Claim,
-    Close,
     Conflicting,
-    Count,
     Expired,
     Join,
     Joined,
-    Look,
-    ReadClaims,
-    Step,
     Superseded,
-    Wait,
     process_of,
+    shared_with,
 )
 from nvrx_core.inprocess.protocol.ports import StoreFailure
+from nvrx_core.parsing import parse_object
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys
 from nvrx_core.values import value
 
-__all__ = ["Entrant", "Joining", "join_for_dead"]
+__all__ = ["Duplicate", "JoinOperations", "JoinRequest", "Joining", "end_job", "join_for_dead"]
+
 
 log = logging.getLogger("nvrx_core.inprocess")
 THREAD_ENDS_WITHIN: Final = 10.0
 READ_WITHIN: Final = timedelta(seconds=2)
 REMINDERS: Final = Reminders()
-Outcome = Wait | Joined | Superseded | Conflicting | Expired
-"""Where a rank has no more to do on its way in, but to wait."""
 
 
 @value
-class Entrant:
+class JoinRequest:
     """The rank that joins.
 
     Attributes:
@@ -78,23 +77,86 @@ class Entrant:
     incarnation: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}")
 
 
+class JoinOperations:
+    """The keys of the generations, as the port of `Join`. Each operation raises `StoreFailure` when the store fails.
+
+    Args:
+        store: the connection.
+        keys: the keys of the call, in any generation.
+        member: the rank that joins.
+        page: the progress page, where its monitor process reads what it claims.
+    """
+
+    def __init__(self, store: GuardedStore, keys: StoreKeys, member: InitialRank, page: Page) -> None:
+        self._store, self._keys, self._member, self._page = store, keys, member, page
+
+    @operation
+    def read_verdict(self, generation: int) -> str | None:
+        """Return the generation's verdict, None while it has none."""
+        with guard():
+            verdict = self._store.try_get(self._keys.verdict(generation))
+            return None if verdict is None else verdict.decode()
+
+    @operation
+    def claim(self, generation: int, incarnation: str) -> str:
+        """Claim this rank's place, unless it is taken; return the present claim."""
+        self._page[ProgressField.CLAIMED] = generation + 1
+        with guard():
+            return self._store.put_once(self._keys.of(generation).claim(self._member), incarnation).decode()
+
+    @operation
+    def agree(self, generation: int, terms: str) -> str:
+        """Write this rank's terms, unless there are some; return the present ones, a JSON object."""
+        with guard():
+            present = self._store.put_once(self._keys.of(generation).terms(), terms).decode()
+            parse_object(present)
+            return present
+
+    @operation
+    def count_claim(self, generation: int) -> int:
+        """Count the claim; return how many were counted, this one included."""
+        return self._store.count(self._keys.of(generation).claims())
+
+    @operation
+    def all_claimed(self, generation: int) -> bool:
+        """Return whether every place is taken."""
+        keys = self._keys.of(generation)
+        return self._store.has([keys.claim(rank) for rank in initial_ranks(self._page.world_size)])
+
+    @operation
+    def close(self, generation: int, verdict: str) -> str:
+        """Write the verdict on the generation, unless it has one; return the present one."""
+        if verdict == MOVED:
+            log.info("generation %d of the store's keys is of an earlier start of this job", generation)
+        with guard():
+            return self._store.put_once(self._keys.verdict(generation), verdict).decode()
+
+
 class Joining:
-    """The joining of the main thread.
+    """The joining of the main thread, and how it waits for a verdict.
 
     Args:
         links: the connections of the call, with its keys in any generation.
         page: the progress page, which the monitor process reads.
         entrant: this rank.
+        timeout: how long the others are waited for.
         reminders: when to log the missing ranks.
     """
 
-    def __init__(self, links: Connections, page: Page, entrant: Entrant, reminders: Reminders = REMINDERS) -> None:
+    def __init__(
+        self,
+        links: Connections,
+        page: Page,
+        entrant: JoinRequest,
+        *,
+        timeout: timedelta,
+        reminders: Reminders = REMINDERS,
+    ) -> None:
         self.links, self.store, self.keys = links, links.main_store, links.keys
-        self.page, self.member, self.reminders = page, entrant.member, reminders
-        self.size, self.lease_interval = page.world_size, entrant.lease_interval
-        self.join = Join(self.size, entrant.incarnation, terms=entrant.terms, unique=not entrant.restarts)
+        self.page, self.size, self.request, self.member = page, page.world_size, entrant, entrant.member
+        self.timeout, self.started, self.reminders = timeout.total_seconds(), time.monotonic(), reminders
 
-    def run(self, timeout: timedelta) -> StoreKeys:
+    def run(self) -> StoreKeys:
         """Join the other ranks; return the keys of the generation.
 
         Raises:
@@ -103,42 +165,33 @@ class Joining:
             RankDiscarded: when another process has taken this rank's place.
             StoreFailure: when the store is lost.
         """
-        started = time.monotonic()
-        step = self._play(self.join.start())
-        while isinstance(step, Wait):
-            verdict = self._await_verdict(step.generation, started, timeout.total_seconds())
-            step = self._play(self.join.decided(step.generation, verdict))
-        if isinstance(step, Superseded) and self.join.unique:
-            text = self.join.shared_with(step.by)
+        mine, unique = self.request, not self.request.restarts
+        store = JoinOperations(self.store, self.keys, self.member, self.page)
+        join = Join(store, self, self.size, mine.incarnation, terms=mine.terms, unique=unique)
+        step = run(join.run())
+        if isinstance(step, Superseded) and unique:
+            text = shared_with(mine.terms, step.by)
             end_job(self.store, self.keys.of(step.generation), self.member, text)
             step = Conflicting(step.generation, text)
         if isinstance(step, Superseded):
             raise RankDiscarded(
                 f"another process ({process_of(step.by)}) has entered as rank {self.member} after this one "
-                f"({process_of(self.join.incarnation)})",
+                f"({process_of(mine.incarnation)})",
                 rank=self.member,
             )
         if isinstance(step, Conflicting | Expired):
-            self._await_readers(step.generation)
+            self._await_readers(step.generation, mine=join.claimed == step.generation)
         if isinstance(step, Conflicting):
             raise JobMismatch(f"the ranks of this job contradict each other: {step.text}")
         if isinstance(step, Expired):
-            raise _timed_out(step.text, timeout.total_seconds())
+            raise _timed_out(step.text, self.timeout)
         self.page[ProgressField.GENERATION] = step.generation + 1
         return self.keys.of(step.generation)
 
-    def _play(self, step: Step) -> Outcome:
-        while not isinstance(step, Outcome):
-            if isinstance(step, Claim):
-                self.page[ProgressField.CLAIMED] = step.generation + 1
-            if isinstance(step, Close) and step.verdict == MOVED:
-                log.info("generation %d of the store's keys is of an earlier start of this job", step.generation)
-            step = _carry_out(self.store, self.keys, self.join, step, member=self.member)
-        return step
-
-    def _await_verdict(self, generation: int, started: float, timeout: float) -> str:
+    @operation
+    def await_verdict(self, generation: int) -> str:
         """Return the verdict on the generation; another thread waits for it, so that signals interrupt this one."""
-        key, deadline = self.keys.verdict(generation), started + timeout
+        key, deadline = self.keys.verdict(generation), self.started + self.timeout
         duplicate = Duplicate(self.store, self.keys.of(generation - 1), self.member, self.reminders.lease)
         with self._waiting_for(key) as answers:
             line_at = time.monotonic() + self.reminders.first
@@ -147,18 +200,18 @@ class Joining:
                     return _verdict(answers.get(timeout=max(0.0, min(line_at, duplicate.due, deadline) - now)))
                 except queue.Empty:
                     now = time.monotonic()
-                if now >= duplicate.due and duplicate.lives() and self.join.unique:
+                if now >= duplicate.due and duplicate.lives() and not self.request.restarts:
                     return self._contradict(generation, duplicate)
                 if line_at <= now < deadline:
-                    log.warning("waiting at entry since %.0f s; %s", now - started, self._presence(generation))
+                    log.warning("waiting at entry since %.0f s; %s", now - self.started, self._presence(generation))
                     line_at += self.reminders.every
             verdict = f"{EXPIRED}{self._presence(generation).encode()}"
             return self.store.put_once(key, verdict).decode()
 
     def _contradict(self, generation: int, duplicate: Duplicate) -> str:
         """End this process: another one with its RANK is in the job; end the job as well if it has just started."""
-        text = self.join.shared_with(duplicate.claim)
-        duplicate.end_young_job(text, self.lease_interval)
+        text = shared_with(self.request.terms, duplicate.claim)
+        duplicate.end_young_job(text, self.request.lease_interval)
         return self.store.put_once(self.keys.verdict(generation), f"{CONFLICT}{text}").decode()
 
     def _presence(self, generation: int) -> Presence:
@@ -184,10 +237,15 @@ class Joining:
         finally:
             thread.join(THREAD_ENDS_WITHIN)
 
-    def _await_readers(self, generation: int) -> None:
-        """Wait until all ranks have read the verdict, if the store ends with this process."""
+    def _await_readers(self, generation: int, *, mine: bool) -> None:
+        """Wait until all ranks have read the verdict, if the store ends with this process.
+
+        Args:
+            generation: the generation.
+            mine: the place in it is not another process's.
+        """
         keys = self.keys.of(generation)
-        if self.join.claimed == generation:  # else this place is another process's
+        if mine:
             self.store.put(keys.left(self.member), "")
         if self.links.is_hosted_by(self.member):
             self.store.wait([keys.left(rank) for rank in claimed_ranks(self.store, keys, self.size)], READ_WITHIN)
@@ -207,7 +265,7 @@ def _timed_out(text: str, seconds: float) -> BarrierTimeout:
     )
 
 
-def join_for_dead(store: GuardedStore, keys: StoreKeys, page: Page, dead: Entrant) -> StoreKeys | None:
+def join_for_dead(store: GuardedStore, keys: StoreKeys, page: Page, dead: JoinRequest) -> StoreKeys | None:
     """Complete the joining of a dead rank; return the keys of the generation in which to report its death, if any.
 
     If a launcher restarts all ranks, a new incarnation must not meet a dead one, so the generation is closed. Otherwise
@@ -218,9 +276,8 @@ def join_for_dead(store: GuardedStore, keys: StoreKeys, page: Page, dead: Entran
     """
     if not page[ProgressField.GENERATION]:
         claimed = page[ProgressField.CLAIMED] - 1
-        join = Join(page.world_size, dead.incarnation, claimed)
         page[ProgressField.GENERATION] = 1 + (
-            _close(store, keys, claimed) if dead.restarts else _claim(store, keys, dead.member, join)
+            _close(store, keys, claimed) if dead.restarts else _claim(store, keys, page, dead)
         )
     generation = page[ProgressField.GENERATION] - 1
     return keys.of(generation) if generation >= 0 else None
@@ -231,37 +288,12 @@ def _close(store: GuardedStore, keys: StoreKeys, claimed: int) -> int:
     return claimed if met else -1
 
 
-def _claim(store: GuardedStore, keys: StoreKeys, member: InitialRank, join: Join) -> int:
+def _claim(store: GuardedStore, keys: StoreKeys, page: Page, dead: JoinRequest) -> int:
     """Return the generation that the dead rank has claimed; -1 if there is another incarnation."""
-    step = join.start()
-    while not isinstance(step, Outcome):
-        if isinstance(step, Close) and step.verdict == MOVED:
-            return -1
-        step = _carry_out(store, keys, join, step, member=member)
-    return step.generation if isinstance(step, Wait | Joined) else -1
-
-
-def _carry_out(store: GuardedStore, keys: StoreKeys, join: Join, step: Step, *, member: InitialRank) -> Step:
-    """Execute the operation that the machine requests, and pass it the answer."""
-    keys = keys.of(step.generation)
-    with guard():
-        match step:
-            case Look(generation):
-                verdict = store.try_get(keys.verdict(generation))
-                return join.looked(generation, None if verdict is None else verdict.decode())
-            case Claim(generation):
-                return join.claim_read(generation, store.put_once(keys.claim(member), join.incarnation).decode())
-            case Agree(generation):
-                return join.terms_read(generation, store.put_once(keys.terms(), join.terms).decode())
-            case Count(generation):
-                return join.counted(generation, store.count(keys.claims()))
-            case ReadClaims(generation):
-                places = [keys.claim(rank) for rank in initial_ranks(join.world_size)]
-                return join.claims_read(generation, complete=store.has(places))
-            case Close(generation, verdict):
-                return join.decided(generation, store.put_once(keys.verdict(generation), verdict).decode())
-            case _:
-                raise AssertionError(step)
+    operations = JoinOperations(store, keys, dead.member, page)
+    join = Join(operations, None, page.world_size, dead.incarnation, claimed=page[ProgressField.CLAIMED] - 1)
+    end = run(join.run())
+    return end.generation if isinstance(end, Joined) else -1
 
 
 def _verdict(answer: bytes | StoreFailure) -> str:
@@ -269,3 +301,68 @@ def _verdict(answer: bytes | StoreFailure) -> str:
         raise answer
     with guard():
         return answer.decode()
+
+
+YOUNG: Final = 60.0
+"""Seconds after its start in which a job has just begun."""
+
+
+class Duplicate:
+    """The process that holds this rank's claim in the previous generation, if there is one.
+
+    It is alive if its lease is renewed while this process waits: the monitor process of a dead one no longer renews it.
+
+    Args:
+        store: the connection.
+        keys: the keys of the previous generation.
+        member: this rank.
+        every: seconds between two reads of its lease.
+
+    Attributes:
+        claim: its incarnation, "" if there is none.
+        due: when the next read is due, monotonic seconds.
+    """
+
+    def __init__(self, store: GuardedStore, keys: StoreKeys, member: InitialRank, every: float) -> None:
+        self._store, self._keys, self._member, self._every = store, keys, member, every
+        met = keys.generation >= 0 and store.try_get(keys.verdict(keys.generation)) == MET.encode()
+        self.claim = (store.try_get(keys.claim(member)) or b"").decode(errors="replace") if met else ""
+        self.due = time.monotonic() + every if self.claim else math.inf
+        self._lease = b""
+
+    def lives(self) -> bool:
+        """Read its lease; return whether it was renewed since the last read."""
+        before, self._lease = self._lease, self._store.try_get(self._keys.lease(self._member)) or b""
+        self.due = time.monotonic() + self._every
+        return bool(before) and before != self._lease
+
+    def end_young_job(self, text: str, lease_interval: float) -> None:
+        """End the job on all ranks, if it has just begun.
+
+        Args:
+            text: the reason, for people.
+            lease_interval: seconds between two renewals of a lease; their number shows how long the job has run, which
+                the clocks of two hosts cannot.
+        """
+        renewals = self._lease.partition(b"/")[0]
+        if renewals.isdigit() and int(renewals) * lease_interval <= YOUNG:
+            end_job(self._store, self._keys, self._member, text)
+
+
+def end_job(store: GuardedStore, keys: StoreKeys, member: InitialRank, text: str) -> None:
+    """Announce in the first iteration of a generation that the ranks contradict each other."""
+    now = time.monotonic()
+    fault = FaultRecord(
+        initial_rank=member,
+        rank=member,
+        interruption="BASE_EXCEPTION",
+        message=text,
+        error_type=JOB_MISMATCH,
+        occurred=now,
+        announced=now,
+        wall=time.time(),
+        boot_id=boot_id(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
+    RoundOperations(store, keys).announce(0, fault)

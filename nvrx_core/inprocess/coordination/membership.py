@@ -1,17 +1,30 @@
-"""Membership in the store: the members' leases, and the members that no longer need the store."""
+"""Membership in the store: the members' leases, the progress that they show, and who no longer needs the store.
+
+The rank that hosts the store exits last: it waits for its clients, the members that still need the store. A client that
+no longer needs the store writes `left`, or its monitor process does. The lease of one that is lost with its monitor
+process is not renewed: it is not waited for beyond the heartbeat timeout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+import math
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Final
 
-from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore, batches
+from nvrx_core.inprocess.coordination.guarded_store import BATCH, FOREVER, GuardedStore, batches, guard
 from nvrx_core.inprocess.protocol.ports import StoreFailure
+from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.liveness.lease import LeaseTable
+from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
-__all__ = ["LEFT", "RELEASED", "Membership"]
+__all__ = ["LEFT", "RELEASED", "Membership", "ProgressSurvey", "await_clients"]
+
 
 LEFT: Final = "1"
 """The mark of a member that left, or whose monitor process reported its death to the end."""
@@ -76,3 +89,108 @@ class Membership:
         keys = [self.keys.left(member) for member in members]
         if keys and not self.store.wait(keys, timeout):
             raise StoreFailure(f"not all of {len(keys)} members have left within {timeout}")
+
+
+ENDS_WITHIN: Final = timedelta(seconds=2)
+ATTEMPTS: Final = 3
+
+
+class ProgressSurvey:
+    """Surveys of the members' leases.
+
+    Args:
+        store: the connection.
+        keys: the keys of the call.
+        membership: reads the leases.
+    """
+
+    def __init__(self, store: GuardedStore, keys: StoreKeys, membership: Membership) -> None:
+        self.store, self.keys, self.membership = store, keys, membership
+
+    def slowest(self, members: frozenset[InitialRank], asking: int) -> PeerProgress:
+        """Return the progress of the slowest members.
+
+        When thousands ask at the same time, as when all wait for one rank, one of them reads all leases for the others:
+        each uses the first survey that ends after its request.
+
+        Args:
+            members: the members whose leases are read.
+            asking: the requesting member.
+
+        Raises:
+            StoreFailure: when the store fails, or no survey ends in time.
+        """
+        if len(members) <= BATCH:
+            return PeerProgress.of(self.membership.leases(members))
+        late: str | None = None
+        with guard():
+            for _ in range(ATTEMPTS):
+                last = self._last()
+                number = int((last or "0").partition("/")[0])
+                if last in (None, late) or self.store.has([self.keys.survey(number)]):
+                    number += 1
+                    mine = f"{number}/{asking}"
+                    if self.store.replace(self.keys.survey(), last or "", mine) == mine.encode():
+                        return self._make(number, members)
+                if self.store.wait([self.keys.survey(number)], ENDS_WITHIN):
+                    return PeerProgress.decode((self.store.try_get(self.keys.survey(number)) or b"").decode())
+                late = self._last()
+        raise StoreFailure("nobody ends a survey")
+
+    def _last(self) -> str | None:
+        """Return the number of the last survey that was started, and the member that started it."""
+        last = self.store.try_get(self.keys.survey())
+        return None if last is None else last.decode()
+
+    def _make(self, number: int, members: frozenset[InitialRank]) -> PeerProgress:
+        found = PeerProgress.of(self.membership.leases(members))
+        self.store.put(self.keys.survey(number), found.encode())
+        self.store.delete([self.keys.survey(number - 2)])
+        return found
+
+    def holders(self, iteration: int, members: frozenset[InitialRank], asking: int) -> Mapping[int, int]:
+        """Return the members in an atomic section of this round, with the beats of their leases.
+
+        None if the store does not have the leases.
+        """
+        try:
+            return self.slowest(members - {asking}, asking).holding(iteration)
+        except StoreFailure:
+            return {}
+
+
+log = logging.getLogger("nvrx_core.inprocess")
+SAID_AFTER: Final = 2.0
+"""Seconds after which a wait is logged."""
+TURN: Final = 0.5
+"""Seconds between two questions to the store: a wait inside it would hold signals off, Ctrl-C among them."""
+
+
+def await_clients(membership: Membership, members: Collection[InitialRank], heartbeat_timeout: float) -> None:
+    """Wait until all members have left or are unresponsive.
+
+    Args:
+        membership: knows which clients have left.
+        members: the clients.
+        heartbeat_timeout: seconds without a renewal of its lease after which a client is unresponsive.
+
+    Raises:
+        StoreFailure: when the store is lost.
+    """
+    table, awaited, awake = LeaseTable[InitialRank](heartbeat_timeout), sorted(members), AwakeClock()
+    pause, look_at, say_at = threading.Event(), 0.0, awake.at(time.monotonic()) + SAID_AFTER
+    while not membership.have_left(awaited):
+        now = awake.at(time.monotonic())
+        if now >= say_at:
+            log.warning("this rank hosts the control store and waits for its clients, the ranks that still run")
+            say_at = math.inf
+        if now >= look_at:
+            look_at = now + heartbeat_timeout / 4
+            leases = membership.leases(awaited)
+            for member in awaited:
+                table.observe(member, leases.get(member, ""), now=now)
+            silent = table.stale(now=now)
+            awaited = [member for member in awaited if member not in silent]
+        meant = time.monotonic() + TURN
+        pause.wait(TURN)
+        awake.woke(meant, now=time.monotonic())

@@ -17,25 +17,23 @@ import time
 import weakref
 from collections.abc import Callable, Set
 from contextlib import suppress
-from datetime import timedelta
 from types import CodeType, FrameType
 from typing import Any, Final, NamedTuple, NoReturn
 
 from nvrx_core.fault.exceptions import chain_contains
 from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.interruption.async_exception import AsyncException, Withdrawn
-from nvrx_core.inprocess.interruption.driving import begin, drive
 from nvrx_core.inprocess.interruption.landing import Landing, drops_exception, is_library, is_safe_line, judge, location
 from nvrx_core.inprocess.interruption.next_line import NextLine
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why, begin, drive
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
+from nvrx_core.progress.page import Page, ProgressField
 
-__all__ = ["Delivery", "Interrupt", "RankShouldRestart", "Shot", "interrupt_within"]
+__all__ = ["Delivery", "Interrupt", "RankShouldRestart", "Shot"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-MAX_UNWIND: Final = timedelta(seconds=10)
 _RESET: Final = (signal.SIG_DFL, signal.SIG_IGN)
 _OTHER_HANDLER: Final = (
     "signal %d was given another handler: blocking calls cannot be interrupted; set Wrapper(interrupt_signal=...)"
@@ -70,23 +68,21 @@ class Interrupt:
         signum: the signal to use; a handler that is already installed for it is chained.
         unwind: seconds that cleanup in the function may take before it is interrupted as well.
         hold: seconds for which anything but an import may defer the interruption in total.
+        page: the progress page, on which the monitor process writes that the round is over while no thread of this
+            process has noticed it, and the interruption that an import for which it waits goes on; None without one.
 
     Attributes:
-        round_is_over: returns whether the monitor process reports the end of the round while no thread of this process
-            has noticed it.
-        import_progressed: called when an import for which the interruption waits has added modules.
         drop: withdraws an exception that was set and not raised; the function's thread calls it right after `armed`
             has become false, with no other call in between.
     """
 
-    def __init__(self, signum: int, unwind: float, hold: float = 0.0) -> None:
-        self.signum, self.unwind, self.hold = signum, unwind, hold
+    def __init__(self, signum: int, unwind: float, hold: float = 0.0, page: Page | None = None) -> None:
+        self.signum, self.unwind, self.hold, self._page = signum, unwind, hold, page
         self.armed = False
         self.depth = 0
         self.raised = self.deferred = self.waited = self.iteration = 0
         self.landing, self.held_at = Landing.SAFE, ""
         self.requested = False
-        self.round_is_over: Callable[[], bool] = lambda: False
         self.out = threading.Event()
         self.free = threading.Event()
         self._unblocking = threading.Lock()
@@ -101,7 +97,6 @@ class Interrupt:
         self._next_line = NextLine(self._at_line)
         self._probe: SystemCallProbe | None = None
         self._previous: Any = None
-        self.import_progressed: Callable[[], object] = _nothing
         self._caught = CaughtInterruptions()
         self._delivery: Delivery | None = None
         self._async = AsyncException(self.thread, self)
@@ -183,7 +178,8 @@ class Interrupt:
             pass
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        notified = self.armed and self.round_is_over()
+        page = self._page if self.armed else None
+        notified = page is not None and page[ProgressField.ROUND_OVER] == page[ProgressField.ITERATION] + 1
         if notified:
             self.requested = True
         if not self.requested:
@@ -195,6 +191,11 @@ class Interrupt:
                 self._raise_if_safe(frame, notified)
             finally:
                 self._next_line.busy = False
+
+    def import_progressed(self) -> None:
+        """Record that an import for which the interruption waits has added modules."""
+        if self._page is not None:
+            self._page[ProgressField.IMPORTED_AT] = time.monotonic_ns()
 
     def _raise_if_safe(self, frame: FrameType | None, notified: bool) -> None:
         """Raise the exception if it may land in `frame`, else await the next line at which it may."""
@@ -338,7 +339,8 @@ class Delivery:
     @operation
     def await_left(self, deadline: float) -> bool:
         """Wait until the thread has left the function, or until the deadline; return whether it has left."""
-        return _wait_until(self._target.out, deadline)
+        seconds = deadline - time.monotonic()
+        return self._target.out.wait(max(0.0, seconds) if seconds < math.inf else None)
 
     @operation
     def await_unmasked(self) -> bool:
@@ -392,11 +394,6 @@ class Delivery:
         target.deferred += 1
 
 
-def _wait_until(event: threading.Event, deadline: float) -> bool:
-    seconds = deadline - time.monotonic()
-    return event.wait(max(0.0, seconds) if seconds < math.inf else None)
-
-
 def _nothing() -> None:
     """Do nothing: the abort unblocks the thread."""
 
@@ -405,9 +402,3 @@ def _in_event_loop() -> bool:
     """Return whether this thread runs an asyncio event loop."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None
-
-
-def interrupt_within(signum: int, soft: timedelta, hard: timedelta) -> Interrupt:
-    """Return an interrupt whose bounds fit in the hard timeout, which counts from the interruption."""
-    unwind = min(MAX_UNWIND, (hard - soft) / 2)
-    return Interrupt(signum, unwind.total_seconds(), hold=(hard - 2 * unwind).total_seconds())

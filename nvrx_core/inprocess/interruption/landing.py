@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 from nvrx_core.values import value
 
 __all__ = [
-    "Destination",
     "Judged",
     "Landing",
+    "LandingTarget",
     "destination",
     "drops_exception",
     "handlers_of",
@@ -112,7 +112,7 @@ def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bo
     return Judged(Landing.FRAGILE if fragile else Landing.SAFE, location(frame))
 
 
-class Destination(NamedTuple):
+class LandingTarget(NamedTuple):
     """What a thread has to reach before an interruption may land.
 
     Attributes:
@@ -124,7 +124,7 @@ class Destination(NamedTuple):
     calls: bool
 
 
-def destination(frame: FrameType | None, floor: CodeType | None = None) -> Destination | None:
+def destination(frame: FrameType | None, floor: CodeType | None = None) -> LandingTarget | None:
     """Return what has to be reached from `frame`, where an interruption must not land; None if firing again has to do.
 
     That is the caller of the outermost frame whose whole code is fragile, or the frame whose `finally` body runs.
@@ -134,15 +134,15 @@ def destination(frame: FrameType | None, floor: CodeType | None = None) -> Desti
     stack = list(_unwound(frame, floor))
     for index in range(len(stack) - 1, -1, -1):
         if _is_fragile(stack[index]):
-            return Destination(stack[index + 1], calls=False) if index + 1 < len(stack) else None
+            return LandingTarget(stack[index + 1], calls=False) if index + 1 < len(stack) else None
         if _is_in_finally(stack[index]):
-            return Destination(stack[index], calls=False)
+            return LandingTarget(stack[index], calls=False)
     user = next((index for index, each in enumerate(stack) if not is_library(each)), None)
     if user is None:
         return None
     if user == 0 or _keeps_nothing(stack[user - 1].f_code):
-        return Destination(stack[user], calls=True)
-    return Destination(stack[0], calls=False) if _enters_protected_range(stack) else None
+        return LandingTarget(stack[user], calls=True)
+    return LandingTarget(stack[0], calls=False) if _enters_protected_range(stack) else None
 
 
 def is_safe_line(frame: FrameType, floor: CodeType | None = None, within: Set[int] = frozenset()) -> bool:
@@ -210,11 +210,7 @@ def location(frame: FrameType | None) -> str:
     while frame is not None and is_library(frame):
         frame = frame.f_back
     frame = frame or innermost
-    return _file_and_line(frame) if frame is not None else "unknown"
-
-
-def _file_and_line(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "unknown"
 
 
 def is_library(frame: FrameType) -> bool:

@@ -64,7 +64,7 @@ class FaultReporter:
     @operation
     def note_stragglers(self, iteration: int, members: tuple[InitialRank, ...]) -> None:
         """Record that the rank waits for members that are behind it."""
-        seconds = self.plan.soft
+        seconds = self.plan.timeouts.soft
         self.plan.events.write("straggler", iteration, ranks=members, seconds=seconds)
         log.warning("waited for initial ranks %s for %g s (soft_timeout)", list(members), seconds)
 

@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from nvrx_core.events.log import EventLog
-from nvrx_core.inprocess.coordination.joining import Entrant
+from nvrx_core.inprocess.coordination.joining import JoinRequest
+from nvrx_core.inprocess.protocol.timeouts import HangTimeouts
 from nvrx_core.process.stacks import Stacks
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
@@ -30,11 +31,10 @@ class MonitorPlan:
         factory, kwargs: how to connect to the store.
         keys: the keys of the call, in any generation.
         entrant: the rank that joins a generation.
-        soft, hard, grace: timeouts of progress, seconds.
+        timeouts: of progress.
+        grace: seconds from SIGTERM to SIGKILL.
         interval: seconds between two samples of the page, at most.
-        watchdog_interval: seconds between two heartbeats of the rank's watchdog thread.
         barrier: how long to wait for the others' decision after a death.
-        heartbeat: seconds between two renewals of the lease.
         heartbeat_timeout: seconds after which another member's lease has expired.
         interrupt_signal: the interrupt signal.
         events: the event file.
@@ -51,14 +51,11 @@ class MonitorPlan:
     factory: Factory
     kwargs: Mapping[str, Any]
     keys: StoreKeys
-    entrant: Entrant
-    soft: float
-    hard: float
+    entrant: JoinRequest
+    timeouts: HangTimeouts
     grace: float
     barrier: timedelta
     interval: float
-    watchdog_interval: float
-    heartbeat: float
     heartbeat_timeout: float
     interrupt_signal: int
     events: EventLog

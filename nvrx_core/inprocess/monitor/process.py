@@ -92,15 +92,15 @@ class MonitorProcess:
         run(Watch(self.plan.member, ports, self._parts(), time.monotonic).run())
 
     def _parts(self) -> Parts:
-        plan = self.plan
+        plan, timeouts = self.plan, self.plan.timeouts
         judges = Judges(
-            HangDetector(plan.soft, plan.hard, plan.grace),
-            GilStallPolicy(silent=1.5 * plan.watchdog_interval + 0.25, confirm=plan.hard - plan.soft),
+            HangDetector(timeouts.soft, timeouts.hard, plan.grace),
+            GilStallPolicy(silent=timeouts.gil_silence, confirm=timeouts.after_soft),
             CleanExitPolicy(),
-            UnheardRoundPolicy(plan.hard),
+            UnheardRoundPolicy(timeouts.hard),
         )
-        siblings = max(plan.heartbeat, plan.heartbeat_timeout / 10)
-        schedule = StoreSchedule(heartbeat=plan.heartbeat, probe=PROBE_EVERY, siblings=siblings)
+        siblings = max(timeouts.lease_interval, plan.heartbeat_timeout / 10)
+        schedule = StoreSchedule(heartbeat=timeouts.lease_interval, probe=PROBE_EVERY, siblings=siblings)
         ring = SiblingRing(plan.member, plan.heartbeat_timeout, STARTS_WITHIN)
         return Parts(judges, schedule, ring, self.awake, plan.interval, self.store.reattaches)
 

@@ -121,7 +121,7 @@ class LeaseKeeper:
 
     def _next(self) -> str:
         page, now = self.page, self.awake.at(time.monotonic())
-        stalled = now - self.awake.at(page.alive_at()) > self.plan.soft / 2
+        stalled = now - self.awake.at(page.alive_at()) > self.plan.timeouts.stalled_after
         inside = (
             now - self.awake.at(page[ProgressField.RENDEZVOUS_AT] / 1e9) if page[ProgressField.RENDEZVOUS_DEPTH] else 0
         )

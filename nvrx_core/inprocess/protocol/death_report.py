@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.actions import Action, Announce, CountArrival, Enter, Finish, Leave, PutArrival
-from nvrx_core.inprocess.protocol.barrier import Barrier
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
-from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.ports import ReportStore
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
+from nvrx_core.inprocess.protocol.ports import ReportStore, play
+from nvrx_core.inprocess.protocol.round import Action, Announce, Barrier, CountArrival, Enter, Finish, Leave, PutArrival
 from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["DeathReport", "report_death", "report_unresponsive"]
@@ -52,7 +50,7 @@ class DeathReport(Barrier):
         dead = Arrival(initial_rank=self.member, rank=self.fault.rank, status=ArrivalStatus.DEAD, fault=self.fault)
         return (PutArrival(dead), CountArrival())
 
-    def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
+    def decided(self, decision: RoundDecision, *, now: float) -> tuple[Action, ...]:
         """Handle the round's decision; one that counts the dead member as living is followed into the next round."""
         if self.member in decision.lost:
             return (Leave(decision, f"the death of initial rank {self.member} is known to all"),)
@@ -103,7 +101,7 @@ async def _announce(report: DeathReport, store: ReportStore, now: Clock) -> list
     return rest
 
 
-def _following(report: DeathReport, decision: Decision, now: Clock) -> DeathReport | None:
+def _following(report: DeathReport, decision: RoundDecision, now: Clock) -> DeathReport | None:
     """Return the report in the next round, if the decision counts the dead member as living."""
     actions = report.decided(decision, now=now())
     return next((report.next(action.members) for action in actions if isinstance(action, Enter)), None)

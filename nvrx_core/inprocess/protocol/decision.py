@@ -12,14 +12,26 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from nvrx_core.fault.attribution import Interruption
-from nvrx_core.fault.blame import Progress, behind
+from nvrx_core.fault.blame import RankProgress, behind
 from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord
 from nvrx_core.parsing import MAX_RANKS, address, integer, integers, parse_json, parse_object, string
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.rank_assignment.snapshot import Column, columns_of
 from nvrx_core.values import value
 
-__all__ = ["Arrival", "ArrivalStatus", "Decision", "decide", "decode_arrivals", "decode_event", "encode_completion"]
+__all__ = [
+    "JOINING",
+    "Arrival",
+    "ArrivalStatus",
+    "RoundDecision",
+    "decide",
+    "decode_arrivals",
+    "decode_event",
+    "encode_completion",
+    "kept_after_call",
+    "kept_in_call",
+]
+
 
 _COMPLETED: Final = "completed"
 _MAY_LACK: Final = ("keys", "long", "endpoint", "endpoints", "silent", "exit")
@@ -71,7 +83,7 @@ class Arrival:
     world_size: int = 0
     fault: FaultRecord | None = None
     step: int = -1
-    progress: Progress | None = None
+    progress: RankProgress | None = None
     stalled: bool = False
     completed: bool = False
     long: bool = False
@@ -96,7 +108,7 @@ class Arrival:
     def _from_data(cls, data: Any) -> Arrival:
         _require_fields(data, "initial_rank", "rank", "status", "world_size", "step", "progress", "stalled")
         fault = FaultRecord.from_data(data["fault"]) if data.get("fault") else None
-        progress = Progress.of(integers(data["progress"])) if data["progress"] is not None else None
+        progress = RankProgress.of(integers(data["progress"])) if data["progress"] is not None else None
         return cls(
             initial_rank=InitialRank(integer(data["initial_rank"], 0, MAX_RANKS)), rank=integer(data["rank"]),
             status=ArrivalStatus(data["status"]), world_size=integer(data["world_size"], 0, MAX_RANKS), fault=fault,
@@ -107,7 +119,7 @@ class Arrival:
 
 
 @value
-class Decision:
+class RoundDecision:
     """The decision of a round, on which all members act.
 
     Attributes:
@@ -154,7 +166,7 @@ class Decision:
         return _encode({**vars(self), "cause": cause, "exit": exited})
 
     @classmethod
-    def decode(cls, text: str | bytes) -> Decision:
+    def decode(cls, text: str | bytes) -> RoundDecision:
         """Parse the result of `encode`.
 
         Raises:
@@ -177,7 +189,7 @@ class Decision:
         )  # fmt: skip
 
 
-def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord | None) -> Decision:
+def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord | None) -> RoundDecision:
     """Return the decision of a round in which all members have arrived.
 
     Args:
@@ -191,7 +203,7 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
     faults = [fault for fault in (event, *(a.fault for a in arrivals.values())) if fault is not None]
     cause = min(faults, key=_symptom, default=None)
     lost = tuple(sorted(a.initial_rank for a in arrivals.values() if a.status is not ArrivalStatus.ALIVE))
-    return Decision(
+    return RoundDecision(
         iteration=iteration,
         lost=lost,
         terminated=tuple(rank for rank in range(world_size) if rank not in held),
@@ -318,3 +330,39 @@ def _column(data: object) -> Column:
     if sum(count for count, _ in runs) > MAX_RANKS:
         raise ValueError(f"keys of too many ranks: {data!r:.100}")
     return tuple(runs)
+
+
+# Which rounds must be kept for late readers: their event, decision and rendezvous. Two kinds of members read a decision
+# later than the others, who do not wait for them:
+#
+# * A member that leaves waits for the decision of the round in which it leaves, and the monitor process of a dead one
+#   for the decision by which it is lost. It reads it before it marks the member as left, so that round is kept while
+#   the call runs. If a sibling that found the member silent marks it first, nobody knows when it is read: it outlives
+#   the call.
+# * A member whose lease is not renewed for `heartbeat_timeout` is declared lost, but its process may be alive: its node
+#   was stopped or disconnected. When it continues, it must find the decision that declared it lost; otherwise it would
+#   make a decision of its own and continue alone. Nobody knows when that is, so those rounds outlive the call.
+JOINING: Final = -2
+"""The round before the first barrier: the ranks join, and its decision is the verdict on their generation."""
+
+
+def kept_in_call(decision: RoundDecision) -> frozenset[int]:
+    """Return the rounds that a decision requires to be kept while the call runs."""
+    left = {decision.iteration} if decision.lost else frozenset[int]()
+    return kept_after_call(decision) | left
+
+
+def kept_after_call(decision: RoundDecision, released: Collection[InitialRank] = ()) -> frozenset[int]:
+    """Return the rounds that a decision requires to be kept even when the call is completed.
+
+    A silent member that is lost in a round has arrived in the previous one, whose decision it may not have read yet; it
+    has read all earlier decisions. One that was silent, and that arrived itself or by its monitor process nevertheless,
+    has read the previous one, too.
+
+    Args:
+        decision: the round's.
+        released: members that others have marked as left.
+    """
+    arrived = {decision.iteration} if set(decision.lost).intersection(released) else frozenset[int]()
+    silent = {decision.iteration - 1, decision.iteration} if decision.silent else frozenset[int]()
+    return frozenset(arrived | silent)

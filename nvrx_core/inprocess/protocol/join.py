@@ -11,38 +11,20 @@ the first rank in the generation has written. Terms that differ may be those of 
 closed as moved; terms that differ repeatedly are those of a living rank, which is a conflict. It is also a conflict if
 no launcher restarts ranks and a living rank finds its place claimed by another process. A rank that has waited too long
 closes its generation as expired: all ranks that wait in it give up together, and know the missing ranks.
-
-`Join` requests one operation at a time and gets its answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, Protocol
 
 from nvrx_core.parsing import parse_object
 from nvrx_core.values import value
 
 __all__ = [
-    "BY",
-    "CONFLICT",
-    "EXPIRED",
-    "MET",
-    "MOVED",
-    "Agree",
-    "Claim",
-    "Close",
-    "Conflicting",
-    "Count",
-    "Expired",
-    "Join",
-    "Joined",
-    "Look",
-    "ReadClaims",
-    "Superseded",
-    "Wait",
-    "process_of",
-]
+    "BY", "CONFLICT", "EXPIRED", "MET", "MOVED", "Conflicting", "Expired", "Join", "JoinResult", "JoinStore", "Joined",
+    "Superseded", "VerdictPort", "process_of", "shared_with",
+]  # fmt: skip
 
 MET: Final = "met"
 MOVED: Final = "moved"
@@ -54,56 +36,6 @@ MAX_CONFLICTS: Final = 3
 """Generations in a row with other terms, after which they are not those of an earlier start."""
 BY: Final = "by"
 """The field of the terms that says whose they are, and need not agree."""
-
-
-@value
-class Look:
-    """Read the generation's verdict, if it has one."""
-
-    generation: int
-
-
-@value
-class Claim:
-    """Claim this rank's place, unless it is taken."""
-
-    generation: int
-
-
-@value
-class Agree:
-    """Write this rank's terms, unless there are some; read the present ones."""
-
-    generation: int
-
-
-@value
-class Count:
-    """Count the claim."""
-
-    generation: int
-
-
-@value
-class ReadClaims:
-    """Check whether every place is taken: a claim may be counted twice, by a rank and on its behalf."""
-
-    generation: int
-
-
-@value
-class Close:
-    """Write the verdict on the generation, unless it has one."""
-
-    generation: int
-    verdict: str
-
-
-@value
-class Wait:
-    """Wait for the generation's verdict."""
-
-    generation: int
 
 
 @value
@@ -137,13 +69,45 @@ class Expired:
     text: str
 
 
-Step = Look | Claim | Agree | Conflicting | Expired | Count | ReadClaims | Close | Wait | Joined | Superseded
+JoinResult = Joined | Superseded | Conflicting | Expired
+
+
+class JoinStore(Protocol):
+    """The keys of the generations; each operation may raise `StoreFailure`."""
+
+    def read_verdict(self, generation: int) -> Awaitable[str | None]:
+        """Return the generation's verdict, None while it has none."""
+
+    def claim(self, generation: int, incarnation: str) -> Awaitable[str]:
+        """Claim this rank's place, unless it is taken; return the present claim."""
+
+    def agree(self, generation: int, terms: str) -> Awaitable[str]:
+        """Write this rank's terms, unless there are some; return the present ones, a JSON object."""
+
+    def count_claim(self, generation: int) -> Awaitable[int]:
+        """Count the claim; return how many were counted, this one included."""
+
+    def all_claimed(self, generation: int) -> Awaitable[bool]:
+        """Return whether every place is taken: a claim may be counted twice, by a rank and on its behalf."""
+
+    def close(self, generation: int, verdict: str) -> Awaitable[str]:
+        """Write the verdict on the generation, unless it has one; return the present one."""
+
+
+class VerdictPort(Protocol):
+    """How a living rank waits."""
+
+    def await_verdict(self, generation: int) -> Awaitable[str]:
+        """Wait for the generation's verdict; return it."""
 
 
 class Join:
     """One incarnation of a rank that joins a generation.
 
     Args:
+        store: the keys of the generations.
+        waiting: waits for a verdict. None for a dead rank: its claim is counted on its behalf, and no generation is
+            closed for it but one that is complete.
         world_size: the number of ranks that must join.
         incarnation: identifies this process; the value of its claim.
         claimed: the generation that it has claimed already, -1 for none.
@@ -152,86 +116,80 @@ class Join:
     """
 
     def __init__(
-        self, world_size: int, incarnation: str, claimed: int = -1, terms: str = "", *, unique: bool = False
-    ) -> None:
-        self.world_size, self.incarnation, self.claimed, self.terms = world_size, incarnation, claimed, terms
-        self.unique = unique
+        self, store: JoinStore, waiting: VerdictPort | None, world_size: int, incarnation: str, *,
+        claimed: int = -1, terms: str = "", unique: bool = False,
+    ) -> None:  # fmt: skip
+        self.store, self.waiting, self.world_size, self.incarnation = store, waiting, world_size, incarnation
+        self.claimed, self.terms, self.unique = claimed, terms, unique
         self._conflicts = 0
-        self._rival = ""
-        self._ended, self._open, self._stride = -1, -1, 1
 
-    def start(self) -> Step:
-        """Return the first operation."""
-        return Look(0) if self.claimed < 0 else Claim(self.claimed)
+    async def run(self) -> JoinResult:
+        """Join the others; of a dead rank, `Joined` in the generation in which its claim counts."""
+        result = await (self._join(0) if self.claimed < 0 else self._enter(self.claimed))
+        while isinstance(result, int):
+            result = await self._join(result)
+        return result
 
-    def looked(self, generation: int, verdict: str | None) -> Step:
-        """Handle the generation's verdict.
+    async def _join(self, first: int) -> JoinResult | int:
+        """Enter the first open generation from `first` on; return the next one if it is closed without this rank."""
+        found = await self._find_open(first)
+        return await self._enter(found) if isinstance(found, int) else found
 
-        Open generations follow those with a verdict: the first open one is searched for in growing strides, then by
-        bisection.
+    async def _find_open(self, first: int) -> JoinResult | int:
+        """Return the first open generation.
+
+        Open generations follow those with a verdict: it is searched for in growing strides, then by bisection.
         """
-        if verdict is None:
-            self._open = generation
-        else:
-            self._ended = generation
-        if self.claimed >= 0 and (end := _end(generation, verdict or "")) is not None:
-            return end  # of ranks that live: this one was on its way before it
-        if self._open < 0:
-            self._stride *= 2
-            return Look(self._ended + self._stride // 2)
-        if self._open - self._ended == 1:
-            return Claim(self._open)
-        return Look((self._open + self._ended) // 2)
+        ended, opened, stride, looked = first - 1, -1, 1, first
+        while opened - ended != 1:
+            verdict = await self.store.read_verdict(looked)
+            if verdict is None:
+                opened = looked
+            else:
+                ended = looked
+                if self.claimed >= 0 and (end := _end(looked, verdict)) is not None:
+                    return end  # of ranks that live: this one was on its way before it
+            if opened < 0:
+                stride *= 2
+                looked = ended + stride // 2
+            else:
+                looked = (opened + ended) // 2
+        return opened
 
-    def claim_read(self, generation: int, value: str) -> Step:
-        """Handle the present claim of the place."""
-        if value == self.incarnation:
+    async def _enter(self, generation: int) -> JoinResult | int:
+        """Claim the place in an open generation and follow its verdict; return the next one if it has moved."""
+        present = await self.store.claim(generation, self.incarnation)
+        rival = ""
+        if present == self.incarnation:
             self.claimed = generation
-            return Agree(generation) if self.terms else Count(generation)
-        if self.claimed < 0:
-            return Close(generation, MOVED)
-        if not self.unique:
-            return Superseded(generation, value)
-        self._rival = value
-        return Close(generation, f"{CONFLICT}{self.shared_with(value)}")
+            verdict = await self._meet(generation)
+        elif self.unique and self.claimed >= 0:
+            rival = present
+            verdict = await self.store.close(generation, f"{CONFLICT}{shared_with(self.terms, rival)}")
+        elif self.claimed >= 0 or self.waiting is None:
+            return Superseded(generation, present)
+        else:
+            verdict = await self.store.close(generation, MOVED)
+        if self.claimed == generation or rival:
+            if (end := _end(generation, verdict)) is not None:
+                return end
+            if verdict == MET:
+                return Superseded(generation, rival) if rival else Joined(generation)
+        return generation + 1
 
-    def shared_with(self, rival: str) -> str:
-        """Return the conflict with another living incarnation of this rank."""
-        by = parse_object(self.terms).get(BY)
-        return f"{by} and another process ({process_of(rival)}) were started with the same RANK"
-
-    def terms_read(self, generation: int, terms: str) -> Step:
-        """Handle the terms of the first rank in the generation.
-
-        Raises:
-            ValueError: when they are not a JSON object.
-        """
-        differences = _differences(parse_object(self.terms), parse_object(terms))
-        if not differences:
-            return Count(generation)
-        self._conflicts += 1
-        return Close(generation, CONFLICT + differences if self._conflicts >= MAX_CONFLICTS else MOVED)
-
-    def counted(self, generation: int, claims: int) -> Step:
-        """Handle the number of counted claims, including this one."""
-        return ReadClaims(generation) if claims >= self.world_size else Wait(generation)
-
-    def claims_read(self, generation: int, *, complete: bool) -> Step:
-        """Handle whether every place is taken."""
-        return Close(generation, MET) if complete else Wait(generation)
-
-    def decided(self, generation: int, verdict: str) -> Step:
-        """Handle the final verdict on the generation."""
-        end = _end(generation, verdict)
-        if end is not None and (self.claimed == generation or self._rival):
-            return end
-        rival, self._rival = self._rival, ""
-        if verdict == MET and rival:
-            return Superseded(generation, rival)
-        if verdict == MET and self.claimed == generation:
-            return Joined(generation)
-        self._ended, self._open, self._stride = generation, -1, 1
-        return Look(generation + 1)
+    async def _meet(self, generation: int) -> str:
+        """Compare the terms, count the claim and return the verdict."""
+        if self.terms:
+            theirs = parse_object(await self.store.agree(generation, self.terms))
+            differences = _differences(parse_object(self.terms), theirs)
+            if differences:
+                self._conflicts += 1
+                verdict = f"{CONFLICT}{differences}" if self._conflicts >= MAX_CONFLICTS else MOVED
+                return await self.store.close(generation, verdict)
+        claims = await self.store.count_claim(generation)
+        if claims >= self.world_size and await self.store.all_claimed(generation):
+            return await self.store.close(generation, MET)
+        return MET if self.waiting is None else await self.waiting.await_verdict(generation)
 
 
 def _end(generation: int, verdict: str) -> Conflicting | Expired | None:
@@ -239,6 +197,12 @@ def _end(generation: int, verdict: str) -> Conflicting | Expired | None:
     if verdict.startswith(CONFLICT):
         return Conflicting(generation, verdict.removeprefix(CONFLICT))
     return Expired(generation, verdict.removeprefix(EXPIRED)) if verdict.startswith(EXPIRED) else None
+
+
+def shared_with(terms: str, rival: str) -> str:
+    """Return the conflict between the rank of these terms and another living incarnation of it."""
+    by = parse_object(terms).get(BY)
+    return f"{by} and another process ({process_of(rival)}) were started with the same RANK"
 
 
 def process_of(incarnation: str) -> str:

@@ -13,17 +13,42 @@ from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded, Restart
 from nvrx_core.fault.exceptions import add_note
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
-from nvrx_core.inprocess.protocol.actions import Action, Announce, AskHolders, GiveUp, LateCompletion, WaitFor
-from nvrx_core.inprocess.protocol.call_rules import CallRules
-from nvrx_core.inprocess.protocol.decision import ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.decision import ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, given_up
-from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint, StoreFailure
-from nvrx_core.inprocess.protocol.view import Rounds, RoundView
+from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint, StoreFailure, play
+from nvrx_core.inprocess.protocol.round import (
+    Action,
+    AskHolders,
+    GiveUp,
+    LateCompletion,
+    Rounds,
+    RoundView,
+)
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import State
+from nvrx_core.values import value
 
-__all__ = ["MainThread"]
+__all__ = ["FlowRules", "MainThread"]
+
+
+@value
+class FlowRules:
+    """The rules that are fixed for a call.
+
+    Attributes:
+        leader: returns the next rank 0 for a world size and the terminated ranks; None if a rank cannot compute it.
+        no_progress_limit: restarts in a row without progress; None for any number.
+        meets_on_entry: the process group of iteration 0 also needs a rendezvous that the wrapper hosts.
+        hosts_store: the process of this rank hosts the control store.
+        store_is_hosted: the process of some rank hosts it.
+    """
+
+    leader: Callable[[int, tuple[int, ...]], int | None]
+    no_progress_limit: int | None = None
+    meets_on_entry: bool = False
+    hosts_store: bool = False
+    store_is_hosted: bool = False
+
 
 _DONE = (Outcome.RETURNED, Outcome.EXITED, Outcome.RESERVE)
 _LEAVES = (Outcome.LEFT, Outcome.EXITED)
@@ -45,7 +70,7 @@ class MainThread:
     """
 
     def __init__(
-        self, rounds: Rounds, state: State, rules: CallRules, *, ports: CallPorts, now: Callable[[], float]
+        self, rounds: Rounds, state: State, rules: FlowRules, *, ports: CallPorts, now: Callable[[], float]
     ) -> None:
         self.rounds, self.state, self.rules, self.ports, self.now = rounds, state, rules, ports, now
         self.limit = NoProgressLimit(rules.no_progress_limit)
@@ -115,7 +140,7 @@ class MainThread:
 
     # Into an iteration
 
-    async def _prepare(self, decision: Decision) -> IterationResult | None:
+    async def _prepare(self, decision: RoundDecision) -> IterationResult | None:
         """Take the rank that the decision assigns; return the result of this rank if it leaves instead."""
         await self.ports.status.lose(decision.lost)
         offered = decision.endpoint_of(self.rules.leader(self.state.world_size, decision.terminated))
@@ -142,7 +167,7 @@ class MainThread:
         await self.ports.function.use_rendezvous(endpoint)
         self.endpoint = endpoint
 
-    async def _execute(self, decision: Decision) -> IterationResult:
+    async def _execute(self, decision: RoundDecision) -> IterationResult:
         await self._back_off()
         early = await self.ports.function.initialize()
         if early is not None:
@@ -178,7 +203,7 @@ class MainThread:
         await self._await(view, RoundView.is_over)
         return view.finished
 
-    async def _restart(self, ended: IterationResult) -> Decision | None:
+    async def _restart(self, ended: IterationResult) -> RoundDecision | None:
         """Pass the round's barrier; return the decision, or None if this rank leaves (with `ended.error`)."""
         view, fault = self.rounds.view, None
         if ended.how in (Outcome.FAILED, Outcome.LEFT):
@@ -188,23 +213,19 @@ class MainThread:
         leaving = await self._recover(ended, view.round.iteration)
         decision = await self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)
         ends = leaving or _contradicts(decision, ended) or self._is_out_of_retries(decision, ended)
+        if not (ends or _is_lost(self.state, decision, ended)):
+            await self.ports.faults.survive(self.failure, decision.cause)
+            self.failure = self.ended = None
+            return decision
         if self.failure is None or ended.error is not self.failure:
             await self.ports.faults.report_failure(decision.cause)
-        if ends or _is_lost(self.state, decision, ended):
-            return None
-        await self.ports.faults.release_failure(self.failure)
-        self.failure = self.ended = None
-        await self.ports.status.collect_postponed()
-        return decision
+        return None
 
     async def _announce(self, view: RoundView, ended: IterationResult) -> FaultRecord:
         """Announce this rank's fault, before anything that can block."""
         assert ended.error is not None
         fault = await self.ports.faults.describe_fault(ended.error)
-        actions = view.round.fault(fault, now=self.now())
-        await self._play(view, actions)
-        if Announce(fault) in actions:
-            await self.ports.faults.report_announced(fault)
+        await self._play(view, view.round.fault(fault, now=self.now()))
         return fault
 
     async def _recover(self, ended: IterationResult, iteration: int) -> bool:
@@ -232,7 +253,7 @@ class MainThread:
         arrival = await self.ports.arrivals.describe_arrival(ArrivalStatus.LEAVING, fault)
         await self._play(view, view.round.leave(arrival, now=self.now()))
 
-    def _is_out_of_retries(self, decision: Decision, ended: IterationResult) -> bool:
+    def _is_out_of_retries(self, decision: RoundDecision, ended: IterationResult) -> bool:
         cause = decision.cause
         if cause is None:
             return False
@@ -261,7 +282,7 @@ class MainThread:
 
     # The barrier
 
-    async def _arrive(self, status: ArrivalStatus, fault: FaultRecord | None = None) -> Decision:
+    async def _arrive(self, status: ArrivalStatus, fault: FaultRecord | None = None) -> RoundDecision:
         """Arrive at the end of the round and wait for its decision."""
         view = self.rounds.view
         long = self.now() - self.began >= LONG
@@ -294,12 +315,9 @@ class MainThread:
             if isinstance(action, AskHolders):
                 holders = await self.ports.status.find_holders(view.round.iteration, action.members)
                 await self._play(view, view.round.held_up(holders, now=self.now()))
-            elif isinstance(action, WaitFor):
-                await self.ports.status.log_waiting(action.reason)
             elif isinstance(action, LateCompletion):
                 fault = await self.ports.faults.describe_late(action.reason)
                 await self._play(view, view.round.fault(fault, now=self.now()))
-                await self.ports.faults.report_announced(fault)
             elif isinstance(action, GiveUp) and await self.ports.rounds.read_decision(view.round.iteration) is None:
                 seconds = view.round.timeouts.barrier
                 raise BarrierTimeout(action.reason, barrier="iteration", seconds=seconds)
@@ -323,7 +341,6 @@ class MainThread:
     async def _say_left(self) -> None:
         """Write that this rank no longer needs the store; the rank that hosts it first waits for all others."""
         view = self.rounds.view
-        await self.ports.leaving.stop_housekeeping()
         try:
             await self.ports.farewell.mark_left(self.state.initial_rank)
             await self.ports.status.enter(Stage.LEFT)
@@ -340,12 +357,12 @@ class MainThread:
             return  # its host has ended first: nobody is left who would wait for this rank
 
 
-def _exit_of(error: BaseException | None, decision: Decision) -> BaseException | None:
+def _exit_of(error: BaseException | None, decision: RoundDecision) -> BaseException | None:
     """Return the exception with which this rank leaves before it has entered the function."""
     return given_up(error, decision.exit) if isinstance(error, RestartAbort) else error
 
 
-def _is_lost(state: State, decision: Decision, ended: IterationResult) -> bool:
+def _is_lost(state: State, decision: RoundDecision, ended: IterationResult) -> bool:
     """Whether the others have declared this rank lost."""
     lost = state.initial_rank in decision.lost
     if lost:
@@ -354,7 +371,7 @@ def _is_lost(state: State, decision: Decision, ended: IterationResult) -> bool:
     return lost
 
 
-def _contradicts(decision: Decision, ended: IterationResult) -> bool:
+def _contradicts(decision: RoundDecision, ended: IterationResult) -> bool:
     """Whether the decision's cause is a contradiction between the ranks, which ends the job."""
     cause = decision.cause
     if cause is None or cause.error_type != JOB_MISMATCH:

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nvrx_core.inprocess.protocol.actions import EndFunction, Enter, Finish
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.ports import FunctionEnd, RoundStore
-from nvrx_core.inprocess.protocol.view import Rounds, RoundView
+from nvrx_core.inprocess.protocol.decision import RoundDecision
+from nvrx_core.inprocess.protocol.ports import FunctionEnd, RoundStore, play
+from nvrx_core.inprocess.protocol.round import EndFunction, Enter, Finish, Rounds, RoundView
 
 __all__ = ["MonitorThreadFlow"]
 
@@ -63,7 +61,7 @@ class MonitorThreadFlow:
         view.aborted = True
         await function.await_out()
 
-    async def _go_on(self, view: RoundView, decision: Decision) -> bool:
+    async def _go_on(self, view: RoundView, decision: RoundDecision) -> bool:
         """Continue with the next round; return False if this rank is not part of it."""
         actions = await play(view.round, view.round.decided(decision, now=self.now()), self.store, self.now)
         enter = next((action for action in actions if isinstance(action, Enter)), None)

@@ -1,18 +1,31 @@
-"""The ports of a rank's flows: the store, the user's code, the rank's page, its faults and its exit. Pure.
+"""The ports of a rank's flows: the store, the user's code, the rank's page, its faults and its exit; with `play`. Pure.
 
 An awaited operation of the store may raise `StoreFailure`; a wait raises the exception of an early exit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.round import (
+    Action,
+    Announce,
+    Barrier,
+    CloseCompleted,
+    CountArrival,
+    CountCompletion,
+    Publish,
+    PutArrival,
+    ReadArrivals,
+    ReadEvent,
+    RoundView,
+)
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -30,7 +43,9 @@ __all__ = [
     "ReportStore",
     "RoundStore",
     "StoreFailure",
-]  # fmt: skip
+    "play",
+]
+
 
 Endpoint = tuple[str, int]
 """Host and port."""
@@ -69,16 +84,16 @@ class RoundStore(Protocol):
     ) -> Awaitable[tuple[Mapping[InitialRank, Arrival], FaultRecord | None]]:
         """Return every member's arrival, none if one is missing, and the fault that is the round's event."""
 
-    def publish(self, iteration: int, decision: Decision) -> Awaitable[None]:
+    def publish(self, iteration: int, decision: RoundDecision) -> Awaitable[None]:
         """Write the decision, unless the round has one."""
 
-    def read_decision(self, iteration: int) -> Awaitable[Decision | None]:
+    def read_decision(self, iteration: int) -> Awaitable[RoundDecision | None]:
         """Return the round's decision, None while it has none."""
 
     def await_event(self, iteration: int) -> Awaitable[None]:
         """Wait until the round has its event."""
 
-    def await_decision(self, iteration: int) -> Awaitable[Decision]:
+    def await_decision(self, iteration: int) -> Awaitable[RoundDecision]:
         """Wait for the round's decision; return it."""
 
     def set_rendezvous(self, iteration: int, address: str) -> Awaitable[None]:
@@ -86,9 +101,6 @@ class RoundStore(Protocol):
 
     def await_rendezvous(self, iteration: int) -> Awaitable[Endpoint | None]:
         """Wait for that endpoint; return it, None for none."""
-
-    def report_internal_error(self, reason: str) -> Awaitable[None]:
-        """Report that a machine got an impossible input: an error in this package, without further effect."""
 
 
 class FarewellStore(Protocol):
@@ -132,14 +144,8 @@ class RankStatusPort(Protocol):
     def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> Awaitable[Mapping[int, int]]:
         """Return the members in an atomic section of the round, and the beats of their leases."""
 
-    def log_waiting(self, reason: str) -> Awaitable[None]:
-        """Log the members that the rank continues to wait for."""
-
     def collect_garbage(self) -> Awaitable[None]:
         """Collect garbage while this rank waits for the others' arrivals."""
-
-    def collect_postponed(self) -> Awaitable[None]:
-        """Collect the garbage that a released failure referred to, if any."""
 
 
 class ArrivalsPort(Protocol):
@@ -157,7 +163,7 @@ class PlugInsPort(Protocol):
     def declare_keys(self, iteration: int) -> Awaitable[BaseException | None]:
         """Evaluate the key functions after the round."""
 
-    def assign(self, decision: Decision) -> Awaitable[BaseException | None]:
+    def assign(self, decision: RoundDecision) -> Awaitable[BaseException | None]:
         """Assign the rank of the next iteration; changes the state of this rank."""
 
     def recover(self, failure: BaseException | None) -> Awaitable[BaseException | None]:
@@ -201,9 +207,6 @@ class FaultsPort(Protocol):
     def describe_late(self, reason: str) -> Awaitable[FaultRecord]:
         """Return the fault record for ranks that have not completed in time."""
 
-    def report_announced(self, fault: FaultRecord) -> Awaitable[None]:
-        """Report a fault of this rank's own that was announced."""
-
     def clear_frames(self, ended: IterationResult, *, keep_trace: bool) -> Awaitable[None]:
         """Release the result of the iteration, and the locals of the frames that its error holds.
 
@@ -211,14 +214,19 @@ class FaultsPort(Protocol):
         """
 
     def report_failure(self, cause: FaultRecord | None) -> Awaitable[None]:
-        """Log the failure of this rank, if one was survived or is not the error that it leaves with.
+        """Log the failure of this rank, if it had one, which is not the error that it leaves with.
 
         Args:
             cause: the fault that the decision names as the cause; None if there is no decision.
         """
 
-    def release_failure(self, error: BaseException | None) -> Awaitable[None]:
-        """The failure was announced and survived: release its frames."""
+    def survive(self, error: BaseException | None, cause: FaultRecord | None) -> Awaitable[None]:
+        """The rank goes on: log its failure, if it had one, and release what the failure refers to.
+
+        Args:
+            error: the failure.
+            cause: the fault that the decision names as the cause.
+        """
 
 
 class LeavingPort(Protocol):
@@ -226,9 +234,6 @@ class LeavingPort(Protocol):
 
     def report_left(self, error: BaseException | None) -> Awaitable[None]:
         """Report that this rank leaves, and why."""
-
-    def stop_housekeeping(self) -> Awaitable[None]:
-        """Stop writing for the launcher."""
 
     def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> Awaitable[None]:
         """Host the store until the members no longer need it; all have completed, or each leaves by itself."""
@@ -290,3 +295,38 @@ class FunctionEnd(Protocol):
 
     def round_decided(self) -> Awaitable[None]:
         """The round is decided: the main thread continues, or leaves the job."""
+
+
+async def play(
+    machine: Barrier, actions: Iterable[Action], store: RoundStore, now: Callable[[], float]
+) -> list[Action]:
+    """Execute store actions and pass the answers back, until only other actions are left; return those."""
+    pending, iteration = deque(actions), machine.iteration
+    rest: list[Action] = []
+    while pending:
+        action = pending.popleft()
+        match action:
+            case Announce(fault):
+                cause = await store.announce(iteration, fault)
+                pending += machine.announced(cause, now=now())
+            case CountCompletion():
+                count = await store.count_completion(iteration)
+                pending += machine.completion_counted(count, now=now())
+            case CloseCompleted():
+                await store.close_completed(iteration)
+            case ReadEvent():
+                cause = await store.read_event(iteration)
+                pending += machine.event(cause, now=now())
+            case PutArrival(arrival):
+                await store.put_arrival(iteration, arrival)
+            case CountArrival():
+                count = await store.count_arrival(iteration)
+                pending += machine.arrival_counted(count, now=now())
+            case ReadArrivals(members):
+                arrivals, event = await store.read_arrivals(iteration, members)
+                pending += machine.arrivals_read(arrivals, event, now=now())
+            case Publish(decision):
+                await store.publish(iteration, decision)
+            case _:
+                rest.append(action)
+    return rest

@@ -1,8 +1,8 @@
-"""One restart round of a living member, as a pure machine: arrivals, deaths, the end of the barrier, the decision.
+"""One restart round of a member, as a pure machine: arrivals, deaths, the end of the barrier, the decision.
 
 A round is one iteration of the wrapped function and the barrier that ends it. Its members are named by their initial
 ranks. They share a store with five kinds of keys (`nvrx_core.store.keys`), and every method returns the next store
-operations, in order.
+operations, in order. `Rounds` are the rounds of a call, which the two threads of a rank share.
 
 Invariants, for every interleaving and every crash between two operations:
  1. `event` is written once: a round is completed, or it restarts, never both.
@@ -16,35 +16,211 @@ Invariants, for every interleaving and every crash between two operations:
 
 from __future__ import annotations
 
+import enum
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.actions import (
-    Action,
-    Announce,
-    AskHolders,
-    CloseCompleted,
-    CountArrival,
-    CountCompletion,
-    EndFunction,
-    Finish,
-    GiveUp,
-    LateCompletion,
-    Leave,
-    PutArrival,
-    ReadEvent,
-    WaitFor,
-)
-from nvrx_core.inprocess.protocol.barrier import Barrier
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
-from nvrx_core.inprocess.protocol.transitions import Input, Phase, takes
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision, decide
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.values import value
 
-__all__ = ["Round", "RoundTimeouts"]
+__all__ = [
+    "Action",
+    "Announce",
+    "AskHolders",
+    "Barrier",
+    "CloseCompleted",
+    "CountArrival",
+    "CountCompletion",
+    "EndFunction",
+    "Enter",
+    "Finish",
+    "GiveUp",
+    "LateCompletion",
+    "Leave",
+    "Publish",
+    "PutArrival",
+    "ReadArrivals",
+    "ReadEvent",
+    "Round",
+    "RoundPhase",
+    "RoundTimeouts",
+    "RoundView",
+    "Rounds",
+    "StoreAction",
+]
+
+
+class Action:
+    """An action that a machine requests of its shell."""
+
+    __slots__ = ()
+
+
+class StoreAction(Action):
+    """One operation on the round's keys; its answer goes to the machine."""
+
+    __slots__ = ()
+
+
+@value
+class Announce(StoreAction):
+    """Write the fault as the round's event, unless it has one; answer with `announced`."""
+
+    fault: FaultRecord
+
+
+@value
+class CountCompletion(StoreAction):
+    """Count this member's completion; answer with `completion_counted`."""
+
+
+@value
+class CloseCompleted(StoreAction):
+    """Write completion as the round's event, unless it has one."""
+
+
+@value
+class ReadEvent(StoreAction):
+    """Read the round's event, which is there; answer with `event`."""
+
+
+@value
+class AskHolders(Action):
+    """Query which members are in an atomic section; answer with `held_up`."""
+
+    members: frozenset[InitialRank]
+
+
+@value
+class LateCompletion(Action):
+    """Announce by `fault` that not all members have completed in time."""
+
+    reason: str
+
+
+@value
+class EndFunction(Action):
+    """End the calls in which the function blocks, and interrupt it."""
+
+    reason: str
+
+
+@value
+class Finish(Action):
+    """All members have completed the round: end the call."""
+
+    reason: str
+
+
+@value
+class PutArrival(StoreAction):
+    """Write the arrival, over an earlier one of the same member."""
+
+    arrival: Arrival
+
+
+@value
+class CountArrival(StoreAction):
+    """Count the arrival; answer with `arrival_counted`."""
+
+
+@value
+class ReadArrivals(StoreAction):
+    """Read every member's arrival and the event; answer with `arrivals_read`."""
+
+    members: frozenset[InitialRank]
+
+
+@value
+class Publish(StoreAction):
+    """Write the decision, unless the round has one."""
+
+    decision: RoundDecision
+
+
+@value
+class Enter(Action):
+    """Enter the next round with these members."""
+
+    members: frozenset[InitialRank]
+    decision: RoundDecision
+
+    @property
+    def reason(self) -> str:
+        """The reason for the next round, and its number of members."""
+        return f"{len(self.members)} ranks go on to iteration {self.decision.iteration + 1}: {self.decision.reason}"
+
+
+@value
+class Leave(Action):
+    """Leave the job: this member no longer takes part."""
+
+    decision: RoundDecision
+    reason: str
+
+
+@value
+class GiveUp(Action):
+    """Leave the job, unless the round has a decision after all: the barrier did not close in time."""
+
+    reason: str
+
+
+@lru_cache(maxsize=2)
+def _without(members: frozenset[InitialRank], lost: tuple[InitialRank, ...]) -> frozenset[InitialRank]:
+    """Return the remaining members; cached, so that thousands of simulated members share one set."""
+    return members.difference(lost)
+
+
+class Barrier(ABC):
+    """The end of a round.
+
+    Its answers from the store may arrive in any phase: counting and reading change no phase.
+
+    Args:
+        iteration: the round's number.
+        member: the initial rank that arrives.
+        members: the initial ranks that take part.
+    """
+
+    def __init__(self, iteration: int, member: InitialRank, members: frozenset[InitialRank]) -> None:
+        self.iteration = iteration
+        self.member = member
+        self.members = members
+
+    @abstractmethod
+    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
+        """Handle the event after an announcement; None: the round is completed."""
+
+    def completion_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
+        """Handle that `count` members have completed."""
+        return ()
+
+    def event(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
+        """Handle the round's event, as it was read; None: the round is completed."""
+        return ()
+
+    def arrival_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
+        """Handle that this arrival was counted, as the `count`-th, repetitions included."""
+        return (ReadArrivals(self.members),) if count >= len(self.members) else ()
+
+    def arrivals_read(
+        self, arrivals: Mapping[InitialRank, Arrival], event: FaultRecord | None, *, now: float
+    ) -> tuple[Action, ...]:
+        """Handle the arrivals, none if one is missing, and the round's event."""
+        if not self.members <= arrivals.keys():
+            return ()
+        return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)
+
+    def _enter(self, decision: RoundDecision) -> Enter:
+        return Enter(_without(self.members, decision.lost), decision)
+
 
 ASK_AGAIN: Final = 60.0
 """Seconds between two looks at those in an atomic section, at most."""
@@ -65,8 +241,23 @@ class RoundTimeouts:
     last_call: float = 0.0
 
 
+class RoundPhase(enum.Enum):
+    """The phase of a member in a round."""
+
+    __hash__ = object.__hash__  # each input is a look-up, and that of an enumeration hashes a name
+
+    OPEN = "in the function, or on its way into it"
+    COMPLETE = "has completed, and waits for the others"
+    INTERRUPTED = "out of the function, or on its way out: the round restarts"
+    ARRIVED = "in the barrier"
+    DECIDED = "knows the decision"
+    FINISHED = "knows that all have completed"
+
+
 class Round(Barrier):
     """A living member's round.
+
+    Its inputs come from two threads. One that the other thread has overtaken, or that came before, has no effect.
 
     Args:
         iteration: the round's number; -1 is the barrier before the first.
@@ -80,74 +271,74 @@ class Round(Barrier):
     ) -> None:
         super().__init__(iteration, member, members)
         self.timeouts = timeouts
-        self.phase = Phase.OPEN
+        self.phase = RoundPhase.OPEN
         self.arrival: Arrival | None = None
         self.deadline = math.inf
         self._holders: Mapping[int, int] = {}
 
-    @takes(Input.FAULT)
     def fault(self, fault: FaultRecord, *, now: float) -> tuple[Action, ...]:
         """Handle a fault: this member's function failed, or its deadline has passed."""
-        return (Announce(fault),)
+        return (Announce(fault),) if self.phase in (RoundPhase.OPEN, RoundPhase.COMPLETE) else ()
 
     def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
         """Handle the answer to the announcement: a living member gets the event through its monitor thread."""
         return ()
 
-    @takes(Input.COMPLETED)
     def completed(self, *, now: float) -> tuple[Action, ...]:
         """Handle the completion: this member's function returned, or it is a reserve."""
-        self.phase = Phase.COMPLETE
+        if self.phase is not RoundPhase.OPEN:
+            return ()
+        self.phase = RoundPhase.COMPLETE
         return (CountCompletion(),)
 
     def completion_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
         """Handle that `count` members have completed."""
         return (CloseCompleted(),) if count >= len(self.members) else ()
 
-    @takes(Input.WAITS)
     def waits_for_completion(self, *, now: float) -> tuple[Action, ...]:
         """Start the timeout within which the others must complete as well."""
-        self.deadline = now + self.timeouts.completion
+        if self.phase is RoundPhase.COMPLETE:
+            self.deadline = now + self.timeouts.completion
         return ()
 
-    @takes(Input.EVENT)
     def happened(self, *, now: float) -> tuple[Action, ...]:
         """Handle the round's event. A member that has not completed need not read it: the round is not completed."""
-        if self.phase is Phase.OPEN:
+        if self.phase is RoundPhase.OPEN:
             return self._interrupted("a fault was announced")
-        return (ReadEvent(),)
+        return (ReadEvent(),) if self.phase is RoundPhase.COMPLETE else ()
 
-    @takes(Input.CAUSE)
     def event(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
         """Handle the event of a member that has completed; None: all have."""
+        if self.phase is not RoundPhase.COMPLETE:
+            return ()
         if cause is not None:
             return self._interrupted(str(cause))
-        self.phase, self.deadline = Phase.FINISHED, math.inf
+        self.phase, self.deadline = RoundPhase.FINISHED, math.inf
         return (Finish(f"all {len(self.members)} ranks have completed iteration {self.iteration}"),)
 
     def _interrupted(self, why: str) -> tuple[Action, ...]:
-        self.phase, self.deadline = Phase.INTERRUPTED, math.inf
+        self.phase, self.deadline = RoundPhase.INTERRUPTED, math.inf
         return (EndFunction(f"iteration {self.iteration} ends: {why}"),)
 
-    @takes(Input.ARRIVES)
     def arrive(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
         """Handle that this member has left the function and is ready for the next round, or leaves."""
-        self.phase, self.arrival, self.deadline = Phase.ARRIVED, arrival, now + self.timeouts.barrier
+        if self.phase not in (RoundPhase.OPEN, RoundPhase.INTERRUPTED):
+            return ()
+        self.phase, self.arrival, self.deadline = RoundPhase.ARRIVED, arrival, now + self.timeouts.barrier
         return (PutArrival(arrival), CountArrival())
 
-    @takes(Input.LEAVES)
     def leave(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
         """Handle that this member leaves before it has entered the round; the others do not wait for it."""
-        self.phase, self.arrival = Phase.ARRIVED, arrival
+        if self.phase not in (RoundPhase.OPEN, RoundPhase.INTERRUPTED):
+            return ()
+        self.phase, self.arrival = RoundPhase.ARRIVED, arrival
         return (PutArrival(arrival), CountArrival(), CountCompletion())
 
-    def decided(self, decision: Decision, *, now: float) -> tuple[Action, ...]:
+    def decided(self, decision: RoundDecision, *, now: float) -> tuple[Action, ...]:
         """Handle the round's decision; that of another round has no effect."""
-        return self._decided(decision) if decision.iteration == self.iteration else ()
-
-    @takes(Input.DECISION)
-    def _decided(self, decision: Decision) -> tuple[Action, ...]:
-        self.phase, self.deadline = Phase.DECIDED, math.inf
+        if self.phase is not RoundPhase.ARRIVED or decision.iteration != self.iteration:
+            return ()
+        self.phase, self.deadline = RoundPhase.DECIDED, math.inf
         if self.member in decision.lost:
             return (Leave(decision, f"initial rank {self.member} is out of the job since iteration {self.iteration}"),)
         return (self._enter(decision),)
@@ -159,31 +350,26 @@ class Round(Barrier):
         self.deadline = math.inf
         return (AskHolders(self.members),)
 
-    @takes(Input.HOLDERS)
     def held_up(self, holders: Mapping[int, int], *, now: float) -> tuple[Action, ...]:
         """Handle the members in an atomic section at the deadline, with their leases.
 
         A section is never interrupted, and a member that saves a checkpoint in it for long is healthy: it is waited for
         while its lease is renewed.
         """
-        moved = sorted(member for member, lease in holders.items() if self._holders.get(member) != lease)
+        if self.phase not in (RoundPhase.COMPLETE, RoundPhase.ARRIVED):
+            return ()
+        moved = any(self._holders.get(member) != lease for member, lease in holders.items())
         self._holders = holders
-        if not moved:
-            return self._late()
-        bound = self.timeouts.completion if self.phase is Phase.COMPLETE else self.timeouts.barrier
-        self.deadline = now + min(ASK_AGAIN, bound)
-        return (WaitFor(f"iteration {self.iteration}: waiting for initial ranks {moved}, in an atomic section"),)
-
-    def _late(self) -> tuple[Action, ...]:
+        bound = self.timeouts.completion if self.phase is RoundPhase.COMPLETE else self.timeouts.barrier
+        if moved:
+            self.deadline = now + min(ASK_AGAIN, bound)
+            return ()
         late = f"iteration {self.iteration}: not all of {len(self.members)} ranks were"
-        if self.phase is Phase.COMPLETE:
-            return (LateCompletion(f"{late} complete after {self.timeouts.completion:g} s"),)
-        return self._give_up(f"{late} in the barrier after {self.timeouts.barrier:g} s")
-
-    def _give_up(self, reason: str) -> tuple[Action, ...]:
-        """Arrive as leaving, so that later members do not rely on this member."""
+        if self.phase is RoundPhase.COMPLETE:
+            return (LateCompletion(f"{late} complete after {bound:g} s"),)
         assert self.arrival is not None
-        return (PutArrival(replace(self.arrival, status=ArrivalStatus.LEAVING)), CountArrival(), GiveUp(reason))
+        leaving = replace(self.arrival, status=ArrivalStatus.LEAVING)  # so that later members do not rely on this one
+        return (PutArrival(leaving), CountArrival(), GiveUp(f"{late} in the barrier after {bound:g} s"))
 
     def state(self) -> tuple[object, ...]:
         """Return everything that later decisions depend on, hashable, without the deadline."""
@@ -195,12 +381,64 @@ class Round(Barrier):
         iteration, member, members, phase, arrival = state
         assert isinstance(iteration, int) and isinstance(member, int) and isinstance(members, frozenset)
         round_ = cls(iteration, InitialRank(member), members, timeouts)
-        assert isinstance(phase, Phase) and isinstance(arrival, Arrival | None)
+        assert isinstance(phase, RoundPhase) and isinstance(arrival, Arrival | None)
         round_.phase, round_.arrival = phase, arrival
         return round_
 
     def check(self) -> None:
         """Raise AssertionError when an invariant does not hold."""
         assert self.iteration >= -1
-        waits = self.phase in (Phase.COMPLETE, Phase.ARRIVED)
+        waits = self.phase in (RoundPhase.COMPLETE, RoundPhase.ARRIVED)
         assert waits or self.deadline == math.inf, f"I12: a deadline in phase {self.phase}"
+
+
+class RoundView:
+    """One round.
+
+    Attributes:
+        round: the machine.
+        finished: all members have completed.
+        aborted: the abort is done, the main thread may unwind.
+        decision: the round's decision.
+    """
+
+    __slots__ = ("aborted", "decision", "finished", "round")
+
+    def __init__(self, round_: Round) -> None:
+        self.round = round_
+        self.finished = self.aborted = False
+        self.decision: RoundDecision | None = None
+
+    def is_decided(self) -> bool:
+        """The decision is known."""
+        return self.decision is not None
+
+    def is_aborted(self) -> bool:
+        """The abort is done."""
+        return self.aborted
+
+    def is_over(self) -> bool:
+        """All have completed, or the round restarts."""
+        return self.finished or self.aborted
+
+
+class Rounds:
+    """The rounds of one call, one after another.
+
+    Args:
+        member: the rank's initial rank.
+        members: the initial ranks of all members.
+        timeouts: the bounds of each round.
+
+    Attributes:
+        view: the round of the monitor thread.
+    """
+
+    def __init__(self, member: InitialRank, members: frozenset[InitialRank], timeouts: RoundTimeouts) -> None:
+        self.member, self.timeouts = member, timeouts
+        self.view = RoundView(Round(-1, member, members, timeouts))
+
+    def advance(self, members: frozenset[InitialRank]) -> None:
+        """Continue with the next round, with these members."""
+        following = self.view.round.iteration + 1
+        self.view = RoundView(Round(following, self.member, members, self.timeouts))

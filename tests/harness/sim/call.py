@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_core.errors import RankAssignmentError
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
-from nvrx_core.inprocess.coordination.key_deletion import KeyDeletion
+from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership
-from nvrx_core.inprocess.protocol.call_rules import CallRules
+from nvrx_core.inprocess.protocol.main_thread import FlowRules
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import leader
@@ -104,7 +104,7 @@ class Call:
         self._living: dict[frozenset[InitialRank], list[InitialRank]] = {}
         self.move, self.limit = MOVES[self.options.shift], MaxActiveWorldSize(self.options.active)
         self._draw_failures()
-        self.rules = CallRules(leader=self.leader, no_progress_limit=BACKS_OFF)
+        self.rules = FlowRules(leader=self.leader, no_progress_limit=BACKS_OFF)
         self.members = initial_ranks(size)
         self.ranks: dict[InitialRank, Rank] = {}
 
@@ -125,7 +125,7 @@ class Call:
         """Who will be rank 0, where all can tell; whom the assignment discards besides, nobody can."""
         return None if self.discards else _leader(self.options.shift, world_size, terminated)
 
-    def rules_of(self, member: int) -> CallRules:
+    def rules_of(self, member: int) -> FlowRules:
         """What is settled for all of the call."""
         if self.hosting is None:
             return self.rules

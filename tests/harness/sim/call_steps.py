@@ -10,15 +10,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
-from nvrx_core.inprocess.coordination.joining import Entrant, _carry_out, join_for_dead
-from nvrx_core.inprocess.coordination.key_deletion import KeyDeletion
+from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
+from nvrx_core.inprocess.coordination.joining import JoinOperations, JoinRequest, join_for_dead
 from nvrx_core.inprocess.coordination.membership import Membership
-from nvrx_core.inprocess.protocol.join import EXPIRED, MET, Wait
+from nvrx_core.inprocess.protocol.join import EXPIRED, MET
 from nvrx_core.progress.fields import ProgressField
 from nvrx_core.store.keys import StoreKeys
 
 from . import requests
-from .entering import Told, incarnation_of, terms_of
+from .entering import incarnation_of, terms_of
 from .job import QUIT, Config, Job, Step
 from .memory_store import MemoryStore
 from .numbers import Seen
@@ -142,30 +142,34 @@ class CallSteps(Steps):
 
     def join(self, job: Job, member: int, which: str, effect: JoinOperation) -> Iterator[Step]:
         """One operation on the way in; a wait ends with the verdict, or without it if somebody does not come."""
-        step, told = effect.step, Told(member, self.config.ranks)
+        generation, *_ = effect.args
         if self.config.hosted and isinstance(self.seen(job, 0).main, BeginCall):
             return  # nobody listens yet
-        if not isinstance(step, Wait):
-            label = f"{member}: {type(step).__name__}"
-            after, answer = self._on_store(job, lambda s: _carry_out(s, self.keys, told, step, member=member))  # type: ignore[arg-type]
-            yield label, self._told(after, member, which, answer)
+        if effect.name != "await_verdict":
+            page = _Page(self.config.ranks, 0)
+
+            def carry_out(store: GuardedStore) -> Any:
+                operations = JoinOperations(store, self.keys, member, page)  # type: ignore[arg-type]
+                return getattr(JoinOperations, effect.name).__wrapped__(operations, *effect.args)
+
+            after, answer = self._on_store(job, carry_out)
+            yield f"{member}: {effect.name}", self._told(after, member, which, answer)
             return
-        verdict = dict(job.keys).get(self.keys.verdict(step.generation))
+        verdict = dict(job.keys).get(self.keys.verdict(generation))
         missing = any(self._never_comes(job, seen) for seen in self._all(job))
         if verdict is not None:
-            answer = told.decided(step.generation, verdict.decode())
-            yield f"{member}: reads the verdict", self._told(job, member, which, answer)
+            yield f"{member}: reads the verdict", self._told(job, member, which, verdict.decode())
         elif missing or job.budget[QUIT]:
-            yield f"{member}: waits no longer", self._expired(job if missing else job.spend(QUIT), step)
+            yield f"{member}: waits no longer", self._expired(job if missing else job.spend(QUIT), generation)
 
     def _never_comes(self, job: Job, seen: Seen) -> bool:
         """Whether a member has given up, or is dead and was one of those that have."""
         verdict = dict(job.keys).get(self.keys.verdict(seen.claimed - 1), b"")
         return seen.end in {"gone", NOT_MET} or (seen.end in DEAD and verdict.startswith(EXPIRED.encode()))
 
-    def _expired(self, job: Job, step: Wait) -> Job:
+    def _expired(self, job: Job, generation: int) -> Job:
         """A member has waited for too long; the others read so."""
-        key = self.keys.verdict(step.generation)
+        key = self.keys.verdict(generation)
         return self._on_store(job, lambda store: store.put_once(key, f"{EXPIRED}nobody"))[0]
 
     def _told(self, job: Job, member: int, which: str, answer: Any) -> Job:
@@ -174,7 +178,7 @@ class CallSteps(Steps):
     def join_for_dead(self, job: Job, member: int, which: str, _: JoinForDead) -> Iterator[Step]:
         """The monitor process completes the way in of a member that has died on it."""
         page = _Page(self.config.ranks, self.seen(job, member).claimed)
-        dead = Entrant(member, restarts=False, terms=terms_of(member), incarnation=incarnation_of(member))
+        dead = JoinRequest(member, restarts=False, terms=terms_of(member), incarnation=incarnation_of(member))
 
         def complete(store: GuardedStore) -> bool:
             return join_for_dead(store, self.keys, page, dead) is not None  # type: ignore[arg-type]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from nvrx_core.errors import StoreLost
-from nvrx_core.inprocess.protocol.join import BY, Claim, Conflicting, Expired, Join, Joined, Step, Superseded
+from nvrx_core.inprocess.protocol.join import BY, Join, Joined
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.progress.stage import Stage
 
@@ -15,9 +16,7 @@ from . import requests
 if TYPE_CHECKING:
     from .member import Member
 
-__all__ = ["Entering", "NotMet", "Told", "incarnation_of", "terms_of"]
-
-ENDS: Final = Joined | Superseded | Conflicting | Expired
+__all__ = ["Entering", "NotMet", "incarnation_of", "terms_of"]
 
 
 class NotMet(Exception):
@@ -34,14 +33,22 @@ def terms_of(member: int) -> str:
     return json.dumps({BY: f"rank {member}"})
 
 
-class Told:
-    """Stands for a `Join` that is told something: returns its name, and what it is told."""
+class _JoinPort:
+    """The operations of a member's `Join`, of which the checker carries out each.
 
-    def __init__(self, member: int, world_size: int) -> None:
-        self.incarnation, self.terms, self.world_size = incarnation_of(member), terms_of(member), world_size
+    Args:
+        entering: notes what is claimed.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *told, **named: (name, told, tuple(named.items()))
+    def __init__(self, entering: Entering) -> None:
+        self.entering = entering
+
+    def claim(self, generation: int, incarnation: str) -> Awaitable[str]:
+        self.entering.claimed = generation + 1
+        return requests.JoinOperation("claim", (generation, incarnation))
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        return lambda *args: requests.JoinOperation(name, args)
 
 
 class Entering:
@@ -58,6 +65,8 @@ class Entering:
     def __init__(self, member: Member) -> None:
         self.member = member
         self.claimed = self.joined = 0
+        port, size, mine = _JoinPort(self), member.config.ranks, member.member
+        self.flow = Join(port, port, size, incarnation_of(mine), terms=terms_of(mine), unique=True)
 
     async def run(self) -> Any:
         """Join the others, and go on with the call.
@@ -68,7 +77,7 @@ class Entering:
         """
         await requests.BeginCall()
         try:
-            end = await self._join()
+            end = await self.flow.run()
         except StoreFailure:
             raise StoreLost("node0", 1) from None
         if not isinstance(end, Joined):
@@ -77,14 +86,3 @@ class Entering:
         self.member.stage = Stage.STARTING
         self.member.begin()
         return await self.member.flow.run()
-
-    async def _join(self) -> Step:
-        member, size = self.member.member, self.member.config.ranks
-        join = Join(size, incarnation_of(member), terms=terms_of(member), unique=True)
-        step = join.start()
-        while not isinstance(step, ENDS):
-            if isinstance(step, Claim):
-                self.claimed = step.generation + 1
-            name, told, named = await requests.JoinOperation(step)
-            step = getattr(join, name)(*told, **dict(named))
-        return step

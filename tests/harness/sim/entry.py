@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from nvrx_core.inprocess.coordination.joining import Entrant, _carry_out, join_for_dead
-from nvrx_core.inprocess.protocol.join import BY, EXPIRED, Claim, Expired, Join, Joined, Wait
+from nvrx_core.inprocess.coordination.joining import JoinOperations, JoinRequest, join_for_dead
+from nvrx_core.inprocess.protocol.join import BY, EXPIRED, Expired, Join, Joined
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.progress.fields import ProgressField
 from nvrx_core.progress.stage import Stage as About
@@ -61,36 +62,51 @@ class Entry:
         rank.begin()
 
     async def _join(self) -> Joined | Expired:
-        rank, call = self.rank, self.rank.call
-        join = Join(call.size, self._incarnation(), terms=self.terms, unique=True)
-        step: Any = join.start()
-        until = rank.world.now + WITHIN
-        while not isinstance(step, Joined | Expired):
-            if isinstance(step, Wait):
-                step = join.decided(step.generation, (await self._verdict(step.generation, until)))
-                continue
-            if isinstance(step, Claim):
-                self.fields[ProgressField.CLAIMED] = step.generation + 1
-            await passes(rank.world.delay())
-            step = _carry_out(call.control, call.keys, join, step, member=rank.member)
-            call.poke()
-        return step
-
-    async def _verdict(self, generation: int, until: float) -> str:
-        call = self.rank.call
-        key = call.keys.verdict(generation)
-        await passes_until(lambda: call.store_is_closed() or call.control.has([key]), until)
-        verdict = call.control.put_once(key, f"{EXPIRED}nobody")
-        call.poke()
-        return verdict.decode()
+        call, port = self.rank.call, _JoinPort(self, self.rank.world.now + WITHIN)
+        end = await Join(port, port, call.size, self._incarnation(), terms=self.terms, unique=True).run()
+        assert isinstance(end, Joined | Expired), end
+        return end
 
     def complete_for_dead(self) -> bool:
         """What the monitor process does for a rank that has died on entry; returns whether there is a generation."""
         call = self.rank.call
-        entrant = Entrant(self.rank.member, restarts=False, terms=self.terms, incarnation=self._incarnation())
+        entrant = JoinRequest(self.rank.member, restarts=False, terms=self.terms, incarnation=self._incarnation())
         keys = join_for_dead(call.control, call.keys, self.fields, entrant)  # type: ignore[arg-type]
         call.poke()
         return keys is not None
 
     def _incarnation(self) -> str:
         return f"host/{self.rank.process}/{self.rank.call.number}"
+
+
+class _JoinPort:
+    """The shipped operations of `Join`, each after a delay.
+
+    Args:
+        entry: of the rank that joins.
+        until: when it has waited for long enough, virtual seconds.
+    """
+
+    def __init__(self, entry: Entry, until: float) -> None:
+        self.rank: Rank = entry.rank
+        self.until, call = until, self.rank.call
+        self.operations = JoinOperations(call.control, call.keys, self.rank.member, entry.fields)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def carry_out(*args: Any) -> Any:
+            if name == "claim":  # before the delay, as it is on the page then
+                self.operations._page[ProgressField.CLAIMED] = args[0] + 1
+            await passes(self.rank.world.delay())
+            answer = getattr(JoinOperations, name).__wrapped__(self.operations, *args)
+            self.rank.call.poke()
+            return answer
+
+        return carry_out
+
+    async def await_verdict(self, generation: int) -> str:
+        call = self.rank.call
+        key = call.keys.verdict(generation)
+        await passes_until(lambda: call.store_is_closed() or call.control.has([key]), self.until)
+        verdict = call.control.put_once(key, f"{EXPIRED}nobody")
+        call.poke()
+        return verdict.decode()

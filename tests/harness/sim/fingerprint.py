@@ -16,8 +16,7 @@ from nvrx_core.inprocess.protocol.join import Join
 from nvrx_core.inprocess.protocol.main_thread import MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult
-from nvrx_core.inprocess.protocol.round import Round
-from nvrx_core.inprocess.protocol.view import Rounds, RoundView
+from nvrx_core.inprocess.protocol.round import Round, Rounds, RoundView
 from nvrx_core.rank_assignment.base import State
 
 from .chosen import VERDICTS, MemberPage
@@ -69,7 +68,7 @@ def _view(view: RoundView) -> object:
 _MEANING: Final[dict[type, Callable[[Any], object]]] = {
     RoundView: _view,
     Round: Round.state,
-    Join: lambda join: tuple(vars(join).values()),
+    Join: lambda join: (join.claimed, join._conflicts),
     DeathReport: lambda report: tuple(vars(report).values()),
     IterationResult: lambda ended: (ended.how, type(ended.error), getattr(ended.error, "exit_code", 0)),
     BaseException: lambda error: (type(error), getattr(error, "exit_code", 0)),

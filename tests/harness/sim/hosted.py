@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nvrx_core.errors import StoreLost
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import StoreFailure
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.progress.stage import Stage as About
 from nvrx_core.rank_assignment.identity import InitialRank
 

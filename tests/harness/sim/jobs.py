@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.retention import kept_after_call
+from nvrx_core.inprocess.protocol.decision import RoundDecision, kept_after_call
 from nvrx_core.rank_assignment.identity import InitialRank
 
 from . import requests
@@ -75,7 +74,7 @@ class Jobs(Space[Job]):
         record: Record = self.records.records.values[number]
         return record
 
-    def _decision(self, job: Job, iteration: int) -> Decision:
+    def _decision(self, job: Job, iteration: int) -> RoundDecision:
         decision = self._record(job, iteration).decision
         assert decision is not None
         return decision

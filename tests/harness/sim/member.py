@@ -14,19 +14,17 @@ from nvrx_core.errors import BarrierTimeout, PeerExited, RestartAbort, StoreLost
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import Flow, run
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.interruption import driving
+from nvrx_core.inprocess.interruption import policy
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
-from nvrx_core.inprocess.protocol.call_rules import CallRules
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.main_thread import MainThread
+from nvrx_core.inprocess.protocol.decision import RoundDecision
+from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import StoreFailure
-from nvrx_core.inprocess.protocol.round import Round
-from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.protocol.round import Round, Rounds
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import State
@@ -79,8 +77,8 @@ class Member:
         self.spoken: dict[int, int] = {}
         self.about, self.lost_store, self.abandoned = -1, False, False
         self.stage, self.chosen = Stage.STARTING, Chosen(self.member)
-        self.decision: Decision | None = None
-        rules = CallRules(
+        self.decision: RoundDecision | None = None
+        rules = FlowRules(
             leader=self._leader, no_progress_limit=config.limit or None, hosts_store=config.hosted and member == 0,
             store_is_hosted=config.hosted,
         )  # fmt: skip
@@ -317,7 +315,7 @@ class Member:
         """Whether the flow that interrupts does so, as the function is now."""
         masked = isinstance(self.pending[MAIN], requests.RunFunction) and self.section == 1
         thread = OneTry(masked=masked)
-        run(driving.begin(InterruptPolicy(unwind=10.0), thread, self._now))
+        run(policy.begin(InterruptPolicy(unwind=10.0), thread, self._now))
         assert not (thread.fires and masked), f"I4: member {self.member} is interrupted in an atomic section"
         return thread.fires
 

@@ -10,10 +10,10 @@ from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort, S
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import Seen, Why
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.liveness.hang_detector import ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import RankAssignmentCtx
@@ -99,7 +99,7 @@ class MainPort(_StorePort, MainBase):
     async def declare_keys(self, iteration: int) -> BaseException | None:
         return self._fails_in("keys", iteration)
 
-    async def assign(self, decision: Decision) -> BaseException | None:
+    async def assign(self, decision: RoundDecision) -> BaseException | None:
         member, k, state = self.member, decision.iteration, self.member.state
         if (k + 1, member.member) in member.config.errors:
             return RankAssignmentError("injected", rank=state.rank, world_size=state.world_size)
@@ -137,6 +137,9 @@ class MainPort(_StorePort, MainBase):
 
     def report_failure(self, cause: FaultRecord | None) -> Awaitable[None]:
         return requests.ReportFailure() if self.member.config.reports else nothing()
+
+    def survive(self, error: BaseException | None, cause: FaultRecord | None) -> Awaitable[None]:
+        return self.report_failure(cause)
 
     async def abandon(self, error: BaseException) -> None:
         self.member.abandoned, self.member.stage = True, Stage.EXITED_ABNORMALLY

@@ -57,7 +57,11 @@ REPORTS_FIRST: Final = """\
                 await self.ports.leaving.abandon(error)
             self.over = True
 """
-LEAVES: Final = "Input.LEAVES: {Phase.OPEN: (Phase.ARRIVED,), Phase.INTERRUPTED: (Phase.ARRIVED,)},"
+LEAVES: Final = """\
+        if self.phase not in (RoundPhase.OPEN, RoundPhase.INTERRUPTED):
+            return ()
+        self.phase, self.arrival = RoundPhase.ARRIVED, arrival
+"""
 CARRIES_OUT: Final = (
     "        await (thread.close_blocked() if isinstance(action, Unblock) else thread.fire(action.why))\n"
 )
@@ -73,16 +77,16 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "abort ignores atomic": Mutant(
         (
             ("policy", "if seen.out or seen.masked:", "if seen.out:"),
-            ("driving", "while not (seen.out or seen.masked):", "while not seen.out:"),
+            ("policy", "while not (seen.out or seen.masked):", "while not seen.out:"),
         ),
         Config(ranks=2, faults=1, atomic=1), simulated=False, machine="Interrupting",
     ),
     "barrier closes one early": Mutant(
         (
-            ("barrier", "(ReadArrivals(self.members),) if count >= len(self.members) else",
+            ("round", "(ReadArrivals(self.members),) if count >= len(self.members) else",
              "(ReadArrivals(self.members),) if count >= len(self.members) - 1 else"),
-            ("barrier", "        if not self.members <= arrivals.keys():\n            return ()\n", ""),
-            ("barrier", "{m: arrivals[m] for m in self.members}", "dict(arrivals)"),
+            ("round", "        if not self.members <= arrivals.keys():\n            return ()\n", ""),
+            ("round", "{m: arrivals[m] for m in self.members}", "dict(arrivals)"),
         ),
         ONE_FAILS, machine="Rounds",
     ),
@@ -95,11 +99,12 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "assignment from a local view": Mutant(
         (
             ("round", "        self.arrival: Arrival | None = None\n",
-             "        self.arrival: Arrival | None = None\n        self.view: Decision | None = None\n"),
-            ("barrier", "return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)",
+             "        self.arrival: Arrival | None = None\n        self.view: RoundDecision | None = None\n"),
+            ("round", "return (Publish(decide(self.iteration, {m: arrivals[m] for m in self.members}, event)),)",
              "self.view = decide(self.iteration, arrivals, event)\n        return (Publish(self.view),)"),
-            ("round", "        self.phase, self.deadline = Phase.DECIDED, math.inf\n",
-             "        self.phase, self.deadline = Phase.DECIDED, math.inf\n        decision = self.view or decision\n"),
+            ("round", "        self.phase, self.deadline = RoundPhase.DECIDED, math.inf\n",
+             ("        self.phase, self.deadline = RoundPhase.DECIDED, math.inf\n"
+              "        decision = self.view or decision\n")),
             ("round", "self.phase, self.arrival\n", "self.phase, self.arrival, self.view\n"),
             ("round", "phase, arrival = state\n", "phase, arrival, view = state\n"),
             ("round", "phase, arrival\n        return round_",
@@ -115,13 +120,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "a discarded rank returns": Mutant(
         (
             ("round", IF_LOST + "initial", '        if False:\n            return (Leave(decision, f"initial'),
-            ("barrier", WITHOUT, WITH_ITSELF),
+            ("round", WITHOUT, WITH_ITSELF),
         ),
         Config(ranks=2, faults=1, suspicions=1), simulated=False,
     ),
     "a stale iteration accepted": Mutant(
-        (("round", "self._decided(decision) if decision.iteration == self.iteration else ()",
-          "self._decided(decision)"),),
+        (("round", "self.phase is not RoundPhase.ARRIVED or decision.iteration != self.iteration",
+          "self.phase is not RoundPhase.ARRIVED"),),
         ONE_FAILS, machine="Rounds",
     ),
     "an interrupt outside the function": Mutant(
@@ -135,17 +140,17 @@ MUTANTS: Final[dict[str, Mutant]] = {
         simulated=False, machine="Interrupting",
     ),
     "who interrupts gives up after one more signal": Mutant(
-        (("driving", "    while not left:\n", "    if not left:\n"),),
+        (("policy", "    while not left:\n", "    if not left:\n"),),
     ),
     "nobody repeats a signal": Mutant(
-        (("driving", "else thread.await_left(machine.deadline))", "else thread.await_left(1e300))"),),
+        (("policy", "else thread.await_left(machine.deadline))", "else thread.await_left(1e300))"),),
     ),
     "a blocked function is not unblocked": Mutant(
-        (("driving", CARRIES_OUT,
+        (("policy", CARRIES_OUT,
           "        if not isinstance(action, Unblock):\n            await thread.fire(action.why)\n"),),
     ),
     "the function is not interrupted before it is aborted": Mutant(
-        (("driving", "    while not (seen.out or seen.masked):\n", "    while False:\n"),), ONE_FAILS, simulated=False,
+        (("policy", "    while not (seen.out or seen.masked):\n", "    while False:\n"),), ONE_FAILS, simulated=False,
     ),
     "a monitor process that misses the end of its rank": Mutant(
         ((WATCH, "            if ended:\n", "            if False:\n"),), ONE_DIES,
@@ -199,7 +204,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         (("round", ARRIVES, "        return (CountArrival(), PutArrival(arrival))\n"),), ONE_FAILS,
     ),
     "only the exact count closes": Mutant(
-        (("barrier", "if count >= len(self.members)", "if count == len(self.members)"),),
+        (("round", "(ReadArrivals(self.members),) if count >=", "(ReadArrivals(self.members),) if count =="),),
         Config(ranks=2, crashes=1, kills=1),
     ),
     "one completes for all": Mutant(
@@ -207,7 +212,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2),
     ),
     "who leaves early after the event does not arrive": Mutant(
-        (("transitions", LEAVES, "Input.LEAVES: {Phase.OPEN: (Phase.ARRIVED,), Phase.INTERRUPTED: NOWHERE},"),),
+        (("round", LEAVES, LEAVES.replace("RoundPhase.OPEN, RoundPhase.INTERRUPTED", "RoundPhase.OPEN,")),),
         Config(ranks=2, faults=1, errors=((1, 0),)),
     ),
     "who leaves early is waited for in the completion": Mutant(
@@ -218,16 +223,17 @@ MUTANTS: Final[dict[str, Mutant]] = {
         (("death_report", "status=ArrivalStatus.DEAD", "status=ArrivalStatus.ALIVE"),), ONE_DIES, machine="Rounds",
     ),
     "a fault is kept to oneself": Mutant(
-        (("transitions", "Phase.OPEN: (Phase.OPEN,)", "Phase.OPEN: NOWHERE"),),
+        (("round", "(Announce(fault),) if self.phase in (RoundPhase.OPEN, RoundPhase.COMPLETE)",
+          "(Announce(fault),) if self.phase is RoundPhase.COMPLETE"),),
         ONE_FAILS, machine="Rounds",
     ),
-    "nobody waits for an atomic section": Mutant((("round", "        if not moved:\n", "        if True:\n"),)),
+    "nobody waits for an atomic section": Mutant((("round", "        if moved:\n", "        if False:\n"),)),
     "a rendezvous where somebody else would host it": Mutant(
         (("decision", "if holder == rank)", "if True)"),), Config(ranks=2, faults=2, discards=((1, 0),)),
         simulated=False,
     ),
     "who gives up says nothing": Mutant(
-        (("round", "(PutArrival(replace(self.arrival, status=ArrivalStatus.LEAVING)), CountArrival(), GiveUp",
+        (("round", "(PutArrival(leaving), CountArrival(), GiveUp",
           "(CountArrival(), GiveUp"),),
         Config(ranks=2, quits=1), simulated=False,
     ),
@@ -260,7 +266,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, hosted=True, crashes=1, leaves=1),
     ),
     "the deadline of a barrier is not reset": Mutant(
-        (("round", "self.phase, self.deadline = Phase.DECIDED, math.inf", "self.phase = Phase.DECIDED"),),
+        (("round", "self.phase, self.deadline = RoundPhase.DECIDED, math.inf", "self.phase = RoundPhase.DECIDED"),),
         ONE_FAILS, simulated=False,
     ),
     "a completion is counted twice": Mutant(
@@ -290,16 +296,16 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, suspicions=1), simulated=False,
     ),
     "the decision on a silent member is deleted": Mutant(
-        (("retention", "{decision.iteration} if set(", "frozenset[int]() if set("),
-         ("retention", "{decision.iteration - 1, decision.iteration}", "{decision.iteration - 1}")),
+        (("decision", "{decision.iteration} if set(", "frozenset[int]() if set("),
+         ("decision", "{decision.iteration - 1, decision.iteration}", "{decision.iteration - 1}")),
         Config(ranks=2, suspicions=1), simulated=False,
     ),
     "the decision that a silent member has arrived for is deleted": Mutant(
-        (("retention", "{decision.iteration - 1, decision.iteration}", "{decision.iteration}"),),
+        (("decision", "{decision.iteration - 1, decision.iteration}", "{decision.iteration}"),),
         Config(ranks=2, suspicions=1), simulated=False,
     ),
     "the decision that a member marked as left waits for is deleted": Mutant(
-        (("retention", "if set(decision.lost).intersection(released)", "if False"),),
+        (("decision", "if set(decision.lost).intersection(released)", "if False"),),
         Config(ranks=2, crashes=1, suspicions=1), simulated=False,
     ),
     "a death is reported in one round only": Mutant(
@@ -342,19 +348,19 @@ MUTANTS: Final[dict[str, Mutant]] = {
         (("store.keys", "/{generation}/{call}", "/0/{generation}"),), TWO_CALLS,
     ),
     "the keys of the next call are deleted, too": Mutant(
-        (("key_deletion", 'prefix, stay = f"{self.keys.prefix}/", self._read_late(iteration)',
+        (("housekeeping", 'prefix, stay = f"{self.keys.prefix}/", self._read_late(iteration)',
           'prefix, stay = f"{self.keys.prefix[:-1]}", self._read_late(iteration)'),),
         TWO_CALLS,
     ),
     "the verdicts of the next call are deleted, too": Mutant(
-        (("key_deletion", "keys.verdict(keys.generation))\n",
+        (("housekeeping", "keys.verdict(keys.generation))\n",
           "*(StoreKeys(keys.job, 0, keys.call + n).verdict(keys.generation) for n in (0, 1)))\n"),),
         Config(ranks=2, second=True, crashes=1), simulated=False,
     ),
     "the keys of a call are deleted before all have left": Mutant(
-        (("key_deletion", "        if not self._have_left(members):\n            return\n        prefix, stay",
+        (("housekeeping", "        if not self._have_left(members):\n            return\n        prefix, stay",
           "        prefix, stay"),
-         ("key_deletion", "            return\n        if not self.store.forget(prefix, stay)",
+         ("housekeeping", "            return\n        if not self.store.forget(prefix, stay)",
           "            pass\n        if not self.store.forget(prefix, stay)")),
         Config(ranks=2, second=True, leaves=1),
     ),
@@ -371,11 +377,12 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, second=True, crashes=1),
     ),
     "the members meet although one has not come": Mutant(
-        (("protocol.join", "Close(generation, MET) if complete", "Close(generation, MET) if True"),),
+        (("protocol.join", "claims >= self.world_size and await self.store.all_claimed(generation):",
+          "claims >= self.world_size:"),),
         Config(ranks=2, second=True, crashes=1),
     ),
     "the rendezvous that a paused member asks for is deleted": Mutant(
-        (("key_deletion", "self.keys.round(k).read_late)", "self.keys.round(k).read_late[:2])"),),
+        (("housekeeping", "self.keys.round(k).read_late)", "self.keys.round(k).read_late[:2])"),),
     ),
     "Ctrl-C in a barrier tells nobody": Mutant(
         ((FLOW, "                await self.ports.leaving.abandon(error)\n", PASS),),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from nvrx_core.inprocess.protocol.transitions import Phase
+from nvrx_core.inprocess.protocol.round import RoundPhase
 from nvrx_core.progress.stage import Stage
 
 from . import requests
@@ -87,7 +87,7 @@ class Seen(NamedTuple):
     released: bool
     iteration: int
     round: int
-    phase: Phase
+    phase: RoundPhase
     members: frozenset[int]
     rank: int
     world: int

@@ -14,11 +14,11 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import Flow
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy
-from nvrx_core.inprocess.protocol.decision import Decision
+from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.main_thread import MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult
-from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.protocol.round import Rounds
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage as About
 from nvrx_core.rank_assignment.base import State
@@ -71,7 +71,7 @@ class Rank:
     awake: AwakeClock
     policy: InterruptPolicy
     cause: FaultRecord | None = None
-    decision: Decision | None = None
+    decision: RoundDecision | None = None
 
     def __init__(self, call: Call, member: InitialRank, process: int) -> None:
         self.call, self.world, self.member, self.process = call, call.world, member, process

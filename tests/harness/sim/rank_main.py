@@ -8,10 +8,10 @@ from typing import Final
 
 from nvrx_core.errors import RestartError
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.progress.stage import Stage as About
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign
@@ -30,7 +30,7 @@ SOMEWHERE: Final = ("node", 1)
 class MainPort(StoredFarewell, MainBase):
     """All ports of one rank's main thread."""
 
-    abandon = report_failure = staticmethod(nothing)
+    abandon = report_failure = survive = staticmethod(nothing)
 
     def ports(self) -> CallPorts:
         """Return all ports of the thread."""
@@ -75,7 +75,7 @@ class MainPort(StoredFarewell, MainBase):
             fault=fault, completed=completed, endpoint=f"node{rank.member}:1" if told else "",
         )  # fmt: skip
 
-    def read_decision(self, iteration: int) -> Awaitable[Decision | None]:
+    def read_decision(self, iteration: int) -> Awaitable[RoundDecision | None]:
         raise AssertionError(f"deadlock: {self.rank.member} gives up")
 
     # The user's code
@@ -83,7 +83,7 @@ class MainPort(StoredFarewell, MainBase):
     async def declare_keys(self, iteration: int) -> BaseException | None:
         return self.rank.call.fails("keys", self.rank)
 
-    async def assign(self, decision: Decision) -> BaseException | None:
+    async def assign(self, decision: RoundDecision) -> BaseException | None:
         rank = self.rank
         try:
             assignment = rank.call.assignment(decision.iteration + 1, rank.member)

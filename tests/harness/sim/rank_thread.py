@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from nvrx_core.inprocess.interruption import driving
+from nvrx_core.inprocess.interruption import policy
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
-from nvrx_core.inprocess.protocol.actions import InternalError
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.transitions import Phase
+from nvrx_core.inprocess.protocol.decision import RoundDecision
+from nvrx_core.inprocess.protocol.round import RoundPhase
 
 from .farewell import StoredFarewell
 from .virtual_ports import nothing
@@ -28,12 +27,12 @@ class ThreadPort(StoredFarewell):
         rank = self.rank
         cause = (await AwaitKey(iteration, "event"))[0]
         rank.cause, rank.noticed = cause, iteration
-        done = cause is not None or rank.rounds.view.round.phase is not Phase.OPEN
+        done = cause is not None or rank.rounds.view.round.phase is not RoundPhase.OPEN
         assert done, f"I11: a round is completed that {rank.member} has not completed"
 
-    async def await_decision(self, iteration: int) -> Decision:
+    async def await_decision(self, iteration: int) -> RoundDecision:
         rank = self.rank
-        decision: Decision = await AwaitKey(iteration, "decision")
+        decision: RoundDecision = await AwaitKey(iteration, "decision")
         round_, old = rank.rounds.view.round, rank.call.slots[iteration - 1].decision
         stale = old is not None and round_.decided(old, now=rank.world.now)
         assert not stale, f"I8: {rank.member} acts in {iteration} on the decision of the round before"
@@ -44,7 +43,7 @@ class ThreadPort(StoredFarewell):
         rank, cause = self.rank, self.rank.cause
         round_ = rank.rounds.view.round
         again = round_.happened(now=rank.world.now) + round_.event(cause, now=rank.world.now)
-        assert all(isinstance(action, InternalError) for action in again), f"I8: {rank.member} acts twice on an event"
+        assert not again, f"I8: {rank.member} acts twice on an event"
 
     def last_call(self, seconds: float) -> Awaitable[None]:
         return passes(seconds)
@@ -53,7 +52,7 @@ class ThreadPort(StoredFarewell):
         rank, function = self.rank, self.rank.function
         function.requested = True
         rank.policy = InterruptPolicy(unwind=10.0)
-        await driving.begin(rank.policy, MainThreadOf(self.rank), rank.now)
+        await policy.begin(rank.policy, MainThreadOf(self.rank), rank.now)
         while function.masked() and not function.out:
             await passes_until(lambda: not function.masked() or function.out)
 
@@ -66,13 +65,13 @@ class ThreadPort(StoredFarewell):
     async def await_out(self) -> None:
         rank = self.rank
         rank.main.poke()
-        await driving.drive(rank.policy, MainThreadOf(rank), rank.now)
+        await policy.drive(rank.policy, MainThreadOf(rank), rank.now)
 
     async def reset_interrupt(self) -> None:
         rank = self.rank
         assert rank.decision is not None
         again = rank.rounds.view.round.decided(rank.decision, now=rank.world.now)
-        assert all(isinstance(action, InternalError) for action in again), f"I8: {rank.member} acts twice on a decision"
+        assert not again, f"I8: {rank.member} acts twice on a decision"
         rank.function.reset()
 
     async def round_decided(self) -> None:

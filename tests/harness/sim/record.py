@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
-from nvrx_core.inprocess.protocol.actions import (
+from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision, decode_event, encode_completion
+from nvrx_core.inprocess.protocol.round import (
     Announce,
     CloseCompleted,
     CountArrival,
@@ -24,10 +25,9 @@ from nvrx_core.inprocess.protocol.actions import (
     PutArrival,
     ReadArrivals,
     ReadEvent,
+    RoundTimeouts,
     StoreAction,
 )
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision, decode_event, encode_completion
-from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.store.keys import RoundKeys, StoreKeys
 
 from .memory_store import MemoryStore
@@ -58,7 +58,7 @@ class Record(NamedTuple):
     arrivals: tuple[tuple[int, Arrival], ...] = ()
     arrived: int = 0
     completed: int = 0
-    decision: Decision | None = None
+    decision: RoundDecision | None = None
     master: str = ""
     hosted: str = ""
 
@@ -141,10 +141,10 @@ def record_of(values: Mapping[str, bytes], keys: RoundKeys = ROUND_KEYS) -> Reco
 
 
 @functools.cache
-def _encoded(value: FaultRecord | Arrival | Decision | None) -> bytes:
+def _encoded(value: FaultRecord | Arrival | RoundDecision | None) -> bytes:
     return (encode_completion() if value is None else value.encode()).encode()
 
 
 _event = functools.cache(decode_event)
 _arrival = functools.cache(Arrival.decode)
-_decision = functools.cache(Decision.decode)
+_decision = functools.cache(RoundDecision.decode)

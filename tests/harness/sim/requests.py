@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from nvrx_core.inprocess.protocol.join import Step
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.round import RoundView
 
 from .world import Wish
 
@@ -51,9 +51,10 @@ class BeginCall(Wish):
 
 @dataclass(slots=True)
 class JoinOperation(Wish):
-    """Carry out the step on the store, or wait for what it waits for; resumed with what `Join` is told."""
+    """Carry out an operation of `JoinStore`, or wait for a verdict; resumed with the answer."""
 
-    step: Step
+    name: str
+    args: tuple[Any, ...]
 
 
 @dataclass(slots=True)

@@ -6,12 +6,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.actions import Action, Enter, Finish, ReadEvent
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
-from nvrx_core.inprocess.protocol.play import play
-from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
-from nvrx_core.inprocess.protocol.transitions import TRANSITIONS, Input, Phase
+from nvrx_core.inprocess.protocol.ports import play
+from nvrx_core.inprocess.protocol.round import Action, Enter, Finish, ReadEvent, Round, RoundPhase, RoundTimeouts
 from tests.harness.asked import drive
 
 from .slots import Slots
@@ -62,24 +60,28 @@ class Rounds(RuleBasedStateMachine):
     @rule(number=st.integers(0, MOST))
     def fail(self, number: int) -> None:
         member = self.pick(number)
-        if member is not None and self.comes(Input.FAULT, member) and self.faults < 4:
+        if member is not None and self.goes_on(member) and self.faults < 4:
             self.faults += 1
             fault = FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION")
             phase = self.rounds[member].phase
             actions = self.rounds[member].fault(fault, now=0.0)
-            assert bool(actions) == (phase in (Phase.OPEN, Phase.COMPLETE)), "a fault that is kept to oneself"
+            assert bool(actions) == (phase in (RoundPhase.OPEN, RoundPhase.COMPLETE)), "a fault that is kept to oneself"
             self.play(self.rounds[member], actions)
 
     @rule(number=st.integers(0, MOST))
     def complete(self, number: int) -> None:
         member = self.pick(number)
-        if member is not None and self.comes(Input.COMPLETED, member):
+        if member is not None and self.may_complete(member):
             self.play(self.rounds[member], self.rounds[member].completed(now=0.0))
 
-    def comes(self, kind: Input, member: int) -> bool:
-        """Whether the input can come to this member, as far as its round is."""
+    def goes_on(self, member: int) -> bool:
+        """Whether a fault can come to this member, as far as its round is."""
         round_ = self.rounds[member]
-        return round_.iteration >= 0 and round_.phase in TRANSITIONS[kind]
+        return round_.iteration >= 0 and round_.phase not in (RoundPhase.ARRIVED, RoundPhase.DECIDED)
+
+    def may_complete(self, member: int) -> bool:
+        """Whether this member can complete its round."""
+        return self.goes_on(member) and self.rounds[member].phase in (RoundPhase.OPEN, RoundPhase.INTERRUPTED)
 
     @rule(number=st.integers(0, MOST))
     def die(self, number: int) -> None:
@@ -111,7 +113,7 @@ class Rounds(RuleBasedStateMachine):
     def listen(self, member: int) -> None:
         round_ = self.rounds[member]
         slot = self.slot(round_.iteration)
-        if slot.event and round_.phase in (Phase.OPEN, Phase.COMPLETE) and round_.iteration >= 0:
+        if slot.event and round_.phase in (RoundPhase.OPEN, RoundPhase.COMPLETE) and round_.iteration >= 0:
             actions = round_.happened(now=0.0)
             if actions == (ReadEvent(),):
                 actions = round_.event(slot.event[0], now=0.0)
@@ -119,7 +121,7 @@ class Rounds(RuleBasedStateMachine):
                 self.ended[member] = f"finished {round_.iteration}"
             else:
                 self.arrive(member)
-        elif slot.decision is not None and round_.phase is Phase.ARRIVED:
+        elif slot.decision is not None and round_.phase is RoundPhase.ARRIVED:
             (action,) = round_.decided(slot.decision, now=0.0)
             if isinstance(action, Enter):
                 self.enter(member, action)
@@ -168,7 +170,7 @@ class Rounds(RuleBasedStateMachine):
         for _ in range(40 if hasattr(self, "rounds") else 0):
             self.follow_reports()
             for member in self.living():
-                if self.comes(Input.COMPLETED, member):
+                if self.may_complete(member):
                     self.play(self.rounds[member], self.rounds[member].completed(now=0.0))
                 self.listen(member)
         if hasattr(self, "rounds"):

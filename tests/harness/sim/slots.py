@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.actions import (
+from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision
+from nvrx_core.inprocess.protocol.round import (
     Announce,
     CloseCompleted,
     CountArrival,
@@ -22,7 +23,6 @@ from nvrx_core.inprocess.protocol.actions import (
     ReadEvent,
     StoreAction,
 )
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision
 
 __all__ = ["KEYS", "RULES", "LookUp", "SayWhere", "Slots"]
 
@@ -63,7 +63,7 @@ class Slots:
         self.event: tuple[FaultRecord | None, ...] = ()
         self.arrivals: dict[int, Arrival] = {}
         self.arrived = self.completed = 0
-        self.decision: Decision | None = None
+        self.decision: RoundDecision | None = None
         self.master: bool | None = None
         self.hosted = False
         self.waiting: dict[str, list[Any]] = {}
@@ -128,7 +128,7 @@ class Slots:
             self.master = bool(action.address)
         return None
 
-    def look_up(self, _: LookUp) -> Decision | None:
+    def look_up(self, _: LookUp) -> RoundDecision | None:
         return self.decision
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nvrx_core.inprocess.protocol.transitions import Phase
+from nvrx_core.inprocess.protocol.round import RoundPhase
 
 from . import requests
 from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPICION, Job, Step
@@ -122,7 +122,7 @@ class Steps(Jobs):
     def _event(self, job: Job, member: int, which: str, effect: AwaitKey) -> Iterator[Step]:
         event = self._record(job, effect.iteration).event
         if event:
-            told = event[0] is not None or self.seen(job, member).phase is not Phase.OPEN
+            told = event[0] is not None or self.seen(job, member).phase is not RoundPhase.OPEN
             assert told, f"I11: a round is completed that member {member} has not completed"
             yield f"{member}: learns the event of {effect.iteration}", self._step(job, member, which)
 
@@ -182,7 +182,7 @@ class Steps(Jobs):
         if seen.section == 1:
             yield f"{member}: leaves its atomic section", self._step(job, member, "leaves_section")
             return
-        if member < self.config.atomic and seen.section == 0 and seen.phase is not Phase.INTERRUPTED:
+        if member < self.config.atomic and seen.section == 0 and seen.phase is not RoundPhase.INTERRUPTED:
             yield f"{member}: enters an atomic section", self._step(job, member, "enters_section")
         if not seen.iteration or self._record(job, seen.iteration).hosted == seen.endpoint:  # else it waits to meet
             yield f"{member}: completes", self._step(job, member, "completes")
@@ -273,8 +273,8 @@ class Steps(Jobs):
     def _check_finish(self, job: Job, member: int, k: int) -> None:
         for other in self._members(job, k):
             found = self.seen(job, other)
-            leaves_early = found.iteration < k == found.round and found.phase is Phase.ARRIVED
-            done = found.end or found.phase in (Phase.COMPLETE, Phase.FINISHED) or leaves_early
+            leaves_early = found.iteration < k == found.round and found.phase is RoundPhase.ARRIVED
+            done = found.end or found.phase in (RoundPhase.COMPLETE, RoundPhase.FINISHED) or leaves_early
             assert done, f"I11: member {member} finishes {k}, and {other} does not"
         assert self._record(job, k).decision is None, f"I11: {k} was completed, and ended by a decision"
 
@@ -284,7 +284,7 @@ class Steps(Jobs):
         number = job.members[member]
         following = self.members.step(number, what, given, key)
         after = job.member(member, following)
-        if self.members.seen[following].phase is Phase.FINISHED is not self.members.seen[number].phase:
+        if self.members.seen[following].phase is RoundPhase.FINISHED is not self.members.seen[number].phase:
             self._check_finish(job, member, self.members.seen[number].iteration)
         if self.config.hosted and member and self.members.seen[following].end == "finished":
             assert self._store_is_gone(after), f"I15: the next call of member {member} finds the store of this one"

@@ -13,7 +13,9 @@ from nvrx_core.fault.exceptions import exit_code
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.monitor.ports import FaultReports, MonitorStore, RankPage, RankPort
-from nvrx_core.inprocess.protocol.actions import (
+from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision
+from nvrx_core.inprocess.protocol.ports import Endpoint
+from nvrx_core.inprocess.protocol.round import (
     Announce,
     CloseCompleted,
     CountArrival,
@@ -23,8 +25,6 @@ from nvrx_core.inprocess.protocol.actions import (
     ReadArrivals,
     ReadEvent,
 )
-from nvrx_core.inprocess.protocol.decision import Arrival, Decision
-from nvrx_core.inprocess.protocol.ports import Endpoint
 from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -72,16 +72,16 @@ class StorePort:
     ) -> Awaitable[tuple[dict[InitialRank, Arrival], FaultRecord | None]]:
         return Operation(ReadArrivals(members), iteration)
 
-    def publish(self, iteration: int, decision: Decision) -> Awaitable[None]:
+    def publish(self, iteration: int, decision: RoundDecision) -> Awaitable[None]:
         return Operation(Publish(decision), iteration)
 
-    def read_decision(self, iteration: int) -> Awaitable[Decision | None]:
+    def read_decision(self, iteration: int) -> Awaitable[RoundDecision | None]:
         return Operation(LookUp(), iteration)
 
     def await_event(self, iteration: int) -> Awaitable[None]:
         return AwaitKey(iteration, "event")
 
-    def await_decision(self, iteration: int) -> Awaitable[Decision]:
+    def await_decision(self, iteration: int) -> Awaitable[RoundDecision]:
         return AwaitKey(iteration, "decision")
 
     def set_rendezvous(self, iteration: int, address: str) -> Awaitable[None]:
@@ -90,18 +90,13 @@ class StorePort:
     def await_rendezvous(self, iteration: int) -> Awaitable[Endpoint | None]:
         return AwaitKey(iteration, "master")
 
-    async def report_internal_error(self, reason: str) -> None:
-        """Report an input that a machine does not have."""
-        raise AssertionError(f"internal error: {reason}")
-
 
 class MainBase(StorePort):
     """What of a main thread's ports only the real ones do."""
 
-    log_waiting = collect_garbage = collect_postponed = round_ended = staticmethod(nothing)
+    collect_garbage = round_ended = staticmethod(nothing)
     use_rendezvous = release_groups = terminate = staticmethod(nothing)
-    report_announced = clear_frames = release_failure = staticmethod(nothing)
-    report_left = stop_housekeeping = staticmethod(nothing)
+    clear_frames = report_left = staticmethod(nothing)
     owner: Owner
 
     async def describe_fault(self, error: BaseException) -> FaultRecord:

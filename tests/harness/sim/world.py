@@ -17,8 +17,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nvrx_core.errors import StoreLost
-from nvrx_core.inprocess.protocol.actions import ReadEvent, StoreAction
 from nvrx_core.inprocess.protocol.ports import StoreFailure
+from nvrx_core.inprocess.protocol.round import ReadEvent, StoreAction
 
 from .slots import RULES, SayWhere, Slots
 

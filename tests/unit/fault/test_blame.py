@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from nvrx_core.fault.blame import Progress, behind
+from nvrx_core.fault.blame import RankProgress, behind
 
 
 def ranks(*progress):
@@ -11,7 +11,7 @@ def ranks(*progress):
 
 
 def begun(collectives, **more):
-    return Progress(rendezvous=2, collectives=collectives, **more)
+    return RankProgress(rendezvous=2, collectives=collectives, **more)
 
 
 def test_the_rank_that_has_begun_fewer_collectives_is_behind():
@@ -47,16 +47,16 @@ def test_ranks_ahead_of_each_other_in_different_groups_are_not_blamed():
 
 
 def test_a_rank_that_others_wait_for_in_a_rendezvous_is_behind():
-    inside, elsewhere = Progress(3, inside=1), Progress(2)
+    inside, elsewhere = RankProgress(3, inside=1), RankProgress(2)
     assert behind(ranks(inside, elsewhere, inside), {0, 1, 2}) == {1}
 
 
 def test_a_rendezvous_of_a_subset_is_no_evidence():
-    assert behind(ranks(Progress(5, collectives=8), Progress(2, collectives=9)), {0, 1}) == {0}
+    assert behind(ranks(RankProgress(5, collectives=8), RankProgress(2, collectives=9)), {0, 1}) == {0}
 
 
 def test_ranks_that_wait_for_each_other_are_not_blamed():
-    assert behind(ranks(Progress(5, 1, 8), Progress(2, 0, 9)), {0, 1}) == set()
+    assert behind(ranks(RankProgress(5, 1, 8), RankProgress(2, 0, 9)), {0, 1}) == set()
 
 
 def test_stalled_ranks_are_blamed_if_no_rank_waits():
@@ -78,7 +78,7 @@ def test_no_rank_is_behind_without_ranks():
 
 
 COUNTS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=3).map(tuple)
-PROGRESS = st.builds(Progress, st.integers(0, 2), st.integers(0, 1), st.integers(0, 2), st.integers(0, 2), COUNTS)
+PROGRESS = st.builds(RankProgress, st.integers(0, 2), st.integers(0, 1), st.integers(0, 2), st.integers(0, 2), COUNTS)
 
 
 @given(st.dictionaries(st.integers(0, 5), PROGRESS), st.sets(st.integers(0, 5)))
@@ -93,10 +93,10 @@ def test_never_all_are_behind_and_never_one_that_waits_for_a_collective(progress
 
 @given(PROGRESS)
 def test_progress_survives_the_wire(progress):
-    assert Progress.of(progress.values()) == progress
+    assert RankProgress.of(progress.values()) == progress
 
 
 @pytest.mark.parametrize("values", [[], [1, 2], [1, 2, 3, 4, 5]])
 def test_progress_of_another_length_is_refused(values):
     with pytest.raises(ValueError, match="not a rank's progress"):
-        Progress.of(values)
+        RankProgress.of(values)

@@ -13,9 +13,7 @@ from nvrx_core.inprocess import monitor_thread as module
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol import monitor_thread as protocol
-from nvrx_core.inprocess.protocol.actions import Finish
-from nvrx_core.inprocess.protocol.round import RoundTimeouts
-from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.protocol.round import Finish, Rounds, RoundTimeouts
 from nvrx_core.progress.page import Page, ProgressField
 
 

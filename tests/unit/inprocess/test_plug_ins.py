@@ -9,9 +9,9 @@ import pytest
 
 from nvrx_core.errors import FaultCounterExceeded, RestartAbort, RestartError, TimeoutError
 from nvrx_core.inprocess import rank_assignment, rank_filter
+from nvrx_core.inprocess.call.parameters import least_world_size
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.coordination.housekeeping import least_world_size
 from nvrx_core.inprocess.finalize import Finalize, ThreadedFinalize
 from nvrx_core.inprocess.health_check import (
     ChainedGPUHealthCheck,

@@ -9,7 +9,7 @@ import torch
 from nvrx_megatron import MegatronAbort, MegatronFinalize, finalize
 
 from nvrx_core.inprocess.abort import AbortPhase
-from nvrx_core.inprocess.configuration.abort_chain import AbortChain, phase_of
+from nvrx_core.inprocess.call.function_abort import AbortChain, phase_of
 from nvrx_core.rank_assignment.base import State
 
 STATE = State(rank=0, world_size=1).freeze()

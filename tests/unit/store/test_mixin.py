@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.errors import BarrierOverflow, BarrierTimeout
-from nvrx_core.inprocess.coordination.connections import AssignmentStore
+from nvrx_core.inprocess.coordination.connections import RoundPrefixStore
 from nvrx_core.inprocess.store import FileStore, StoreMixin, TCPStore, as_client, client_only
 from nvrx_core.rank_assignment.base import Mode, State
 
@@ -15,7 +15,7 @@ SOON = timedelta(milliseconds=20)
 
 @pytest.fixture
 def store():
-    return AssignmentStore("round", dist.HashStore())
+    return RoundPrefixStore("round", dist.HashStore())
 
 
 def test_states_travel_without_their_exceptions(store):
@@ -60,8 +60,8 @@ def test_torchs_own_barrier_is_still_there(store):
 
 def test_the_barriers_of_two_rounds_are_separate():
     shared = dist.HashStore()
-    AssignmentStore("0", shared).send_key("old", 0)
-    assert not AssignmentStore("1", shared).check(["key_0"])
+    RoundPrefixStore("0", shared).send_key("old", 0)
+    assert not RoundPrefixStore("1", shared).check(["key_0"])
 
 
 def test_a_store_says_who_hosts_it_and_which_side_it_is():

@@ -47,7 +47,8 @@ def note(now: str, file: str, function: str) -> None:
 
 def is_given(value: Any) -> bool:
     fields = value if type(value) is dict else getattr(value, "__dict__", {})
-    return any(is_soft(each) for each in (value, *list(fields.values())))
+    inner = [each for value in list(fields.values()) for each in list(getattr(value, "__dict__", {}).values())]
+    return any(is_soft(each) for each in (value, *list(fields.values()), *inner))
 
 
 def is_soft(value: object) -> bool:

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.call.own_faults import FaultMaker
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
-from nvrx_core.inprocess.faults.fault_maker import FaultMaker
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
-from nvrx_core.inprocess.protocol.view import RoundView
+from nvrx_core.inprocess.protocol.decision import RoundDecision
+from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts, RoundView
 from nvrx_core.inprocess.state import State
 
 
@@ -37,7 +36,7 @@ class Housekeeping:
 def ended_round(iteration=0):
     view = RoundView(Round(iteration, 0, frozenset({0}), RoundTimeouts(60.0, 60.0)))
     fault = FaultRecord(initial_rank=0, rank=0, interruption="EXCEPTION", message="injected")
-    view.decision = Decision(iteration=iteration, lost=(), terminated=(), cause=fault, culprits=(0,), step=-1)
+    view.decision = RoundDecision(iteration=iteration, lost=(), terminated=(), cause=fault, culprits=(0,), step=-1)
     return view
 
 

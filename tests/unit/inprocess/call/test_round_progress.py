@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from nvrx_core.fault.blame import Progress
+from nvrx_core.fault.blame import RankProgress
 from nvrx_core.inprocess.call.function_abort import RoundProgress
 from nvrx_core.progress.page import Page, ProgressField, Stage
 
@@ -21,7 +21,7 @@ def page():
 
 
 def sample(page, observe=tuple):
-    return RoundProgress(page, SOFT, observe)
+    return RoundProgress(page, SOFT / 2, observe)
 
 
 def test_the_counters_are_brought_up_to_date_and_kept(page):
@@ -33,7 +33,7 @@ def test_the_counters_are_brought_up_to_date_and_kept(page):
     page[ProgressField.RENDEZVOUS_COUNT], page[ProgressField.RENDEZVOUS_DEPTH], page[ProgressField.STEP] = 2, 1, 7
     one.take(3)
     page.begin_round(4, 0, 1)
-    assert (one.progress, one.stalled) == (Progress(2, 1, 9, 7, ((17, 4),)), False)
+    assert (one.progress, one.stalled) == (RankProgress(2, 1, 9, 7, ((17, 4),)), False)
 
 
 def test_the_first_sample_of_a_round_counts(page):
@@ -49,7 +49,7 @@ def test_a_rank_that_has_not_begun_has_come_nowhere(page):
     one = sample(page, pytest.fail)
     page[ProgressField.COLLECTIVES], page[ProgressField.STALLED] = 9, 4
     one.take(4)
-    assert (one.progress, one.stalled) == (Progress(), False)
+    assert (one.progress, one.stalled) == (RankProgress(), False)
 
 
 @pytest.mark.parametrize(("stage", "stalled"), [(Stage.RUNNING, True), (Stage.WAITING, False)])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nvrx_core.inprocess.coordination import clients
-from nvrx_core.inprocess.coordination.clients import await_clients
+from nvrx_core.inprocess.coordination import membership as clients
+from nvrx_core.inprocess.coordination.membership import await_clients
 
 
 class Membership:

@@ -7,14 +7,13 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.coordination.connections import AssignmentStore
+from nvrx_core.inprocess.coordination.connections import RoundPrefixStore
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
-from nvrx_core.inprocess.protocol.actions import Enter, Finish
 from nvrx_core.inprocess.protocol.death_report import DeathReport
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision, decide
 from nvrx_core.inprocess.protocol.ports import StoreFailure
-from nvrx_core.inprocess.protocol.round import Round, RoundTimeouts
+from nvrx_core.inprocess.protocol.round import Enter, Finish, Round, RoundTimeouts
 from nvrx_core.liveness.peer_progress import MinimumProgress, PeerProgress
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import StoreKeys
@@ -76,7 +75,7 @@ def test_the_last_arrival_publishes_the_decision(control_store):
     assert arrive(control_store, new(0)) == []
     assert not control_store.store.store.check([KEYS.round(0).decision])
     arrive(control_store, new(1))
-    assert control_store.rounds.wait_decision(0) == Decision(
+    assert control_store.rounds.wait_decision(0) == RoundDecision(
         iteration=0, lost=(), terminated=(), cause=fault(1), culprits=(1,), step=-1
     )
 
@@ -355,7 +354,7 @@ def test_one_that_asks_while_a_survey_is_made_takes_its_answer(crowded):
 
 
 def test_a_survey_that_is_not_completed_is_repeated_by_another(crowded, monkeypatch):
-    monkeypatch.setattr("nvrx_core.inprocess.coordination.survey.ENDS_WITHIN", SOON)
+    monkeypatch.setattr("nvrx_core.inprocess.coordination.membership.ENDS_WITHIN", SOON)
     crowded.store.store.set(KEYS.survey(), "4/9")
     assert crowded.survey.slowest(MAX_RANKS, asking=7) == PeerProgress({0: MinimumProgress(0, 10, (0,))})
     assert crowded.store.store.get(KEYS.survey()) == b"5/7"
@@ -366,7 +365,7 @@ def test_surveys_that_are_never_completed_are_a_failure_of_the_store(crowded, mo
         def compare_set(self, key, expected, desired):
             return b"5/9"
 
-    monkeypatch.setattr("nvrx_core.inprocess.coordination.survey.ENDS_WITHIN", SOON)
+    monkeypatch.setattr("nvrx_core.inprocess.coordination.membership.ENDS_WITHIN", SOON)
     with pytest.raises(StoreFailure, match="nobody ends"):
         ControlStore(GuardedStore(Racing("", crowded.store.store)), KEYS).survey.slowest(MAX_RANKS, asking=7)
 
@@ -427,7 +426,7 @@ def test_the_arrivals_lie_in_the_generation_that_the_ranks_agree_on(control_stor
 @pytest.mark.parametrize("kind", [dist.HashStore, WithoutList], ids=["lists its keys", "lists none"])
 def test_the_user_s_keys_of_a_round_are_deleted_where_the_store_lists_its_keys(kind):
     control_store = ControlStore(GuardedStore(kind()), KEYS)
-    asked = AssignmentStore(f"{KEYS.round(0).user}/assignment", control_store.store.store, KEYS.round(0).user)
+    asked = RoundPrefixStore(f"{KEYS.round(0).user}/assignment", control_store.store.store, KEYS.round(0).user)
     asked.set("fact", "1")
     asked.add("number", 1)
     control_store.store.store.set(f"{KEYS.round(1).user}/kept", "")
@@ -453,7 +452,7 @@ def test_the_keys_of_the_store_are_listed_only_if_the_user_has_some():
 ])  # fmt: skip
 def test_whatever_a_rank_assignment_writes_marks_the_round_once(write):
     store = dist.HashStore()
-    asked = AssignmentStore("user/assignment", store, "user")
+    asked = RoundPrefixStore("user/assignment", store, "user")
     assert not asked.check(["a"])
     assert store.num_keys() == 0
     write(asked)

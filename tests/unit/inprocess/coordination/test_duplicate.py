@@ -3,8 +3,8 @@
 import pytest
 import torch.distributed as dist
 
-from nvrx_core.inprocess.coordination.duplicate import Duplicate
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
+from nvrx_core.inprocess.coordination.joining import Duplicate
 from nvrx_core.store.keys import StoreKeys
 
 KEYS = StoreKeys("job", 0, 0)

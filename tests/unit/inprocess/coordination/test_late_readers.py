@@ -7,7 +7,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
-from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, Decision, decide
+from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision, decide
 from nvrx_core.progress.page import Page
 from nvrx_core.store.keys import StoreKeys
 
@@ -81,11 +81,11 @@ def keys_of(*rounds):
 def test_the_decision_names_who_was_silent():
     assert decision_of(0, silent=True).silent == (1,)
     assert decision_of(0, silent=False).silent == ()
-    assert Decision.decode(decision_of(0, silent=True).encode()) == decision_of(0, silent=True)
+    assert RoundDecision.decode(decision_of(0, silent=True).encode()) == decision_of(0, silent=True)
 
 
 def test_the_decision_on_a_silent_member_outlives_its_round_and_the_call(control_store):
-    housekeeping = Housekeeping(control_store, Page(2), 1, lambda work: work())
+    housekeeping = Housekeeping(control_store.deletion, Page(2), 1, lambda work: work())
     for iteration in range(7):
         housekeeping.decided(0, end_round(control_store, iteration, silent=iteration == 1))
     assert control_store.store.has(sorted(keys_of(0, 1)))
@@ -190,7 +190,7 @@ def test_the_decision_on_a_member_that_leaves_goes_with_the_call(control_store):
 
 def test_the_decision_on_a_member_that_leaves_outlives_its_round(control_store):
     """It reads it when it gets to run, which is later than two further rounds on a busy machine."""
-    housekeeping = Housekeeping(control_store, Page(2), 1, lambda work: work())
+    housekeeping = Housekeeping(control_store.deletion, Page(2), 1, lambda work: work())
     arrivals = {
         rank: Arrival(initial_rank=rank, rank=rank, status=status, world_size=2)
         for rank, status in enumerate((ArrivalStatus.ALIVE, ArrivalStatus.LEAVING))

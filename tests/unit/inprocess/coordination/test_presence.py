@@ -9,7 +9,7 @@ import torch.distributed as dist
 from nvrx_core.errors import BarrierTimeout
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
-from nvrx_core.inprocess.coordination.joining import Entrant, Joining
+from nvrx_core.inprocess.coordination.joining import Joining, JoinRequest
 from nvrx_core.inprocess.coordination.presence import Presence, Reminders, find_presence, ranges
 from nvrx_core.progress.page import Page
 from nvrx_core.store.keys import StoreKeys
@@ -74,8 +74,10 @@ def test_neighbours_are_one_range():
 def test_a_waiting_rank_logs_repeatedly_and_ends_with_an_error(tmp_path, caplog):
     links = Connections(FileStore, {"file_name": str(tmp_path / "store")}, KEYS, timedelta(seconds=1))
     page = Page(3)
+    reminders = Reminders(first=0.05, every=0.2)
+    joining = Joining(links, page, JoinRequest(1, False), timeout=timedelta(seconds=0.6), reminders=reminders)
     with caplog.at_level(logging.WARNING), pytest.raises(BarrierTimeout) as caught:
-        Joining(links, page, Entrant(1, False), Reminders(first=0.05, every=0.2)).run(timedelta(seconds=0.6))
+        joining.run()
     lines = [
         line for line in caplog.messages if line.startswith("waiting at entry since 0 s; missing ranks: 0, 2 (of 3)")
     ]

@@ -3,8 +3,7 @@
 import pytest
 
 from nvrx_core.errors import RestartAbort
-from nvrx_core.inprocess.groups.given_ranks import GivenRanks
-from nvrx_core.inprocess.groups.store_clients import ranks_in
+from nvrx_core.inprocess.groups.rendezvous import GivenRanks, ranks_in
 
 
 def in_iteration(monkeypatch, rank, world_size):

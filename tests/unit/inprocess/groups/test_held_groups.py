@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 
-from nvrx_core.inprocess.groups import held_groups
-from nvrx_core.inprocess.groups.held_groups import BUDGET, FEW, FIRST_LOOK, HeldGroups, bytes_of
+from nvrx_core.inprocess.groups import observer as held_groups
+from nvrx_core.inprocess.groups.observer import BUDGET, FEW, FIRST_LOOK, HeldGroups, bytes_of
 
 
 class Group:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from nvrx_core.inprocess.interruption.driving import begin, drive
 from nvrx_core.inprocess.interruption.landing import Landing
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why, begin, drive
 from tests.harness.asked import Asking, ask, drive as run
 
 

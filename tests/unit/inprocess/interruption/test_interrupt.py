@@ -19,6 +19,7 @@ from nvrx_core.inprocess.interruption.interrupt import Delivery, Interrupt, Rank
 from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.inprocess.interruption.policy import Why
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions, innermost_frames
+from nvrx_core.progress.page import ProgressField
 
 SIGNUM = signal.SIGRTMIN + 3
 
@@ -518,7 +519,7 @@ def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
 def test_an_import_that_adds_modules_makes_progress_and_one_that_stands_still_does_not(interrupt, monkeypatch):
     requested(interrupt)
     reported = []
-    interrupt.import_progressed = lambda: reported.append(len(reported))
+    monkeypatch.setattr(interrupt, "import_progressed", lambda: reported.append(len(reported)))
     delivery = Delivery(interrupt)
     monkeypatch.setattr(interrupt_module, "judge", lambda *_, **__: landing.Judged(Landing.IMPORT, "here"))
     for added, expected in (("a_module_of_a_test", 1), (None, 1), ("another_one_of_a_test", 2)):
@@ -639,7 +640,7 @@ def test_each_place_that_stores_the_interruption_is_logged_once(caplog):
 
 
 def test_the_signal_handler_reads_the_end_of_the_round_from_the_page(interrupt):
-    interrupt.round_is_over = lambda: True
+    interrupt._page = {ProgressField.ROUND_OVER: 4, ProgressField.ITERATION: 3}
     fire()
     assert interrupt.raised == 0  # not in the function
     interrupt.armed = True

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.monitor.store import LeaseKeeper
+from nvrx_core.inprocess.protocol.timeouts import HangTimeouts
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.page import Page
 from nvrx_core.progress.stage import Stage
@@ -23,7 +24,10 @@ def control_store():
 
 @pytest.fixture
 def keeper_of(control_store):
-    plan, link = SimpleNamespace(member=1, soft=60.0), SimpleNamespace(connect=lambda: control_store)
+    plan, link = (
+        SimpleNamespace(member=1, timeouts=HangTimeouts(60.0, 90.0, 1.0, 1.0)),
+        SimpleNamespace(connect=lambda: control_store),
+    )
     return lambda: LeaseKeeper(plan, Page(2), link, AwakeClock())
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from nvrx_core.fault.blame import Progress
+from nvrx_core.fault.blame import RankProgress
 from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord
 from nvrx_core.inprocess.protocol.decision import (
     Arrival,
     ArrivalStatus,
-    Decision,
+    RoundDecision,
     decide,
     decode_event,
     encode_completion,
@@ -100,17 +100,17 @@ def test_a_symptom_with_no_other_cause_is_the_cause():
 
 
 def test_a_rank_that_nobody_waits_for_is_not_to_blame_for_a_hang_elsewhere():
-    here, there = Progress(collectives=9), Progress(collectives=8)
+    here, there = RankProgress(collectives=9), RankProgress(collectives=8)
     assert blame(fault(0, "SOFT_TIMEOUT"), (ALIVE, None, here, True), (ALIVE, None, there), (DEAD,), ()) == (1,)
 
 
 def test_a_dead_rank_has_no_progress():
-    stalled, here = fault(0, "SOFT_TIMEOUT"), Progress(collectives=9)
-    assert blame(stalled, (ALIVE, None, here, True), (ALIVE, None, here), (DEAD, None, Progress())) == (0,)
+    stalled, here = fault(0, "SOFT_TIMEOUT"), RankProgress(collectives=9)
+    assert blame(stalled, (ALIVE, None, here, True), (ALIVE, None, here), (DEAD, None, RankProgress())) == (0,)
 
 
 def test_nobody_is_to_blame_when_all_stood_still_alike():
-    here = Progress(collectives=9)
+    here = RankProgress(collectives=9)
     assert blame(fault(0, "SOFT_TIMEOUT"), (ALIVE, None, here, True), (ALIVE, None, here, True)) == ()
 
 
@@ -125,13 +125,13 @@ def test_a_late_completion_is_the_fault_of_who_has_not_completed():
 
 def test_a_failure_outweighs_a_stall():
     stalled = fault(0, "SOFT_TIMEOUT")
-    assert blame(stalled, (ALIVE, None, Progress(1), True), (ALIVE, fault(1), Progress(2))) == (1,)
+    assert blame(stalled, (ALIVE, None, RankProgress(1), True), (ALIVE, fault(1), RankProgress(2))) == (1,)
 
 
 @pytest.mark.parametrize(("message", "culprit"), [("gloo: Timed out waiting 5 ms", 1), ("gloo: Connection reset", 0)])
 def test_a_collective_that_timed_out_is_the_fault_of_who_did_not_come(message, culprit):
     symptom = fault(0, message=message)
-    arrived, missing = (ALIVE, symptom, Progress(collectives=9)), (ALIVE, None, Progress(collectives=8))
+    arrived, missing = (ALIVE, symptom, RankProgress(collectives=9)), (ALIVE, None, RankProgress(collectives=8))
     assert blame(symptom, arrived, missing) == (culprit,)
     assert blame(symptom, arrived, arrived) == (0,)
 
@@ -143,7 +143,7 @@ FAULTS = st.builds(
     message=st.text(max_size=20), occurred=st.floats(0, 1e9),
 )  # fmt: skip
 COUNTS = st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 9)), max_size=3).map(tuple)
-PROGRESS = st.builds(Progress, st.integers(0, 9), st.integers(0, 1), st.integers(0, 9), st.integers(0, 9), COUNTS)
+PROGRESS = st.builds(RankProgress, st.integers(0, 9), st.integers(0, 1), st.integers(0, 9), st.integers(0, 9), COUNTS)
 ARRIVALS = st.builds(
     Arrival, initial_rank=st.integers(0, 9), rank=st.integers(-1, 9), status=st.sampled_from(ArrivalStatus),
     world_size=st.integers(0, 9), fault=st.none() | FAULTS, step=st.integers(-1, 99),
@@ -159,7 +159,7 @@ def test_an_arrival_survives_the_wire(one):
 @given(st.lists(ARRIVALS, max_size=5), st.none() | FAULTS)
 def test_a_decision_survives_the_wire_whatever_arrived(all_of_them, event):
     decision = decide(1, {one.initial_rank: one for one in all_of_them}, event)
-    assert Decision.decode(decision.encode()) == decision
+    assert RoundDecision.decode(decision.encode()) == decision
     assert list(decision.lost) == sorted(set(decision.lost))
 
 
@@ -176,7 +176,7 @@ def test_an_event_is_a_fault_or_the_completion():
 
 @pytest.mark.parametrize("text", ["", "no", b"\xff", "[]", "7", "[" * 100_000])
 def test_what_is_no_object_is_refused(text):
-    for decode in (Arrival.decode, Decision.decode, decode_event):
+    for decode in (Arrival.decode, RoundDecision.decode, decode_event):
         with pytest.raises(ValueError, match=r"not JSON|not a JSON object"):
             decode(text)
 
@@ -195,7 +195,7 @@ def test_the_decision_tells_where_those_would_host_who_may_become_rank_0():
         0: offering(0, 0, "a:1", ArrivalStatus.DEAD), 1: offering(1, 1, "b:2"), 2: offering(2, 2, "c:3"),
         3: offering(3, 3, "[::1]:4"),
     }  # fmt: skip
-    decision = Decision.decode(decide(0, arrivals, None).encode())
+    decision = RoundDecision.decode(decide(0, arrivals, None).encode())
     assert decision.endpoints == ((1, "b:2"), (3, "[::1]:4"))
     assert decision.endpoint_of(1) == ("b", 2)
     assert decision.endpoint_of(2) is decision.endpoint_of(None) is None
@@ -214,7 +214,7 @@ def test_an_endpoint_that_is_none_is_refused(endpoint):
         Arrival.decode(json.dumps({**data, "endpoint": endpoint}))
     data = json.loads(decide(0, {0: offering(0, 0)}, None).encode())
     with pytest.raises(ValueError, match=r"not |codec"):
-        Decision.decode(json.dumps({**data, "endpoints": [[0, endpoint]]}))
+        RoundDecision.decode(json.dumps({**data, "endpoints": [[0, endpoint]]}))
 
 
 def exits(member, code, kind="BASE_EXCEPTION"):
@@ -237,5 +237,5 @@ def exits(member, code, kind="BASE_EXCEPTION"):
 def test_the_exit_of_a_lost_rank_is_named(event, all_of_them, code):
     decision = decide(0, arrivals(*all_of_them), event)
     assert (decision.exit and decision.exit.exit_code) == code
-    assert Decision.decode(decision.encode()) == decision
+    assert RoundDecision.decode(decision.encode()) == decision
     assert ("exit" in json.loads(decision.encode())) == (code is not None)

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from nvrx_core.inprocess.protocol.call_rules import CallRules
-from nvrx_core.inprocess.protocol.main_thread import MainThread
+from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts
-from nvrx_core.inprocess.protocol.round import RoundTimeouts
-from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
 from nvrx_core.inprocess.state import State
 from tests.harness.asked import Asked, Asking, ask, drive
 
@@ -28,7 +26,7 @@ def main_thread(*, finished: bool) -> MainThread:
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(1.0, 1.0))
     rounds.view.finished = finished
     state, ports = State(rank=0, world_size=1, initial_rank=0, initial_world_size=1), CallPorts(*(Asking(),) * 8)
-    return MainThread(rounds, state, CallRules(leader=lambda *_: None), ports=ports, now=lambda: 0.0)
+    return MainThread(rounds, state, FlowRules(leader=lambda *_: None), ports=ports, now=lambda: 0.0)
 
 
 def finish(ended: IterationResult, report: Callable[[], Any], *, finished: bool) -> list[str]:

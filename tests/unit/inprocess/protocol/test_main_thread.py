@@ -6,13 +6,11 @@ import pytest
 
 from nvrx_core.errors import JobMismatch, StoreLost
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
-from nvrx_core.inprocess.protocol.call_rules import CallRules
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.main_thread import MainThread, _contradicts
+from nvrx_core.inprocess.protocol.decision import RoundDecision
+from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread, _contradicts
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
-from nvrx_core.inprocess.protocol.round import RoundTimeouts
-from nvrx_core.inprocess.protocol.view import Rounds
+from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
 from nvrx_core.rank_assignment.base import State
 from tests.harness.asked import Asking, ask, drive
 
@@ -21,15 +19,15 @@ PORTS = CallPorts(*(Asking(),) * 8)
 
 def test_a_round_whose_cause_nobody_can_read_does_not_count_as_a_failure():
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(60.0, 60.0))
-    rules = CallRules(leader=lambda *_: 0, no_progress_limit=1)
+    rules = FlowRules(leader=lambda *_: 0, no_progress_limit=1)
     flow = MainThread(rounds, State(0, 1), rules, ports=PORTS, now=lambda: 0.0)
-    decision = Decision(iteration=0, lost=(), terminated=(), cause=None, culprits=(), step=-1)
+    decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=None, culprits=(), step=-1)
     assert not flow._is_out_of_retries(decision, IterationResult(Outcome.INTERRUPTED))
 
 
 def test_a_contradiction_ends_the_job_and_nothing_else_does():
     fault = FaultRecord(initial_rank=1, rank=1, interruption="BASE_EXCEPTION", message="both", error_type=JOB_MISMATCH)
-    decision = Decision(iteration=0, lost=(), terminated=(), cause=fault, culprits=(1,), step=-1)
+    decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=fault, culprits=(1,), step=-1)
     ended = IterationResult(Outcome.INTERRUPTED)
     assert _contradicts(decision, ended)
     assert isinstance(ended.error, JobMismatch)
@@ -39,7 +37,7 @@ def test_a_contradiction_ends_the_job_and_nothing_else_does():
 
 def without_store(ended, loss, *, announced=None):
     """Lose the store after an iteration that has ended in this way; return the result, and what was asked for."""
-    flow = MainThread(None, None, CallRules(leader=lambda *_: 0), ports=PORTS, now=None)
+    flow = MainThread(None, None, FlowRules(leader=lambda *_: 0), ports=PORTS, now=None)
     flow.ended, flow.failure, done = ended, announced, []
 
     def answer(asked):

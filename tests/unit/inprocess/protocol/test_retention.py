@@ -1,11 +1,10 @@
 """Which rounds outlive their deletion."""
 
-from nvrx_core.inprocess.protocol.decision import Decision
-from nvrx_core.inprocess.protocol.retention import kept_after_call, kept_in_call
+from nvrx_core.inprocess.protocol.decision import RoundDecision, kept_after_call, kept_in_call
 
 
 def decision(*, lost=(), silent=()):
-    return Decision(iteration=4, lost=lost, terminated=(), cause=None, culprits=(), step=-1, silent=silent)
+    return RoundDecision(iteration=4, lost=lost, terminated=(), cause=None, culprits=(), step=-1, silent=silent)
 
 
 def test_the_round_of_a_silent_loss_stays_and_the_one_that_the_silent_has_arrived_in():

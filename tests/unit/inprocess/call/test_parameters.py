@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from nvrx_core.errors import ParameterError, ParameterTypeError
 from nvrx_core.inprocess.abort import AbortTorchDistributed
+from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.configuration.parameters import Parameters
 from nvrx_core.inprocess.rank_assignment import ActivateAllRanks, MaxActiveWorldSize, ShiftRanks
 from nvrx_core.inprocess.wrap import Wrapper
 from nvrx_core.settings.parameter import declarations
@@ -134,14 +134,14 @@ def test_an_error_says_what_to_write_instead(given, told):
 
 
 def test_a_short_soft_timeout_is_no_fault_of_an_interval():
-    assert parameters(soft_timeout=timedelta(seconds=0.5)).watchdog_interval == 0.025
+    assert parameters(soft_timeout=timedelta(seconds=0.5)).timeouts.watchdog_interval == 0.025
 
 
 def test_a_lease_is_renewed_often_enough_to_tell_who_holds_the_others_up():
     rare = timedelta(seconds=30)
-    assert parameters(heartbeat_interval=rare, heartbeat_timeout=2 * rare).lease_interval == 15
-    assert parameters(soft_timeout=timedelta(seconds=2)).lease_interval == 0.5
-    assert parameters().lease_interval == 1
+    assert parameters(heartbeat_interval=rare, heartbeat_timeout=2 * rare).timeouts.lease_interval == 15
+    assert parameters(soft_timeout=timedelta(seconds=2)).timeouts.lease_interval == 0.5
+    assert parameters().timeouts.lease_interval == 1
 
 
 def test_a_stray_comma_is_named():

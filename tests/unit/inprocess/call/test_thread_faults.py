@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from nvrx_core.inprocess.faults.thread_faults import ThreadFaults
+from nvrx_core.inprocess.call.own_faults import ThreadFaults
 
 
 @pytest.fixture

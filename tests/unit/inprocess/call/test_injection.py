@@ -7,7 +7,7 @@ from typing import Optional, Union
 
 import pytest
 
-from nvrx_core.inprocess.configuration.injection import bind, parameters_for, refuse_shape
+from nvrx_core.inprocess.call.injection import bind, parameters_for, refuse_shape
 
 
 class CallWrapper:

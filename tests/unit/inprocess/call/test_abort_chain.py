@@ -7,8 +7,8 @@ import pytest
 from nvrx_core.errors import ParameterError
 from nvrx_core.inprocess import Wrapper
 from nvrx_core.inprocess.abort import Abort, AbortPhase, AbortTorchDistributed
+from nvrx_core.inprocess.call.function_abort import AbortChain, steps_of
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.configuration.abort_chain import AbortChain, steps_of
 from nvrx_core.rank_assignment.base import State
 
 STATE = State(rank=0, world_size=1).freeze()

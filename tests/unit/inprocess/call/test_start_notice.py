@@ -5,7 +5,7 @@ import multiprocessing
 
 import pytest
 
-from nvrx_core.inprocess.configuration.environment_checks import log_start
+from nvrx_core.inprocess.call.environment_checks import log_start
 
 RANK = {"RANK": "0", "WORLD_SIZE": "2"}
 TORCHRUN = RANK | {"TORCHELASTIC_RUN_ID": "job"}

@@ -7,7 +7,7 @@ import traceback
 import pytest
 
 from nvrx_core.fault.exceptions import text_of
-from nvrx_core.inprocess.faults.fault_maker import FaultMaker, clear_frames, release_frames
+from nvrx_core.inprocess.call.own_faults import FaultMaker, clear_frames, release_frames
 
 
 def failed(error):

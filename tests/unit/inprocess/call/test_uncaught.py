@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from nvrx_core.inprocess.faults import uncaught
-from nvrx_core.inprocess.faults.uncaught import print_shortened
+from nvrx_core.inprocess.call import user_errors as uncaught
+from nvrx_core.inprocess.call.user_errors import print_shortened
 
 
 @pytest.fixture(autouse=True)
@@ -210,7 +210,7 @@ def test_an_exception_that_cannot_be_formatted_is_left_to_the_interpreter(monkey
     def refuse(captured):
         raise TypeError("a property of the user's")
 
-    monkeypatch.setattr("nvrx_core.inprocess.faults.uncaught.shortened", refuse)
+    monkeypatch.setattr("nvrx_core.inprocess.call.user_errors.shortened", refuse)
     error = ValueError("injected")
     print_shortened(error)
     assert "".join(shown(error)).endswith("ValueError: injected\n")

@@ -27,7 +27,7 @@ from nvrx_core.fault.exceptions import text_of, type_name
 from nvrx_core.fault.log_rate import LogRate
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.fault.user_frames import origin, raised_at, shortened
-from nvrx_core.inprocess.faults.user_errors import user_traceback
+from nvrx_core.inprocess.call.user_errors import user_traceback
 from nvrx_core.process.bounded import call_all_bounded
 from nvrx_core.process.user_packages import user_packages
 from nvrx_core.rank_assignment.identity import InitialRank

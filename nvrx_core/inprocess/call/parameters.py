@@ -5,28 +5,31 @@ from __future__ import annotations
 import inspect
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from nvrx_core.errors import ParameterError, ParameterTypeError, require, shown
 from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed
+from nvrx_core.inprocess.call.function_abort import steps_of
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.inprocess.configuration.abort_chain import steps_of
 from nvrx_core.inprocess.finalize import Finalize
 from nvrx_core.inprocess.health_check import HealthCheck
-from nvrx_core.inprocess.initialize import Initialize
+from nvrx_core.inprocess.initialize import Initialize, RetryController
+from nvrx_core.inprocess.protocol.round import RoundTimeouts
+from nvrx_core.inprocess.protocol.timeouts import HangTimeouts
 from nvrx_core.inprocess.terminate import Terminate
 from nvrx_core.rank_assignment.base import RankAssignment, RankFilter
-from nvrx_core.rank_assignment.composition import check as check_assignment
+from nvrx_core.rank_assignment.composition import check as check_assignment, leader
 from nvrx_core.rank_assignment.filters import ActivateAllRanks
 from nvrx_core.rank_assignment.moves import ShiftRanks
 from nvrx_core.settings.parameter import NOT_NEGATIVE, Rule, at_least, check, one_of, parameter, time_parameter
 from nvrx_core.store.mixin import StoreMixin
 from nvrx_core.store.torch_stores import Factory, TCPStore
 
-__all__ = ["Parameters"]
+__all__ = ["Parameters", "leader_of", "least_world_size"]
 
 _ALIKE: Final = (
     "soft_timeout", "hard_timeout", "heartbeat_timeout", "barrier_timeout", "completion_timeout", "last_call_wait",
@@ -145,14 +148,16 @@ class Parameters:
     )  # fmt: skip
 
     @property
-    def watchdog_interval(self) -> float:
-        """Seconds between two heartbeats of the watchdog thread."""
-        return min(self.progress_watchdog_interval, self.soft_timeout / 20).total_seconds()
+    def timeouts(self) -> HangTimeouts:
+        """The timeouts of progress, and what is derived from them."""
+        times = (self.soft_timeout, self.hard_timeout, self.progress_watchdog_interval, self.heartbeat_interval)
+        return HangTimeouts(*(time.total_seconds() for time in times))
 
     @property
-    def lease_interval(self) -> float:
-        """Seconds between two renewals of the lease, in which the others see how far this rank is."""
-        return min(self.heartbeat_interval, self.soft_timeout / 4).total_seconds()
+    def round_timeouts(self) -> RoundTimeouts:
+        """The bounds of a round."""
+        times = (self.barrier_timeout, self.completion_timeout, self.last_call_wait)
+        return RoundTimeouts(*(time.total_seconds() for time in times))
 
     def must_agree(self) -> dict[str, str]:
         """The parameters that all ranks of a job must have alike, as text."""
@@ -206,3 +211,30 @@ def _check_signal(signum: int) -> None:
     fixed = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGCHLD, signal.SIGSEGV)
     free = "a signal that is free for this use, such as signal.SIGRTMIN + 8"
     require(signum not in fixed, "interrupt_signal", signum, free)
+
+
+def leader_of(parameters: Parameters, world_size: int, terminated: tuple[int, ...]) -> int | None:
+    """Return the present rank of the next rank 0; None if it cannot be computed.
+
+    Args:
+        parameters: the parameters of the wrapper.
+        world_size: the world size of the ended iteration.
+        terminated: its ranks that no living member holds.
+    """
+    if parameters.rank_filter is not None:
+        return None
+    return leader(parameters.rank_assignment, world_size, terminated)
+
+
+def least_world_size(initialize: Initialize | None) -> int:
+    """Return how many ranks must be alive for an iteration to start: the highest `min_world_size`, at least 1."""
+    asked = (part.min_world_size for part in _parts_of(initialize) if isinstance(part, RetryController))
+    return max([1, *asked])
+
+
+def _parts_of(initialize: object) -> Iterator[object]:
+    if not isinstance(initialize, Compose):
+        yield initialize
+        return
+    for part in initialize.instances:
+        yield from _parts_of(part)

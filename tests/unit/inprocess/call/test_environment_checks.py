@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 import torch
 
-from nvrx_core.inprocess.configuration import environment_checks
-from nvrx_core.inprocess.configuration.environment_checks import (
+from nvrx_core.inprocess.call import environment_checks
+from nvrx_core.inprocess.call.environment_checks import (
     nccl_checks,
     unmet_rules,
     warn_about_environment,

@@ -1,11 +1,16 @@
-"""The traceback of an exception that nobody catches: short, in one write, once for ranks and attempts that fail alike.
+"""Errors for the user: without the frames of this package, and one that nobody catches printed in one piece.
 
-The interpreter writes a traceback in pieces, which mix with those of the other ranks on the same terminal. An exception
+Of an error that the user can correct, the text says what to write instead; a `raise` without an argument adds no frame
+of its own, so that the traceback ends at the user's line.
+
+The interpreter writes the traceback of an exception that nobody catches in pieces, which mix with those of the other
+ranks on the same terminal. It is printed short, in one write, once for ranks and attempts that fail alike; an exception
 hook of the user's, or of a library, prints as before.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -20,14 +25,63 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
+from nvrx_core.errors import InternalError, ParameterError, ParameterTypeError, RestartAbort, RestartError, StoreLost
+from nvrx_core.fault.exceptions import set_traceback
 from nvrx_core.fault.user_frames import origin, shortened
 from nvrx_core.process.bounded import call_all_bounded
 from nvrx_core.process.user_packages import user_packages
 from nvrx_core.settings.environment import error_file, full_tracebacks, launcher_socket
 
-__all__ = ["print_shortened"]
+__all__ = ["plainly", "print_shortened", "trim", "user_traceback"]
+
+
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+PACKAGE: Final = str(Path(__file__).parents[2]) + "/"
+_EXPLAINED: Final = (ParameterError, ParameterTypeError, RestartAbort, RestartError, StoreLost)
+
+
+def user_traceback(trace: TracebackType | None) -> TracebackType | None:
+    """Strip the frames of this package that lead to the user's function; all of them remain where there is no other."""
+    return _after_own(trace) or trace
+
+
+def trim(error: BaseException, *, started: bool) -> None:
+    """Strip the frames of this package from an error for the user.
+
+    Args:
+        error: what a call of a wrapped function ends with.
+        started: the call was begun; before that, every error is about what the user has written.
+    """
+    explained = not started or (isinstance(error, _EXPLAINED) and not isinstance(error, InternalError))
+    set_traceback(error, (_after_own if explained else user_traceback)(error.__traceback__))
+
+
+def plainly(check: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Strip all frames from the errors of a function that checks what the user has written."""
+
+    @functools.wraps(check)
+    def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        try:
+            return check(*args, **kwargs)
+        except (TypeError, ValueError, RestartAbort) as error:
+            error.__traceback__ = None
+            raise
+
+    return checked
+
+
+def _after_own(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and _is_own(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    return trace
+
+
+def _is_own(file: str) -> bool:
+    return file.startswith(PACKAGE) or file == contextlib.__file__
+
 
 _VARYING: Final = re.compile(r"initial rank \d+|0x[0-9a-f]+")
 """Parts of a text in which tracebacks that are alike may differ: the rank to blame, the address of an object."""

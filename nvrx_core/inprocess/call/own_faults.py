@@ -1,0 +1,237 @@
+"""This rank's own faults: made from exceptions, announced to the other ranks and written to the event file.
+
+The exception is the user's: its `__str__` may raise. The record is created before the fault is announced, so this must
+not read a source file, which may be on a file system that no longer responds.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from weakref import WeakSet
+
+from nvrx_core.events.log import EventLog, boot_id
+from nvrx_core.fault.attribution import Interruption
+from nvrx_core.fault.exceptions import exit_code, related, set_traceback, text_of, type_name
+from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, FaultRecord
+from nvrx_core.fault.user_frames import origin, raised_at
+from nvrx_core.flow import operation
+from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations
+from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
+from nvrx_core.inprocess.protocol.ports import StoreFailure
+from nvrx_core.inprocess.state import State
+from nvrx_core.process.garbage import collect_postponed, postpone_collection, watch_frames
+from nvrx_core.process.user_packages import user_packages
+from nvrx_core.rank_assignment.identity import InitialRank
+
+__all__ = ["FaultMaker", "OwnFaults", "ThreadFaults", "clear_frames", "of_function", "release_frames"]
+
+
+class FaultMaker:
+    """Creates the fault records of one rank.
+
+    Args:
+        initial_rank: the rank.
+    """
+
+    def __init__(self, initial_rank: InitialRank) -> None:
+        self.initial_rank = initial_rank
+        self._host, self._boot_id = socket.gethostname(), boot_id()
+
+    def of(self, error: BaseException, rank: int, occurred: float) -> FaultRecord:
+        """Return the fault record of `error`."""
+        kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
+        name = type_name(type(error))
+        fault = self._fault(kind, text_of(error), name, rank=rank, occurred=occurred)
+        trace = error.__traceback__
+        fault = replace(
+            fault, origin=origin(trace, user_packages()), raised_at=raised_at(trace), exit_code=exit_code(error)
+        )
+        return replace(fault, category=OUT_OF_MEMORY) if _is_out_of_memory(error) else fault
+
+    def late_completion(self, reason: str, rank: int, now: float) -> FaultRecord:
+        """Return the fault record for ranks that have not completed in time."""
+        return self._fault(Interruption.EXCEPTION, reason, LATE_COMPLETION, rank=rank, occurred=now)
+
+    def _fault(self, kind: Interruption, message: str, error_type: str, *, rank: int, occurred: float) -> FaultRecord:
+        return FaultRecord(
+            initial_rank=self.initial_rank,
+            rank=rank,
+            interruption=kind.name,
+            message=message,
+            error_type=error_type,
+            occurred=occurred,
+            announced=time.monotonic(),
+            wall=time.time(),
+            boot_id=self._boot_id,
+            host=self._host,
+            pid=os.getpid(),
+        )
+
+    def on_my_clock(self, fault: FaultRecord) -> tuple[float, float]:
+        """Return when the fault occurred and was announced, in monotonic seconds of this host."""
+        if fault.boot_id == self._boot_id:
+            return fault.occurred, fault.announced
+        announced = time.monotonic() - (time.time() - fault.wall)
+        return announced - (fault.announced - fault.occurred), announced
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Python's, the kernel's, torch's of the GPU, known by its name, or of the CPU, known by its text."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    of_the_gpu = any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__)
+    return of_the_gpu or "can't allocate memory" in text_of(error)
+
+
+def of_function(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error that ended the function, and what is chained to it, but not what the function's caller handles.
+
+    Called in the main thread, outside of every `except` of this package.
+    """
+    return related(error, sys.exception())
+
+
+def clear_frames(error: BaseException | None) -> None:
+    """Clear the locals of all frames that the error and its causes hold: they keep process groups alive."""
+    for each in of_function(error):
+        watch_frames(each.__traceback__)
+        traceback.clear_frames(each.__traceback__)
+
+
+def release_frames(error: BaseException | None) -> None:
+    """Release the frames as well: that of a module keeps all of the module's names, and cannot be cleared."""
+    for each in of_function(error):
+        traceback.clear_frames(each.__traceback__)
+        set_traceback(each, None)
+
+
+class OwnFaults:
+    """Creates, announces and logs the faults of this rank.
+
+    Args:
+        maker: creates the records.
+        state: the state of this rank.
+        events: the event file.
+        rounds: announce faults of the user's threads; the main thread's flow announces all others.
+        survived: logs the exceptions of the function, once their round is decided.
+
+    Attributes:
+        occurred: when the main thread last left the function, monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        maker: FaultMaker,
+        state: State,
+        events: EventLog,
+        *,
+        rounds: RoundOperations,
+        survived: SurvivedErrors,
+    ) -> None:
+        self._maker, self._state, self._events, self._rounds, self._survived = maker, state, events, rounds, survived
+        self.occurred = 0.0
+
+    @operation
+    def describe_fault(self, error: BaseException) -> FaultRecord:
+        """Return the fault record of the error."""
+        return self._maker.of(error, self._state.rank, self.occurred)
+
+    @operation
+    def describe_late(self, reason: str) -> FaultRecord:
+        """Return the fault record for ranks that have not completed in time."""
+        return self._maker.late_completion(reason, self._state.rank, time.monotonic())
+
+    @operation
+    def clear_frames(self, ended: IterationResult, *, keep_trace: bool) -> None:
+        """Release the result of the iteration, and the locals of the frames that its error holds."""
+        ended.result = None
+        if ended.how is Outcome.FAILED and ended.error is not None:
+            self._survived.survived(ended.error, self._state.iteration)
+        clear_frames(ended.error)
+        postpone_collection(of_function(ended.error) if keep_trace else ())
+        if not keep_trace:
+            release_frames(ended.error)
+
+    @operation
+    def report_failure(self, cause: FaultRecord | None) -> None:
+        """Log the failure of this rank."""
+        self._survived.decided(cause)
+
+    @operation
+    def survive(self, error: BaseException | None, cause: FaultRecord | None) -> None:
+        """The rank goes on: log its failure, if it had one, and release what the failure refers to."""
+        self._survived.decided(cause)
+        release_frames(error)
+        collect_postponed()
+
+    def thread_failed(self, error: BaseException, iteration: int) -> None:
+        """Announce that a user's thread has ended with `error`: a fault of the iteration that started it."""
+        fault = self._maker.of(error, self._state.rank, time.monotonic())
+        with suppress(StoreFailure):
+            self._rounds.announce(iteration, fault)
+        self.report(fault)
+
+    def report(self, fault: FaultRecord) -> None:
+        """Write a fault that was announced to the event file."""
+        self._events.write("fault", self._state.iteration, **fault.event_fields())
+
+
+log = logging.getLogger("nvrx_core.inprocess")
+
+
+class ThreadFaults:
+    """Python's hook for exceptions that end other threads than the main one, for `thread_exceptions="fault"`.
+
+    A thread belongs to the iteration that started it. A thread that outlives its iteration may fail at any later time:
+    that is not a fault of the iteration that runs then, and is only logged.
+
+    Args:
+        failed: called in the failing thread with its exception and the iteration that has started the thread.
+    """
+
+    def __init__(self, failed: Callable[[BaseException, int], None]) -> None:
+        self._failed = failed
+        self._former, self._installed = threading.excepthook, False
+        self._iteration = -1
+        self._older = WeakSet[threading.Thread]()
+
+    def install(self) -> None:
+        """Install the hook."""
+        self._former, self._installed = threading.excepthook, True
+        threading.excepthook = self._hook
+
+    def uninstall(self) -> None:
+        """Restore the previous hook; a hook that the user has set meanwhile stays, and may call this one."""
+        if self._installed and threading.excepthook == self._hook:
+            threading.excepthook = self._former
+        self._installed = False
+
+    def begin(self, iteration: int) -> None:
+        """Mark all existing threads as older: the function of this iteration is entered now."""
+        if self._installed:
+            self._older, self._iteration = WeakSet(threading.enumerate()), iteration
+
+    def _hook(self, hook: threading.ExceptHookArgs) -> None:
+        try:
+            if self._installed and hook.exc_value is not None and not isinstance(hook.exc_value, SystemExit):
+                self._tell(hook.exc_value, hook.thread)
+        finally:
+            self._former(hook)  # it reads source files: after the others know
+
+    def _tell(self, error: BaseException, thread: threading.Thread | None) -> None:
+        older, iteration = self._older, self._iteration
+        if thread is None or thread not in older:
+            self._failed(error, iteration)
+        else:
+            log.warning("%s is older than iteration %d, and no fault of it: %s", thread.name, iteration, text_of(error))

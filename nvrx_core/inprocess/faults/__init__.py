@@ -1,1 +1,0 @@
-"""The faults of this rank: how they are recorded, announced to the other ranks and logged."""
