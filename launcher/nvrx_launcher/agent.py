@@ -16,50 +16,49 @@ from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HangReport, Progress
-from nvrx_core.process.signal_names import signal_name
+from nvrx_core.process.signals import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
 from nvrx_launcher.console import Console
-from nvrx_launcher.control import Control
+from nvrx_launcher.control import Control, ControlEvents
 from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
 from nvrx_launcher.left_processes import LeftProcesses
-from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.loop import EventLoop, Standstill
 from nvrx_launcher.node_actions import (
     AwaitOthers,
     AwaitRound,
     EndLaunch,
     JoinAgain,
     NodeAction,
+    SendMessage,
     StartWorkers,
     StopWorkers,
-    Tell,
 )
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.rendezvous.coordination import Coordination
+from nvrx_launcher.rendezvous.coordination import Coordination, NodeEvents
 from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.rendezvous.progress import NodeProgress
-from nvrx_launcher.rendezvous.restart_pacing import PacingRules
+from nvrx_launcher.rendezvous.restart_budget import PacingRules
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
 from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events
-from nvrx_launcher.standstill import Standstill
 from nvrx_launcher.stopping import Stopping, StopStep
+from nvrx_launcher.store_host import HostedStoreLost, RoundAnswer, StoreUsed
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
 from nvrx_launcher.workers.functions import FunctionStarter
-from nvrx_launcher.workers.group import WorkerGroup
-from nvrx_launcher.workers.import_path import import_path
+from nvrx_launcher.workers.group import WorkerGroup, survivor
 from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
-from nvrx_launcher.workers.monitors import Monitors
+from nvrx_launcher.workers.monitors import RankMonitors
 from nvrx_launcher.workers.output import Logs
+from nvrx_launcher.workers.process_environment import import_path
 from nvrx_launcher.workers.script_mistake import ScriptMistake
-from nvrx_launcher.workers.survivors import survivor
 from nvrx_launcher.workers.warm_start import WarmStart
 from nvrx_launcher.workers.worker import Failure
 
@@ -69,11 +68,11 @@ if TYPE_CHECKING:
 __all__ = ["Agent"]
 
 log = logging.getLogger("nvrx_launcher")
-STORE_ANSWERS_WITHIN: Final = "60"
+STORE_ANSWER_TIMEOUT: Final = "60"
 """Seconds that the ranks give the store beside the launcher: the first connection starts its program."""
 
 
-class Agent:
+class Agent(NodeEvents, ControlEvents):
     """Starts the workers of this node, watches them, and restarts them.
 
     Args:
@@ -104,17 +103,17 @@ class Agent:
         self._given_store = environ.get("NVRX_STORE_ENDPOINT", "")  # a user's own, in each cycle
         self._events = event_recorder(options)
         self._functions, self.reason = functions, ""
-        self._specs = load_logs_specs(options) if options.worker.logs_specs else specs
+        self._specs = load_logs_specs(options) if options.logs_specs else specs
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop, self._given_console = EventLoop(), console
-        self._stopping, self._code = Stopping(options.kill_timeout), -1
+        self._stopping, self._code = Stopping(options.workers_kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
-        self._hung, self._started, self._told = dict[int, str](), math.inf, list[str]()
+        self._hung, self._started, self._failure_lines = dict[int, str](), math.inf, list[str]()
         self._script = ScriptMistake(options)
         self._policy = NodePolicy(
             options.workers,
-            stop_signal=signal.SIGTERM, stop_grace=options.stop_timeout, signal_grace=options.term_timeout,
-            kill_signal=signal.SIGKILL, min_healthy=options.policy == MIN_HEALTHY,
+            workers_stop_timeout=options.workers_stop_timeout, term_timeout=options.term_timeout,
+            min_healthy=options.restart_policy == MIN_HEALTHY,
             retries_misuse=config.retry_usage_errors or not options.max_restarts,
         )  # fmt: skip
 
@@ -139,6 +138,7 @@ class Agent:
                 asked = time.monotonic()
                 now = self._loop.turn(due)
                 self._recognise_pause(due, asked, now)
+                self._handle_events()
                 coordination.tick(now=now)
                 coordination.store.tick(now=now)
                 self._warm_start.tick(now=now)
@@ -150,7 +150,27 @@ class Agent:
                     self._awaits_until = math.inf
                     self._carry_out(self._policy.waited(self._awaited))
                 self._stop_further(now)
+                self._handle_events()
         return self._code
+
+    def _handle_events(self) -> None:
+        """Handle what has become of the workers, and of the store of in-process restart."""
+        for event in self._coordination.store.events():
+            match event:
+                case StoreUsed():
+                    self._coordination.store_used()
+                case HostedStoreLost(reason):
+                    log.error("%s: the workers are started again, with another store", reason)
+                    self._history.store_lost(reason)
+                    self._coordination.tell(MessageKind.STORE_LOST, self._history.cycle, reason)
+                case RoundAnswer(asked_in, rank, is_entered):
+                    if is_entered and asked_in == self._policy.cycle:
+                        log.warning("in-process restart continues without rank %d", rank, extra={"rank": rank})
+                        self._history.goes_on_without(rank)
+                    local_rank = rank - self._policy.rank_of(0)
+                    self._carry_out(self._policy.round_answered(asked_in, local_rank, is_entered=is_entered))
+        for worker in self._workers.exits():
+            self._exited(worker.local_rank, worker.code, worker.report)
 
     def _recognise_pause(self, due: float, asked: float, now: float) -> None:
         pause = self._standstill.turned(due, asked=asked, now=now)
@@ -191,24 +211,23 @@ class Agent:
         self._processes = JobProcesses(self._loop, self._launch, folder, is_command=self._is_command)
         cleanup.callback(self._processes.close)
         self._processes.start()
-        self._left = LeftProcesses(self._loop, self._processes, self.options.stop_timeout)
+        self._left = LeftProcesses(self._loop, self._processes, self.options.workers_stop_timeout)
         if self._functions is not None:
             self._functions.bound = self._bound
         self._control = Control(self._loop, folder / "launcher.ipc", self)
         cleanup.callback(self._control.close)
-        self._monitors = Monitors(self._loop, self.config, self._control.path, self.options, history=self._history)
+        self._monitors = RankMonitors(self._loop, self.config, self._control.path, self.options, history=self._history)
         cleanup.callback(self._monitors.close)
         signals = [*signal_numbers(self.options.signals), *([signal.SIGCHLD] if self._is_command else [])]
         config = self.config
         pacing = PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff)
         until_left = cleanup.enter_context(ExitStack())  # released after the job is left, for which the loop turns
         self._coordination = join_job(self.options, self._loop, cleanup, self, pacing=pacing)  # signals still end it
-        self._coordination.store.lost = self._store_lost
         reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
         self._loop.watch(reader, read)
         until_left.callback(self._loop.forget, reader)
         self._environ |= self._control.environment()
-        self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWERS_WITHIN)
+        self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWER_TIMEOUT)
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
@@ -220,7 +239,7 @@ class Agent:
         logs = Logs(self.options, files, self._environ, console)
         cleanup.callback(logs.close)
         self._workers = WorkerGroup(
-            self.options, self._loop, logs, starter=self._warm_start.starter, exited=self._exited,
+            self.options, self._loop, logs, starter=self._warm_start.starter,
             is_monitored=self._monitors.is_monitored, spares_rest=self._is_command,
         )  # fmt: skip
         cleanup.callback(self._workers.close)
@@ -236,13 +255,13 @@ class Agent:
                 case StartWorkers():
                     self._start(action)
                 case StopWorkers(signum, grace, _, reason):
-                    why = self._without_told(reason) or f"cycle {self._policy.cycle} ends here"
+                    why = self._beyond_failures(reason) or f"cycle {self._policy.cycle} ends here"
                     log.warning("%s: workers are sent %s", why, signal_name(signum))
                     self._stopping.signalled(grace, now=time.monotonic())
                     self._workers.send(signum)
                     failpoint.hit("term-kill-gap", self._policy.cycle)
                     self._warm_start.pause()
-                case Tell(kind, cycle, reason):
+                case SendMessage(kind, cycle, reason):
                     if kind is MessageKind.READY and reason:
                         log.warning("%s: this node joins again", reason)
                     if kind is MessageKind.DONE:
@@ -253,8 +272,8 @@ class Agent:
                 case JoinAgain():
                     self._left.kill()
                     self._coordination.join_again()
-                case AwaitRound(local_rank, rank):
-                    self._await_round(local_rank, rank)
+                case AwaitRound(_, rank):  # the wrapped call in which a worker was may handle its exit
+                    self._coordination.store.ask(rank, self._policy.cycle, self.config.inprocess_grace)
                 case AwaitOthers(cycle, seconds):
                     self._awaited, self._awaits_until = cycle, time.monotonic() + seconds
                 case EndLaunch(code, _, reason):
@@ -270,7 +289,7 @@ class Agent:
         self._started = time.monotonic()
         self._stopping.ended()
         self._hung.clear()
-        self._told.clear()
+        self._failure_lines.clear()
         self._script.begin_cycle()
         self._left.kill()
         self._processes.begin_cycle()
@@ -299,13 +318,13 @@ class Agent:
             self._coordination.store.begin_cycle(decision.store)
         actions = self._policy.decided(decision)
         is_news = decision.verdict is Verdict.STOP and not any(isinstance(each, StopWorkers) for each in actions)
-        if is_news and (why := self._without_told(decision.reason)):
+        if is_news and (why := self._beyond_failures(decision.reason)):
             log.info("cycle %d ends on all nodes: %s", decision.cycle, why)
         self._carry_out(actions)
 
-    def cut_off(self, reason: str) -> None:
+    def lease_expired(self, reason: str) -> None:
         """Handle that the lease cannot be renewed."""
-        self._carry_out(self._policy.cut_off(reason))
+        self._carry_out(self._policy.lease_expired(reason))
 
     def coordinator_lost(self, code: int, reason: str) -> None:
         """Handle the loss of the coordinator."""
@@ -328,8 +347,10 @@ class Agent:
         is_failure = code != 0 and self._policy.is_at_work(local_rank)
         if is_failure:
             self._control.catch_up()  # its monitor has said before why it ends it
-        is_fruitless = not self._monitors.may_have_stepped(time.monotonic() - self._started)
-        mistake = self._mistake() if is_failure and code == FAILED and is_fruitless else ""
+        no_progress = not self._monitors.may_have_stepped(time.monotonic() - self._started)
+        mistake = ""
+        if is_failure and code == FAILED and no_progress and self._functions is None:
+            mistake = self._script.find(self._environ)
         if is_failure:
             rank = self._policy.rank_of(local_rank)
             report = self._log_failure(rank, report, mistake)
@@ -340,8 +361,8 @@ class Agent:
                 code,
                 report,
                 in_process=in_process,
-                is_fruitless=is_fruitless,
-                is_misuse=is_fruitless and (code == USAGE or bool(mistake)),
+                no_progress=no_progress,
+                is_misuse=no_progress and (code == USAGE or bool(mistake)),
             )
         )
 
@@ -351,35 +372,13 @@ class Agent:
         line = ", hung: ".join(filter(None, (how, self._hung.pop(rank, ""))))
         line = f"{line}: {mistake}" if mistake else line
         log.error("%s", f"{line}\n{trace}" if trace else line, extra={"rank": rank})
-        self._told.append(line)
+        self._failure_lines.append(line)
         return line
 
-    def _without_told(self, reason: str) -> str:
+    def _beyond_failures(self, reason: str) -> str:
         """Return what a reason adds to a failure that this launcher has logged."""
-        told = next((line for line in self._told if line in reason), None)
+        told = next((line for line in self._failure_lines if line in reason), None)
         return reason if told is None else reason.partition(told)[2].lstrip(";, ")
-
-    def _mistake(self) -> str:
-        """Return the mistake by which the script cannot start, "" if there is none."""
-        return "" if self._functions is not None else self._script.find(self._environ)
-
-    def _await_round(self, local_rank: int, rank: int) -> None:
-        """Let the wrapped call in which a worker was handle its exit, if it was in one."""
-        cycle = self._policy.cycle
-
-        def answered(entered: bool) -> None:
-            if entered and cycle == self._policy.cycle:
-                log.warning("in-process restart continues without rank %d", rank, extra={"rank": rank})
-                self._history.goes_on_without(rank)
-            self._carry_out(self._policy.round_answered(cycle, local_rank, is_entered=entered))
-
-        self._coordination.store.ask(rank, self.config.inprocess_grace, answered)
-
-    def _store_lost(self, reason: str) -> None:
-        """Let the coordinator stop the cycle, whose store of in-process restart this launcher has hosted."""
-        log.error("%s: the workers are started again, with another store", reason)
-        self._history.store_lost(reason)
-        self._coordination.tell(MessageKind.STORE_LOST, self._history.cycle, reason)
 
     def hung(self, report: HangReport) -> None:
         """Record that a monitor is about to end its rank; a rank that is being stopped anyway is not to blame."""
@@ -420,5 +419,5 @@ class Agent:
                 then = "stays because it hosts the rendezvous, and starts nothing" if is_needed else "leaves the job"
                 log.error("%s: this launcher %s", why, then)
                 self._carry_out(self._policy.survived(departure.survived(why, is_needed=is_needed)))
-            case None:
+            case StopStep.ASK | None:  # workers have been sent a signal before
                 pass

@@ -18,7 +18,7 @@ import enum
 from typing import Final, assert_never
 
 from nvrx_launcher import departure
-from nvrx_launcher.departure import Departure, StopSignals
+from nvrx_launcher.departure import Departure, StopTimeouts, kill
 from nvrx_launcher.node_actions import (
     AwaitOthers,
     AwaitRound,
@@ -26,18 +26,18 @@ from nvrx_launcher.node_actions import (
     EndLaunch,
     JoinAgain,
     NodeAction,
+    SendMessage,
     StartWorkers,
     StopWorkers,
-    Tell,
 )
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 
 __all__ = ["NodePolicy"]
 
 CUT_OFF: Final = "it was cut off"
-OTHERS_WITHIN: Final = 1.0
+WORKERS_TIMEOUT: Final = 1.0
 """Seconds from a worker that refuses its command line to the next one, if all do."""
-NODES_WITHIN: Final = 5.0
+NODES_TIMEOUT: Final = 5.0
 """Seconds from the last of them on this node to those of other nodes."""
 
 
@@ -54,10 +54,8 @@ class NodePolicy:
 
     Args:
         workers: how many there are.
-        stop_signal: what asks a worker to end.
-        stop_grace: seconds that it has.
-        signal_grace: seconds that it has when the launcher passes a signal on.
-        kill_signal: what ends a worker at once.
+        workers_stop_timeout: seconds that they have when they are asked to end.
+        term_timeout: seconds that they have when the launcher passes a signal on.
         min_healthy: a worker that fails does not stop the others.
         retries_misuse: workers that refuse their command line are restarted like others that fail.
 
@@ -69,15 +67,13 @@ class NodePolicy:
         self,
         workers: int,
         *,
-        stop_signal: int,
-        stop_grace: float,
-        signal_grace: float,
-        kill_signal: int,
+        workers_stop_timeout: float,
+        term_timeout: float,
         min_healthy: bool = False,
         retries_misuse: bool = True,
     ) -> None:
         self.workers, self._min_healthy, self._retries_misuse = workers, min_healthy, retries_misuse
-        self._signals = StopSignals(stop_signal, stop_grace, signal_grace, kill_signal)
+        self._timeouts = StopTimeouts(workers_stop_timeout, term_timeout)
         self.cycle = -1
         self._phase = _Phase.WAITING
         self._node = -1
@@ -139,7 +135,7 @@ class NodePolicy:
         report: str = "",
         *,
         in_process: bool = False,
-        is_fruitless: bool = False,
+        no_progress: bool = False,
         is_misuse: bool = False,
     ) -> tuple[NodeAction, ...]:
         """Handle the exit of a worker.
@@ -149,7 +145,7 @@ class NodePolicy:
             code: how it ended, negative for a signal.
             report: the same, for people.
             in_process: the job may go on without it, in process.
-            is_fruitless: no worker of this node has taken a step.
+            no_progress: no worker of this node has taken a step.
             is_misuse: it refuses its command line, or cannot start by a mistake in the script.
         """
         if local_rank not in self._running:  # it was given up
@@ -162,12 +158,12 @@ class NodePolicy:
         if code and in_process:
             self._doubtful[local_rank] = report
             is_nobody_left = len(self._failed) == self.workers
-            told = (Tell(MessageKind.ALL_FAILED, self.cycle, report),) if is_nobody_left else ()
+            told = (SendMessage(MessageKind.ALL_FAILED, self.cycle, report),) if is_nobody_left else ()
             return (AwaitRound(local_rank, self.rank_of(local_rank)), *told)
-        if code and is_misuse and is_fruitless and not self.cycle and not self._retries_misuse:
+        if code and is_misuse and no_progress and not self.cycle and not self._retries_misuse:
             return self._await_others(local_rank, report)
         if code:
-            return self._fail_or_weaken(report or f"local rank {local_rank} has failed", is_fruitless=is_fruitless)
+            return self._fail_or_weaken(report or f"local rank {local_rank} has failed", no_progress=no_progress)
         return self._done_if_all_are()
 
     def round_answered(self, cycle: int, local_rank: int, *, is_entered: bool) -> tuple[NodeAction, ...]:
@@ -190,7 +186,7 @@ class NodePolicy:
             return ()
         report = next(iter(self._doubtful.values()))
         self._doubtful.clear()
-        return self._fail_or_weaken(report, is_fruitless=True)
+        return self._fail_or_weaken(report, no_progress=True)
 
     def signalled(self, signum: int) -> tuple[NodeAction, ...]:
         """Handle a signal to the launcher."""
@@ -206,7 +202,7 @@ class NodePolicy:
         self._is_excluded = True
         if self._end is not None:
             return self._all_gone()
-        return (Tell(MessageKind.LEFT, self.cycle, why.reason), *self._all_gone())
+        return (SendMessage(MessageKind.LEFT, self.cycle, why.reason), *self._all_gone())
 
     def leave(self, why: Departure) -> tuple[NodeAction, ...]:
         """Leave the job: end the workers, then the launcher, unless the others need it."""
@@ -215,22 +211,22 @@ class NodePolicy:
             return ()
         self._is_excluded = self._is_excluded or is_excluded
         self._end = why.end(self._end)
-        stop = self._stop(why.stop(self._signals))
-        return (Tell(MessageKind.LEFT, self.cycle, why.reason), *stop) if why.is_announced else stop
+        stop = self._stop(why.stop(self._timeouts))
+        return (SendMessage(MessageKind.LEFT, self.cycle, why.reason), *stop) if why.is_announced else stop
 
-    def cut_off(self, reason: str) -> tuple[NodeAction, ...]:
+    def lease_expired(self, reason: str) -> tuple[NodeAction, ...]:
         """Handle that the lease cannot be renewed: the others consider this node lost, so its workers are killed."""
         if self._phase is _Phase.ENDED or self._node < 0:
             return ()
         self._node = -1
-        return self._stop(self._signals.end(Cause.CUT_OFF, reason))
+        return self._stop(kill(Cause.CUT_OFF, reason))
 
     def check(self) -> None:
         """Raise AssertionError when an invariant does not hold."""
         assert bool(self._running or self._doubtful) == (self._phase in (_Phase.RUNNING, _Phase.STOPPING))
 
-    def _fail_or_weaken(self, report: str, *, is_fruitless: bool) -> tuple[NodeAction, ...]:
-        kind = MessageKind.FRUITLESS if is_fruitless else MessageKind.FAILED
+    def _fail_or_weaken(self, report: str, *, no_progress: bool) -> tuple[NodeAction, ...]:
+        kind = MessageKind.NO_PROGRESS if no_progress else MessageKind.FAILED
         return self._weaken(report) if self._min_healthy else self._fail(report, kind)
 
     def _await_others(self, local_rank: int, report: str) -> tuple[NodeAction, ...]:
@@ -238,27 +234,27 @@ class NodePolicy:
         self._doubtful[local_rank] = report
         self._misused.add(local_rank)
         if len(self._misused) < self.workers:
-            return (AwaitOthers(self.cycle, OTHERS_WITHIN),)
-        return (Tell(MessageKind.MISUSED, self.cycle, report), AwaitOthers(self.cycle, NODES_WITHIN))
+            return (AwaitOthers(self.cycle, WORKERS_TIMEOUT),)
+        return (SendMessage(MessageKind.MISUSED, self.cycle, report), AwaitOthers(self.cycle, NODES_TIMEOUT))
 
     def _weaken(self, reason: str) -> tuple[NodeAction, ...]:
-        return (Tell(MessageKind.UNHEALTHY, self.cycle, reason), *self._done_if_all_are())
+        return (SendMessage(MessageKind.UNHEALTHY, self.cycle, reason), *self._done_if_all_are())
 
     def _kill(self, reason: str) -> tuple[NodeAction, ...]:
         """Kill the workers; a node without workers reports again that it is ready."""
         if self._phase is _Phase.WAITING:
             return self._ready(reason)
-        return self._stop(self._signals.end(Cause.CUT_OFF, reason))
+        return self._stop(kill(Cause.CUT_OFF, reason))
 
     def _fail(self, reason: str, kind: MessageKind = MessageKind.FAILED) -> tuple[NodeAction, ...]:
-        return (Tell(kind, self.cycle, reason), *self._stop(self._signals.ask(Cause.WORKER_FAILED, reason)))
+        return (SendMessage(kind, self.cycle, reason), *self._stop(self._timeouts.ask(Cause.WORKER_FAILED, reason)))
 
     def _done_if_all_are(self) -> tuple[NodeAction, ...]:
         """Report that this node is done, unless it is unknown whether the job continues without one of its workers."""
         if self._running or self._doubtful:
             return ()
         self._phase = _Phase.DONE
-        return (Tell(MessageKind.DONE, self.cycle),)
+        return (SendMessage(MessageKind.DONE, self.cycle),)
 
     def _run(self, decision: Decision) -> tuple[NodeAction, ...]:
         if self._phase is not _Phase.WAITING:
@@ -275,7 +271,7 @@ class NodePolicy:
     def _stop_for(self, decision: Decision) -> tuple[NodeAction, ...]:
         if decision.cycle != self.cycle or self._phase is _Phase.WAITING:
             return ()
-        return self._stop(self._signals.ask(Cause.DECISION, decision.reason))
+        return self._stop(self._timeouts.ask(Cause.DECISION, decision.reason))
 
     def _stop(self, stop: StopWorkers) -> tuple[NodeAction, ...]:
         """Stop the workers, if there are any; those that are being stopped get no second signal by a decision."""
@@ -290,11 +286,11 @@ class NodePolicy:
     def _all_gone(self) -> tuple[NodeAction, ...]:
         if self._end is not None:
             self._phase = _Phase.ENDED
-            return (Tell(MessageKind.LEFT, self.cycle, self._end.reason), self._end)
+            return (SendMessage(MessageKind.LEFT, self.cycle, self._end.reason), self._end)
         self._phase = _Phase.WAITING
         if self._node < 0 and not self._is_excluded:  # cut off; it has left when its workers are gone, and not before
-            return (Tell(MessageKind.LEFT, self.cycle, CUT_OFF), JoinAgain(CUT_OFF))
+            return (SendMessage(MessageKind.LEFT, self.cycle, CUT_OFF), JoinAgain(CUT_OFF))
         return self._ready()
 
     def _ready(self, reason: str = "") -> tuple[NodeAction, ...]:
-        return () if self._is_excluded else (Tell(MessageKind.READY, self.cycle, reason),)
+        return () if self._is_excluded else (SendMessage(MessageKind.READY, self.cycle, reason),)

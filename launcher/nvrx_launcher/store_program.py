@@ -34,7 +34,7 @@ SAYS_SO_EVERY: Final = 1.0
 LOOKS_EVERY: Final = 0.05
 CALLS: Final = 16
 """Calls of one process that are looked for."""
-CONNECTS_WITHIN: Final = timedelta(seconds=5)
+CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 
 
 def goes_on_without(store: Any, job: str, rank: int, within: float) -> bool:
@@ -47,7 +47,7 @@ def goes_on_without(store: Any, job: str, rank: int, within: float) -> bool:
         within: seconds.
     """
     deadline, pause = time.monotonic() + within, threading.Event()
-    keys = _last_call(store, job)
+    keys = next((keys for keys in reversed(_calls(job)) if store.check([keys.announce()])), None)
     while keys is not None and time.monotonic() < deadline:
         if store.check([keys.entered()]) and rank in json.loads(store.get(keys.entered())).get("lost", ()):
             return True
@@ -57,15 +57,10 @@ def goes_on_without(store: Any, job: str, rank: int, within: float) -> bool:
     return False
 
 
-def _last_call(store: Any, job: str) -> LauncherKeys | None:
-    """The keys of the call that is under way."""
-    return next((keys for keys in reversed(_calls(job)) if store.check([keys.announce()])), None)
-
-
 def _connect(endpoint: tuple[str, int]) -> Any:
     import torch.distributed as dist
 
-    return dist.TCPStore(*endpoint, is_master=False, wait_for_workers=False, timeout=CONNECTS_WITHIN)
+    return dist.TCPStore(*endpoint, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT)
 
 
 def _calls(job: str) -> list[LauncherKeys]:

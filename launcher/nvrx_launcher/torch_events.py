@@ -45,7 +45,7 @@ def event_recorder(options: LaunchOptions) -> EventRecorder:
     Raises:
         ConfigurationError: when the handler is not registered.
     """
-    return NoEvents() if options.worker.event_log_handler == "null" else TorchEvents(options)
+    return NoEvents() if options.event_log_handler == "null" else TorchEvents(options)
 
 
 class TorchEvents:
@@ -62,7 +62,7 @@ class TorchEvents:
         from torch.distributed.elastic import events
 
         self._options, self._events, self._begin = options, events, time.monotonic()
-        self._handler, self._host = options.worker.event_log_handler, socket.getfqdn()
+        self._handler, self._host = options.event_log_handler, socket.getfqdn()
         self._placement: Placement | None = None
         self._pids = dict[int, int]()
         try:
@@ -108,6 +108,6 @@ class TorchEvents:
             "run_id": options.run_id, "global_rank": rank, "group_rank": place and place.group_rank,
             "worker_id": None if local_rank is None else str(self._pids[local_rank]), "role": options.role,
             "hostname": self._host, "state": state, "total_run_time": int(time.monotonic() - self._begin),
-            "rdzv_backend": options.backend, "raw_error": failure and failure.raw_error(),
+            "rdzv_backend": options.rdzv_backend, "raw_error": failure and failure.raw_error(),
             "metadata": json.dumps(details), "agent_restarts": place.cycle if place else 0, "duration_ms": None,
         }  # fmt: skip

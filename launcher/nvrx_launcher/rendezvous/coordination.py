@@ -12,7 +12,7 @@ from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.progress import NodeProgress
-from nvrx_launcher.store_host import ControlStore
+from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["Coordination", "LocalCoordination", "NodeEvents"]
 
@@ -29,7 +29,7 @@ class NodeEvents(Protocol):
     def decided(self, decision: Decision) -> None:
         """Handle a decision for all nodes."""
 
-    def cut_off(self, reason: str) -> None:
+    def lease_expired(self, reason: str) -> None:
         """Handle that its lease cannot be renewed: the others are about to consider it lost."""
 
     def coordinator_lost(self, code: int, reason: str) -> None:
@@ -40,7 +40,7 @@ class Coordination(Protocol):
     """The connection of a node to the coordinator, wherever that runs."""
 
     @property
-    def store(self) -> ControlStore:
+    def store(self) -> StoreHost:
         """The store of in-process restart."""
 
     @property
@@ -62,6 +62,9 @@ class Coordination(Protocol):
 
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Ask for the progress of the slowest ranks of other nodes."""
+
+    def store_used(self) -> None:
+        """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""
 
     def tick(self, *, now: float) -> None:
         """Handle that time has passed; everything that has arrived until `now` is handled."""
@@ -86,7 +89,7 @@ class LocalCoordination:
         describe: Callable[[], NodeDescription],
         node: NodeEvents,
         *,
-        store: ControlStore,
+        store: StoreHost,
     ) -> None:
         self._coordinator, self._describe, self._node = coordinator, describe, node
         self.store, self.hosts_store = store, False
@@ -115,6 +118,9 @@ class LocalCoordination:
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Say that there are no other nodes."""
         answer(())
+
+    def store_used(self) -> None:
+        """Do nothing: there are no other nodes."""
 
     def paused(self, *, now: float) -> None:
         """Do nothing: there is no lease."""

@@ -18,14 +18,12 @@ neither stopped nor left within the time that its description states counts as l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Self, assert_never
 
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
-from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, Phase
-from nvrx_launcher.rendezvous.cycle_members import CycleMembers, placed
-from nvrx_launcher.rendezvous.gathering import Gathering
-from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, JobPhase
+from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import RestartBudget
 from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
 
@@ -49,7 +47,7 @@ class Coordinator:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.cycle, self.deadline = 0, math.inf
-        self._phase, self._stopping_since = Phase.GATHERING, math.inf
+        self._phase, self._stopping_since = JobPhase.GATHERING, math.inf
         self._nodes = dict[int, NodeDescription]()
         self._members, self._former = CycleMembers(), frozenset[int]()
         self._budget = RestartBudget(rules.max_restarts, rules.pacing)
@@ -60,16 +58,13 @@ class Coordinator:
         """Return a coordinator that continues from the state of another one."""
         made = cls(rules)
         made.cycle, made._phase, made._nodes = state.cycle, state.phase, dict(state.nodes)
-        made._members = CycleMembers.of(
-            state.active, state.busy, state.unhealthy, failed=state.failed, misused=state.misused
-        )  # fmt: skip
-        made._former = state.former
+        made._members, made._former = CycleMembers.from_state(state), state.former
         made._budget = RestartBudget(rules.max_restarts, rules.pacing, state.budget, now=now)
-        ages, is_first = (state.gathering_for, state.enough_for), not state.cycle
-        made._gathering = Gathering.from_ages(rules, ages, is_first=is_first, count=len(made._nodes), now=now)
-        if made._phase is Phase.GATHERING:
+        made._gathering = Gathering(rules, is_first=not state.cycle, since=now - state.gathering_for)
+        made._gathering.enough_since, made._gathering.count = now - state.enough_for, len(made._nodes)
+        if made._phase is JobPhase.GATHERING:
             made.deadline = made._gathering.deadline(made._budget.begins_at)
-        if made._phase is Phase.STOPPING:
+        if made._phase is JobPhase.STOPPING:
             made._stopping_since = now - state.stopping_for
             made.deadline = made._stop_deadline()
         return made
@@ -80,8 +75,8 @@ class Coordinator:
         return CoordinatorState(
             self._phase, self.cycle, tuple(sorted(self._nodes.items())), frozenset(members.active),
             frozenset(members.busy), frozenset(members.unhealthy), self._budget.state(now=now),
-            *self._gathering.ages(now=now),
-            now - self._stopping_since if self._phase is Phase.STOPPING else -math.inf,
+            now - self._gathering.since, now - self._gathering.enough_since,
+            now - self._stopping_since if self._phase is JobPhase.STOPPING else -math.inf,
             frozenset(members.failed), frozenset(members.misused), frozenset(self._former & self._nodes.keys()),
         )  # fmt: skip
 
@@ -92,7 +87,7 @@ class Coordinator:
 
     def received(self, message: Message, *, now: float) -> tuple[Decision, ...]:
         """Handle a node's message."""
-        if self._phase is Phase.ENDED and message.kind is not MessageKind.LEFT:
+        if self._phase is JobPhase.ENDED and message.kind is not MessageKind.LEFT:
             return ()
         match message.kind:
             case MessageKind.READY:
@@ -104,7 +99,7 @@ class Coordinator:
             case MessageKind.STORE_LOST:
                 return self._store_lost(message, now)
             case (
-                MessageKind.FAILED | MessageKind.FRUITLESS | MessageKind.UNHEALTHY | MessageKind.ALL_FAILED
+                MessageKind.FAILED | MessageKind.NO_PROGRESS | MessageKind.UNHEALTHY | MessageKind.ALL_FAILED
                 | MessageKind.MISUSED | MessageKind.DONE
             ) as kind:  # fmt: skip
                 return self._of_this_cycle(kind, message, now)
@@ -118,24 +113,24 @@ class Coordinator:
         """
         if node not in self._nodes:
             return ()
-        if self._phase is Phase.ENDED:
+        if self._phase is JobPhase.ENDED:
             return self._gone(node, reason, now)
         return (Decision(Verdict.LOST, self.cycle, reason, node=node), *self._gone(node, reason, now))
 
     def abandon(self, code: int, reason: str) -> tuple[Decision, ...]:
         """Handle the exit of the launcher that runs this coordinator: the job cannot continue, and must not wait."""
-        return () if self._phase is Phase.ENDED else self._end(code, reason)
+        return () if self._phase is JobPhase.ENDED else self._end(code, reason)
 
     def tick(self, *, now: float) -> tuple[Decision, ...]:
         """Handle that time has passed."""
         if now < self.deadline:
             return ()
-        return self._give_up_busy(now) if self._phase is Phase.STOPPING else self._next(now)
+        return self._give_up_busy(now) if self._phase is JobPhase.STOPPING else self._next(now)
 
     @property
     def is_over(self) -> bool:
         """Whether the job has ended."""
-        return self._phase is Phase.ENDED
+        return self._phase is JobPhase.ENDED
 
     @property
     def nodes(self) -> frozenset[int]:
@@ -155,7 +150,7 @@ class Coordinator:
     @property
     def short_since(self) -> float:
         """Since when nodes are gathered, monotonic seconds, as long as more of them are needed; else `inf`."""
-        return self._gathering.short_since if self._phase is Phase.GATHERING else math.inf
+        return self._gathering.short_since if self._phase is JobPhase.GATHERING else math.inf
 
     @property
     def restarts(self) -> int:
@@ -167,8 +162,8 @@ class Coordinator:
         members = self._members
         assert 0 <= self.restarts <= min(self.cycle, self.rules.max_restarts)
         assert members.busy | members.unhealthy <= members.active <= self._nodes.keys()
-        assert self._phase is not Phase.GATHERING or not members.active
-        assert self._phase is not Phase.RUNNING or members.busy
+        assert self._phase is not JobPhase.GATHERING or not members.active
+        assert self._phase is not JobPhase.RUNNING or members.busy
 
     def _ready(self, message: Message, now: float) -> tuple[Decision, ...]:
         assert message.description is not None
@@ -181,14 +176,14 @@ class Coordinator:
         if message.cycle != self.cycle:  # it has not heard of this cycle yet
             return ()
         self._nodes[node] = description
-        stop = self._stop(f"{description.host} has begun anew", now) if self._phase is Phase.RUNNING else ()
+        stop = self._stop(f"{description.host} has begun anew", now) if self._phase is JobPhase.RUNNING else ()
         self._members.busy.discard(node)
         return (*stop, *self._next(now))
 
     def _of_this_cycle(self, kind: MessageKind, message: Message, now: float) -> tuple[Decision, ...]:
         """Handle the state of a node's workers; a message about an earlier cycle has no effect."""
         members = self._members
-        if self._phase is not Phase.RUNNING or message.node not in members.active or message.cycle != self.cycle:
+        if self._phase is not JobPhase.RUNNING or message.node not in members.active or message.cycle != self.cycle:
             return ()
         if kind is MessageKind.DONE:
             members.busy.discard(message.node)
@@ -200,15 +195,15 @@ class Coordinator:
         if kind is MessageKind.UNHEALTHY and members.healthy >= self.rules.min_nodes:
             return ()
         failure = f"{self._nodes[message.node].host}: {message.reason}"
-        return self._stop(self._budget.failed(failure, is_fruitless=kind is MessageKind.FRUITLESS, now=now), now)
+        return self._stop(self._budget.failed(failure, no_progress=kind is MessageKind.NO_PROGRESS, now=now), now)
 
     def _store_lost(self, message: Message, now: float) -> tuple[Decision, ...]:
         """Stop the cycle whose store of in-process restart is lost; its host may be a spare."""
-        is_under_way = self._phase in (Phase.RUNNING, Phase.STOPPING) and message.cycle == self.cycle
+        is_under_way = self._phase in (JobPhase.RUNNING, JobPhase.STOPPING) and message.cycle == self.cycle
         if not is_under_way or message.node not in self._nodes:
             return ()
         reason = self._budget.store_lost(f"{self._nodes[message.node].host}: {message.reason}", now=now)
-        return self._stop(reason, now) if self._phase is Phase.RUNNING else ()
+        return self._stop(reason, now) if self._phase is JobPhase.RUNNING else ()
 
     def _stop_if_nobody_is_left(self, reason: str, host: str, now: float) -> tuple[Decision, ...]:
         """Stop the cycle once all its workers have failed; end the job if all of them refuse their command line."""
@@ -217,7 +212,7 @@ class Coordinator:
             return ()
         if members.misused == members.active:
             return self._end(FAILED, f"{host}: {reason}{NOT_RETRIED}")
-        return self._stop(self._budget.failed(f"{host}: {reason}", is_fruitless=False, now=now), now)
+        return self._stop(self._budget.failed(f"{host}: {reason}", no_progress=False, now=now), now)
 
     def _end_if_done(self) -> tuple[Decision, ...]:
         return () if self._members.busy else self._end(0, "all workers are done")
@@ -230,9 +225,9 @@ class Coordinator:
             return self._next(now)
         self._members.lose(node)
         why = self._budget.node_lost(f"{description.host}: {reason}", now=now)
-        if self._phase is Phase.RUNNING and self._members.healthy >= self.rules.min_nodes:
+        if self._phase is JobPhase.RUNNING and self._members.healthy >= self.rules.min_nodes:
             return self._end_if_done() or self._stop_if_nobody_is_left(reason, description.host, now)
-        stop = self._stop(why, now) if self._phase is Phase.RUNNING else ()
+        stop = self._stop(why, now) if self._phase is JobPhase.RUNNING else ()
         return (*stop, *self._next(now))
 
     def _give_up_busy(self, now: float) -> tuple[Decision, ...]:
@@ -251,28 +246,28 @@ class Coordinator:
         return self._stopping_since + min(within, default=math.inf)
 
     def _stop(self, reason: str, now: float) -> tuple[Decision, ...]:
-        self._phase, self._stopping_since = Phase.STOPPING, now
+        self._phase, self._stopping_since = JobPhase.STOPPING, now
         self._members.stop()
         self.deadline = self._stop_deadline()
         return (Decision(Verdict.STOP, self.cycle, reason),)
 
     def _end(self, code: int, reason: str) -> tuple[Decision, ...]:
-        self._phase, self.deadline = Phase.ENDED, math.inf
+        self._phase, self.deadline = JobPhase.ENDED, math.inf
         return (Decision(Verdict.END, self.cycle, reason, code),)
 
     def _next(self, now: float) -> tuple[Decision, ...]:
         """Start the next cycle, as soon as all nodes have stopped and enough of them are ready."""
-        if self._phase is Phase.STOPPING and not self._members.busy:
+        if self._phase is JobPhase.STOPPING and not self._members.busy:
             if spent := self._budget.spent(now=now):
                 return self._end(FAILED, spent)
             self._former = frozenset(self._members.active)
-            self._phase, self._members = Phase.GATHERING, CycleMembers()
+            self._phase, self._members = JobPhase.GATHERING, CycleMembers()
             self.cycle += 1
             self._budget.settle(now=now)
             self._gathering = Gathering(self.rules, is_first=False, since=now)
-        if self._phase is Phase.STOPPING:
+        if self._phase is JobPhase.STOPPING:
             self.deadline = self._stop_deadline()
-        if self._phase is not Phase.GATHERING:
+        if self._phase is not JobPhase.GATHERING:
             return ()
         self._gathering.ready(len(self._nodes), now=now)
         self.deadline = self._gathering.deadline(self._budget.begins_at)
@@ -285,7 +280,7 @@ class Coordinator:
         chosen = sorted(self._nodes, key=lambda node: (node not in self._former, node))[: self.rules.most_active]
         members = placed({node: self._nodes[node] for node in chosen})
         self._former = frozenset()
-        self._phase, self.deadline = Phase.RUNNING, math.inf
+        self._phase, self.deadline = JobPhase.RUNNING, math.inf
         self._budget.began(now=now)
         self._members, self._gathering = CycleMembers(chosen), Gathering(self.rules, is_first=False)
         first = self._nodes[members[0].node]
@@ -304,6 +299,114 @@ class Coordinator:
             f"with --rdzv-conf same_command=1, the job runs another command than {description.host}: {wanted!r}, and "
             f"not {given!r}; give each job an --rdzv-id of its own"
         )
-        if self._phase is Phase.GATHERING and not self.cycle:
+        if self._phase is JobPhase.GATHERING and not self.cycle:
             return self._end(USAGE, reason)
         return (Decision(Verdict.REFUSE, self.cycle, reason, USAGE, node=node),)
+
+
+class Gathering:
+    """The wait for the nodes of a cycle: until enough of them are ready, and the last call before the first cycle.
+
+    Args:
+        rules: how many are needed, and how long they have.
+        is_first: it is the wait before the first cycle.
+        since: when it started, monotonic seconds; `inf`: it has not.
+
+    Attributes:
+        since: the same.
+        enough_since: since when enough nodes are ready; `inf`: they are not.
+        count: how many nodes are ready.
+    """
+
+    def __init__(self, rules: Rules, *, is_first: bool, since: float = math.inf) -> None:
+        self._rules, self._last_call = rules, rules.last_call_timeout if is_first else 0.0
+        self.since, self.enough_since, self.count = since, math.inf, 0
+
+    def ready(self, count: int, *, now: float) -> None:
+        """Record how many nodes are ready."""
+        self.count = count
+        self.enough_since = min(self.enough_since, now) if count >= self._rules.min_nodes else math.inf
+
+    @property
+    def short_since(self) -> float:
+        """Since when it lasts, monotonic seconds, as long as fewer nodes than needed are ready; else `inf`."""
+        return self.since if self.enough_since == math.inf else math.inf
+
+    def deadline(self, begins_at: float) -> float:
+        """Return when it is complete or overdue; the cycle does not begin before a given time."""
+        if self.enough_since == math.inf:
+            return self.since + self._rules.join_timeout
+        return max(self.enough_since + self._last_call, begins_at)
+
+    def is_complete(self, *, now: float) -> bool:
+        """Return whether the cycle can begin."""
+        are_all = self.count >= self._rules.max_nodes
+        return are_all or now >= self.enough_since + self._last_call
+
+    def overdue(self, hosts: Iterable[str], *, now: float) -> str:
+        """Return why the wait has failed (too few nodes in time), with the ready hosts; "" while there is time."""
+        if self.enough_since < math.inf or now < self.since + self._rules.join_timeout:
+            return ""
+        rules, joined = self._rules, sorted(hosts)
+        return f"{len(joined)} of {rules.min_nodes} nodes have joined in {rules.join_timeout:g} s: {joined}"
+
+
+class CycleMembers:
+    """The nodes of the present cycle, by number.
+
+    Args:
+        nodes: of a cycle that begins; all are at work and healthy.
+
+    Attributes:
+        active: those that take part.
+        busy: those of them that are not done; once the cycle is stopped, those that have not stopped yet.
+        unhealthy: those of them that have lost a worker.
+        failed: those of them all of whose workers have failed.
+        misused: those of them all of whose workers refuse their command line.
+    """
+
+    def __init__(self, nodes: Iterable[int] = ()) -> None:
+        self.active = set(nodes)
+        self.busy, self.unhealthy = set(self.active), set[int]()
+        self.failed, self.misused = set[int](), set[int]()
+
+    @classmethod
+    def from_state(cls, state: CoordinatorState) -> Self:
+        """Restore them from a state."""
+        made = cls(state.active)
+        made.busy, made.unhealthy = set(state.busy), set(state.unhealthy)
+        made.failed, made.misused = set(state.failed), set(state.misused)
+        return made
+
+    @property
+    def healthy(self) -> int:
+        """The number of nodes that have all their workers."""
+        return len(self.active) - len(self.unhealthy)
+
+    @property
+    def is_nobody_left(self) -> bool:
+        """Whether all workers of all nodes have failed."""
+        return self.active == self.failed | self.misused
+
+    def stop(self) -> None:
+        """Expect all of them to stop."""
+        self.busy = set(self.active)
+
+    def lose(self, node: int) -> None:
+        """Remove a node."""
+        for each in (self.active, self.busy, self.unhealthy, self.failed, self.misused):
+            each.discard(node)
+
+
+def placed(nodes: Mapping[int, NodeDescription]) -> tuple[Member, ...]:
+    """Return the nodes of a cycle by their rank: in the order of the infrastructure, else of hosts and addresses."""
+
+    def place(node: int) -> tuple[float, str, str, int]:
+        each = nodes[node]
+        return each.order if each.order >= 0 else math.inf, each.host, each.address, node
+
+    members, rank = list[Member](), 0
+    for node in sorted(nodes, key=place):
+        members.append(Member(node, rank, nodes[node].workers))
+        rank += nodes[node].workers
+    return tuple(members)

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from nvrx_core import failpoint
 from nvrx_core.process.memory import MemoryKills
+from nvrx_core.process.signals import signal_name
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_actions import StartWorkers
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.workers.environment import JobName, Placement, worker_environment
-from nvrx_launcher.workers.failure_report import failure_report
+from nvrx_launcher.workers.environment import Placement, worker_environment
 from nvrx_launcher.workers.output import Logs, Tees
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
 
-__all__ = ["WorkerGroup"]
+__all__ = ["WorkerExit", "WorkerGroup", "failure_report", "survivor"]
+
+
+@dataclass(frozen=True)
+class WorkerExit:
+    """The exit of a worker.
+
+    Attributes:
+        local_rank: its number on this node.
+        code: its exit code, negative for a signal; that of a failure also for an exit without one while monitored.
+        report: how it has ended, for people; "" for a success.
+    """
+
+    local_rank: int
+    code: int
+    report: str
 
 
 class WorkerGroup:
@@ -28,7 +50,6 @@ class WorkerGroup:
         loop: the event loop that watches their descriptors.
         logs: their output streams.
         starter: starts a worker.
-        exited: called with the local rank, the exit code and a report of each worker that has ended.
         is_monitored: by local rank and pid, whether a worker was still monitored when it exited; then exit code 0 is
             not a success.
         spares_rest: what a worker that has exited with code 0 leaves in its process group is not killed here, and its
@@ -41,13 +62,11 @@ class WorkerGroup:
 
     def __init__(
         self, options: LaunchOptions, loop: EventLoop, logs: Logs, *,
-        starter: Starter, exited: Callable[[int, int, str], object], is_monitored: Callable[[int, int], bool],
-        spares_rest: bool = False,
+        starter: Starter, is_monitored: Callable[[int, int], bool], spares_rest: bool = False,
     ) -> None:  # fmt: skip
         self._options, self._loop, self._logs = options, loop, logs
-        self._starter, self._exited, self._is_monitored = starter, exited, is_monitored
-        self._spares_rest = spares_rest
-        self._workers = dict[int, Worker]()
+        self._starter, self._is_monitored, self._spares_rest = starter, is_monitored, spares_rest
+        self._workers, self._ended = dict[int, Worker](), deque[Worker]()
         self._tees = Tees(loop, logs.rooms)
         self._stopping, self._memory_kills = False, MemoryKills(os.getpid())
         self.placement: Placement | None = None
@@ -71,12 +90,16 @@ class WorkerGroup:
         self._stopping = False
         self.failures.clear()
         environments = {
-            local_rank: {**environ, **monitor(local_rank), **self._variables(placement, local_rank, environ)}
+            local_rank: {
+                **environ,
+                **monitor(local_rank),
+                **worker_environment(placement, local_rank, self._options, inherited=environ),
+            }
             for local_rank in range(self._options.workers)
         }
         self._logs.begin(placement.cycle, environments)
         for local_rank, variables in environments.items():
-            self._start_one((local_rank, placement.first_rank + local_rank), variables)
+            self._start_one(local_rank, placement.first_rank + local_rank, variables)
         return dict(self._workers)
 
     @property
@@ -106,39 +129,37 @@ class WorkerGroup:
         for worker in self._workers.values():
             worker.send(signum)
 
-    def _start_one(self, ranks: tuple[int, int], variables: Mapping[str, str]) -> None:
-        output = self._logs.open(*ranks, lambda tee: self._tees.attach(ranks[0], tee))
+    def exits(self) -> Iterator[WorkerExit]:
+        """Reap the workers that have ended, one after another: what is done about one may be to stop the others."""
+        while self._ended:
+            yield self._reap(self._ended.popleft())
+
+    def _start_one(self, local_rank: int, rank: int, variables: Mapping[str, str]) -> None:
+        output = self._logs.open(local_rank, rank, lambda tee: self._tees.attach(local_rank, tee))
         failpoint.hit("worker-spawn", self._cycle())
-        worker = self._starter.start(ranks, variables, output)
+        worker = self._workers[local_rank] = self._starter.start(local_rank, rank, variables, output)
         output.close()
-        self._workers[ranks[0]] = worker
-        self._loop.watch(worker.ended, lambda: self._reap(worker))
+        self._loop.watch(worker.ended, lambda: self._note_end(worker))
 
-    def _variables(self, placement: Placement, local_rank: int, environ: Mapping[str, str]) -> dict[str, str]:
-        options = self._options
-        job = JobName(options.role, options.run_id, options.max_restarts)
-        is_virtual = options.worker.virtual_local_rank
-        return worker_environment(placement, local_rank, job, inherited=environ, is_virtual=is_virtual)
-
-    def _reap(self, worker: Worker) -> None:
-        failpoint.hit("worker-reap", self._cycle())
+    def _note_end(self, worker: Worker) -> None:
         self._loop.forget(worker.ended)
+        self._ended.append(worker)
+
+    def _reap(self, worker: Worker) -> WorkerExit:
+        failpoint.hit("worker-reap", self._cycle())
         code = worker.reap(spares_rest=self._spares_rest)
         del self._workers[worker.local_rank]
         self._tees.close(worker.local_rank, spares_rest=self._spares_rest and not code)
         if not self._workers and not self._tees.is_any_left:  # else they end with the next cycle, or with the launch
             self._logs.end()
         if not code and not self._stopping and self._is_monitored(worker.local_rank, worker.pid):
-            self._exited(worker.local_rank, FAILED, self._report_early_end(worker))
-        else:
-            self._exited(worker.local_rank, code, self._report(worker, code) if code else "")
+            who = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
+            early = f"{who} has exited with code 0 while it was monitored, as by os._exit(0): that is no success"
+            return WorkerExit(worker.local_rank, FAILED, early)
+        return WorkerExit(worker.local_rank, code, self._report(worker, code) if code else "")
 
     def _cycle(self) -> int:
         return -1 if self.placement is None else self.placement.cycle
-
-    def _report_early_end(self, worker: Worker) -> str:
-        who = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
-        return f"{who} has exited with code 0 while it was monitored, as by os._exit(0): that is no success"
 
     def _report(self, worker: Worker, code: int) -> str:
         """Return how a worker ended, with its exception; one that the launcher has stopped has not failed."""
@@ -158,3 +179,50 @@ def _placement(action: StartWorkers) -> Placement:
         world_size=decision.world_size, local_world_size=place.workers, master_addr=decision.master_addr,
         master_port=decision.master_port, agent_store=False, cycle=decision.cycle,
     )  # fmt: skip
+
+
+def failure_report(failure: Failure, *, out_of_memory: bool = False, is_shown: bool = False) -> str:
+    """Return how a worker ended, and the exception in its error file, if torch's `record` wrote one.
+
+    Args:
+        failure: the worker's failure.
+        out_of_memory: the OOM killer has killed a process of this cgroup while the worker ran.
+        is_shown: what the worker writes to stderr is shown, so that its traceback is not repeated.
+    """
+    code = failure.code
+    how = f"was ended by {signal_name(-code)}" if code < 0 else f"has failed with exit code {code}"
+    if code == -signal.SIGKILL and out_of_memory:
+        how += ", and the kernel's OOM killer was active in its cgroup"
+    who = f"rank {failure.rank} (local rank {failure.local_rank}, pid {failure.pid})"
+    return f"{who} {how}{_exception(failure.error_file, is_shown=is_shown)}"
+
+
+def _exception(path: Path, *, is_shown: bool) -> str:
+    try:
+        message: Any = json.loads(path.read_text())["message"]
+        detail = message if isinstance(message, str) else message["message"]
+        trace = "" if isinstance(message, str) else message.get("extraInfo", {}).get("py_callstack", "")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    return f": {detail}\n{'' if is_shown else trace}".rstrip()
+
+
+def survivor(pid: int) -> str:
+    """Return a sentence about a process that survives SIGKILL, with the state of the thread that keeps it."""
+    states = dict[str, str]()
+    with suppress(OSError):
+        for task in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
+            with suppress(OSError, IndexError):
+                stat = Path(f"/proc/{pid}/task/{task}/stat").read_text()
+                states.setdefault(stat.rpartition(") ")[2][0], task)
+    state = next((each for each in ("D", "T", "R", "S") if each in states), next(iter(states), "unknown"))
+    where = _waits_in(pid, states[state]) if state in states else ""
+    return f"pid {pid} survives SIGKILL (state {state}{where})"
+
+
+def _waits_in(pid: int, task: str) -> str:
+    """Return the kernel function in which a thread waits, where this user may know it."""
+    with suppress(OSError):
+        name = Path(f"/proc/{pid}/task/{task}/wchan").read_text()
+        return f", in {name}" if name not in ("", "0") else ""
+    return ""

@@ -28,7 +28,7 @@ def load_logs_specs(options: LaunchOptions) -> LogsSpecs:
     Raises:
         ConfigurationError: when there is no such entry point.
     """
-    name, found = options.worker.logs_specs, metadata.entry_points(group=GROUP)
+    name, found = options.logs_specs, metadata.entry_points(group=GROUP)
     chosen = next((entry for entry in found if entry.name == name), None)
     if chosen is None:
         problem = f"there is no entry point {name!r} in the group {GROUP}"
@@ -36,7 +36,7 @@ def load_logs_specs(options: LaunchOptions) -> LogsSpecs:
         raise ConfigurationError("command line", "--logs-specs", problem, advice)
     made: LogsSpecs = chosen.load()(
         log_dir=options.log_dir, redirects=_std(options.redirects), tee=_std(options.tee),
-        local_ranks_filter=set(options.console) or None,
+        local_ranks_filter=set(options.local_ranks_filter) or None,
     )  # fmt: skip
     return made
 

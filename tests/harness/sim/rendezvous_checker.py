@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from nvrx_launcher.rendezvous.restart_pacing import PacingRules
+from nvrx_launcher.rendezvous.restart_budget import PacingRules
 
 from tests.harness.sim.explorer import Space
 from tests.harness.sim.rendezvous_scenarios import Machines
@@ -76,7 +76,13 @@ class Launchers(Space[World]):
     ) -> None:
         self.machines, self.count, self.faults = machines, count, faults
         self.rules = machines.coordinator.Rules(
-            least, count, 1, policy=policy, last_call=0.0, join_timeout=1e9, pacing=PacingRules(backoff=None)
+            least,
+            count,
+            1,
+            restart_policy=policy,
+            last_call_timeout=0.0,
+            join_timeout=1e9,
+            pacing=PacingRules(backoff=None),
         )
 
     def first(self) -> World:
@@ -86,8 +92,8 @@ class Launchers(Space[World]):
         world = World(coordinator.state(now=0.0), (), self.faults, numbers=self.count)
         for number in range(self.count):
             policy = self.machines.policy.NodePolicy(
-                1, stop_signal=15, stop_grace=1.0, signal_grace=1.0, kill_signal=KILL,
-                min_healthy=self.rules.policy == "min-healthy",
+                1, workers_stop_timeout=1.0, term_timeout=1.0,
+                min_healthy=self.rules.restart_policy == "min-healthy",
             )  # fmt: skip
             world.nodes += (Node(policy, number),)
             self._carry_out(world, world.nodes[-1], policy.joined(number))
@@ -182,7 +188,7 @@ class Launchers(Space[World]):
 
     def _fence(self, world: World, node: Node) -> None:
         node.is_fenced = True
-        self._carry_out(world, node, node.policy.cut_off("no answer"))
+        self._carry_out(world, node, node.policy.lease_expired("no answer"))
 
     def _heal(self, world: World, node: Node) -> None:
         if not node.is_fenced:
@@ -205,7 +211,7 @@ class Launchers(Space[World]):
                 node.signal = action.signum
             elif isinstance(action, policy.JoinAgain):
                 node.joins_again = True
-            elif isinstance(action, policy.Tell):
+            elif isinstance(action, policy.SendMessage):
                 described = messages.NodeDescription("host", "a", 1, 1) if action.kind.value == "ready" else None
                 node.queue += (messages.Message(node.number, action.kind, action.cycle, "", described),)
             elif isinstance(action, policy.EndLaunch):

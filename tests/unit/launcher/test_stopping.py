@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from nvrx_launcher.departure import signalled, survived
-from nvrx_launcher.node_actions import Cause, EndLaunch, StopWorkers, Tell
+from nvrx_launcher.node_actions import Cause, EndLaunch, SendMessage, StopWorkers
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
 from nvrx_launcher.stopping import Stopping, StopStep
@@ -50,7 +50,7 @@ def test_workers_that_have_ended_are_neither_killed_nor_given_up(stopping):
 
 @pytest.fixture
 def policy():
-    made = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=25.0, kill_signal=9)
+    made = NodePolicy(2, workers_stop_timeout=15.0, term_timeout=25.0)
     made.joined(0)
     made.decided(RUN)
     return made
@@ -64,7 +64,7 @@ def test_a_second_signal_leaves_two_seconds_and_a_third_none(policy):
 
 
 def test_a_second_signal_never_leaves_more_than_the_first():
-    made = NodePolicy(1, stop_signal=15, stop_grace=15.0, signal_grace=0.5, kill_signal=9)
+    made = NodePolicy(1, workers_stop_timeout=15.0, term_timeout=0.5)
     made.joined(0)
     made.decided(Decision(Verdict.RUN, 0, "", members=(Member(0, 0, 1),)))
     assert [made.signalled(15)[-1].grace for _ in range(2)] == [0.5, 0.5]
@@ -74,7 +74,7 @@ def test_a_node_whose_workers_survive_leaves_the_job(policy):
     policy.decided(STOP)
     policy.worker_exited(0, -9)
     assert policy.survived(survived(WHY, is_needed=False)) == (
-        Tell(MessageKind.LEFT, 0, WHY), EndLaunch(1, Cause.SURVIVED, WHY)
+        SendMessage(MessageKind.LEFT, 0, WHY), EndLaunch(1, Cause.SURVIVED, WHY)
     )  # fmt: skip
     policy.check()
     assert policy.survived(survived(WHY, is_needed=False)) == ()
@@ -83,7 +83,7 @@ def test_a_node_whose_workers_survive_leaves_the_job(policy):
 
 def test_a_launcher_that_the_others_need_stays_without_workers(policy):
     policy.decided(STOP)
-    assert policy.survived(survived(WHY, is_needed=True)) == (Tell(MessageKind.LEFT, 0, WHY),)
+    assert policy.survived(survived(WHY, is_needed=True)) == (SendMessage(MessageKind.LEFT, 0, WHY),)
     policy.check()
     assert policy.worker_exited(1, -9) == ()
     assert policy.decided(Decision(Verdict.END, 1, "done"))[-1] == EndLaunch(0, Cause.DECISION, "done")
@@ -97,3 +97,32 @@ def test_the_code_of_a_signal_stays(policy):
 def test_workers_that_are_not_being_ended_are_not_given_up(policy):
     assert policy.survived(survived(WHY, is_needed=False)) == ()
     assert isinstance(policy.decided(STOP)[-1], StopWorkers)
+
+
+@pytest.fixture
+def left():
+    """What workers leave behind when they are done: it may end by itself, is asked to, and is killed."""
+    made = Stopping()
+    made.left(15.0, now=100.0)
+    return made
+
+
+def test_what_is_left_is_asked_to_end_and_killed_after_the_grace(left):
+    assert left.tick(now=100.9) is None
+    assert left.tick(now=101.0) is StopStep.ASK
+    assert left.deadline == 116.0
+    assert left.tick(now=115.9) is None
+    assert left.tick(now=116.0) is StopStep.KILL
+    assert left.deadline == math.inf
+
+
+def test_what_ends_by_itself_is_not_asked(left):
+    left.ended()
+    assert left.tick(now=1e9) is None
+
+
+def test_what_a_later_cycle_leaves_begins_anew(left):
+    left.tick(now=101.0)
+    left.ended()
+    left.left(15.0, now=102.0)
+    assert left.tick(now=103.0) is StopStep.ASK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from nvrx_launcher.departure import signalled
-from nvrx_launcher.node_actions import EndLaunch, Tell
+from nvrx_launcher.node_actions import EndLaunch, SendMessage
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
@@ -20,7 +20,7 @@ def told(made, kind, node, cycle=0):
 
 
 def running(nodes, least, policy=MIN_HEALTHY):
-    made = Coordinator(Rules(least, nodes, 1, policy=policy))
+    made = Coordinator(Rules(least, nodes, 1, restart_policy=policy))
     made.start(now=0.0)
     for node in range(nodes):
         made.received(ready(node), now=0.0)
@@ -49,7 +49,7 @@ def test_a_job_ends_once():
 
 
 def launcher():
-    made = NodePolicy(1, stop_signal=15, stop_grace=1.0, signal_grace=1.0, kill_signal=9)
+    made = NodePolicy(1, workers_stop_timeout=1.0, term_timeout=1.0)
     made.joined(0)
     made.decided(run(0))
     return made
@@ -62,7 +62,7 @@ def run(cycle):
 def test_a_node_that_has_stopped_by_itself_is_ready_once():
     """Its worker has failed; the stop of the cycle comes back to it when it waits for the next one."""
     made = launcher()
-    assert made.worker_exited(0, 1, "x") == (Tell(MessageKind.FAILED, 0, "x"), Tell(MessageKind.READY, 0))
+    assert made.worker_exited(0, 1, "x") == (SendMessage(MessageKind.FAILED, 0, "x"), SendMessage(MessageKind.READY, 0))
     assert made.decided(Decision(Verdict.STOP, 0, "x")) == ()
 
 
@@ -96,7 +96,7 @@ def test_the_first_end_counts():
 
 
 def test_the_last_call_begins_anew_when_a_node_has_left():
-    made = Coordinator(Rules(2, 3, 0, last_call=1.0, join_timeout=600.0))
+    made = Coordinator(Rules(2, 3, 0, last_call_timeout=1.0, join_timeout=600.0))
     made.start(now=0.0)
     for node in (0, 1):
         made.received(ready(node), now=0.0)
