@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from nvrx_core.inprocess.monitor.policies import (
     CleanExitPolicy,
@@ -161,6 +162,8 @@ class Judging:
                 await rank.mark_round_over(iteration)
             case RenewConnections(reason):
                 await rank.renew_connections(reason)
+            case never:
+                assert_never(never)
 
     async def _is_peer_behind(self) -> bool:
         """Whether a member that this rank may wait for is alive and behind this rank."""
