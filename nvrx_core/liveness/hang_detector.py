@@ -9,16 +9,6 @@ The monitor process of a wrapped call and a rank monitor judge by the same machi
 `CallRules` and `RankMonitorRules` say what is watched, and what the watcher may do. A rank that only waits for a slower
 peer is not hung: its peer's watcher finds that out. An excuse has an end. The question is followed by another sample: a
 sample that was taken in the middle of a change ends nobody.
-
-In a call, an expired limit restarts all ranks and ends none. The hard timeout ends the rank, whatever its peers do. It
-counts from the same sign of life as the soft timeout, and at the latest from the interruption, or from the first signal
-of the monitor process: a function that swallows the interruption keeps executing bytecode, and so does the handler of
-each signal in a rank whose monitor thread is dead. While the interruption waits for an import, it counts from the last
-module that was added. A rank that is being interrupted is not reported: its round has its event.
-
-In a stage in which a rank may wait indefinitely no progress is expected, and a rank whose process is stopped or whose
-GIL is held by another thread looks like a waiting one. There the hard timeout counts from the stop, and from the last
-time that the rank's watchdog thread ran.
 """
 
 from __future__ import annotations
@@ -124,6 +114,16 @@ class Due(NamedTuple):
 @value
 class CallRules:
     """The rules of a wrapped call: soft and hard timeout, and the limits of the rank's heartbeats and sections.
+
+    An expired limit restarts all ranks and ends none. The hard timeout ends the rank, whatever its peers do. It counts
+    from the same sign of life as the soft timeout, and at the latest from the interruption, or from the first signal of
+    the monitor process: a function that swallows the interruption keeps executing bytecode, and so does the handler of
+    each signal in a rank whose monitor thread is dead. While the interruption waits for an import, it counts from the
+    last module that was added. A rank that is being interrupted is not reported: its round has its event.
+
+    In a stage in which a rank may wait indefinitely no progress is expected, and a rank whose process is stopped or
+    whose GIL is held by another thread looks like a waiting one. There the hard timeout counts from the stop, and from
+    the last time that the rank's watchdog thread ran.
 
     Attributes:
         soft, hard: the timeouts, seconds.
