@@ -7,20 +7,17 @@ writes its stacks. Answers are awaited together with all other events of the mon
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Final
+import signal
+from dataclasses import dataclass, replace
 
 from nvrx_core.fault.stack_text import Frame, main_thread, waits_for_peers
 from nvrx_core.fault_tolerance.peers import Progress, Survey, slowest
+from nvrx_core.fault_tolerance.watched import WatchedRank
+from nvrx_core.liveness.hang_detector import Excuse
+from nvrx_core.process.lifeline import catches
 from nvrx_core.process.signalled_stacks import StackRequest
-from nvrx_core.progress.limits import Limit
 
 __all__ = ["Findings", "Inquiry"]
-
-COLLECTIVE_EXCUSES: Final = 2.0
-"""Seconds for which a rank is excused that waits in a collective, at most; its timeout where that is shorter.
-
-The rank that the others wait for has the same timeout as they, or hardly a longer one, and its monitor ends it."""
 
 
 @dataclass(frozen=True)
@@ -41,25 +38,29 @@ class Findings:
     stack: tuple[Frame, ...] = ()
     text: str = ""
 
-    def excuses(self, limit: Limit, *, now: float) -> bool:
-        """Whether the rank only waits for others."""
-        waits = waits_for_peers(self.stack) and now < limit.deadline + min(COLLECTIVE_EXCUSES, limit.timeout)
-        return bool(self.behind) or self.lost or waits
+    @property
+    def excuse(self) -> Excuse | None:
+        """Why the rank only waits for others; None if it does not."""
+        if self.behind or self.lost:
+            return Excuse.PEER_BEHIND
+        return Excuse.IN_COLLECTIVE if waits_for_peers(self.stack) else None
 
 
 class Inquiry:
     """One inquiry about one rank.
 
     Args:
-        limit: the expired limit.
         own: the progress of the rank.
         survey: the query to the others.
+        rank: its process.
+        signum: the signal on which it writes its stacks; 0 for none.
+        reader: where they are read.
     """
 
-    def __init__(self, limit: Limit, own: Progress, survey: Survey) -> None:
-        self.limit, self.own, self._survey = limit, own, survey
-        self._stacks: StackRequest | None = None
+    def __init__(self, own: Progress, survey: Survey, rank: WatchedRank, signum: int, *, reader: int) -> None:
+        self.own, self._survey, self._rank, self._signum, self._reader = own, survey, rank, signum, reader
         self._others: Findings | None = None
+        self._stacks: StackRequest | None = None
 
     @property
     def deadline(self) -> float:
@@ -79,33 +80,28 @@ class Inquiry:
         elif self._stacks is not None:
             self._stacks.receive(now=now)
 
-    def others(self, *, now: float) -> Findings | None:
-        """Return the answers of the others; None while they are awaited."""
-        if self._others is None and self._survey.is_complete(now=now):
+    def findings(self, *, now: float) -> Findings | None:
+        """Return the result; None while answers are awaited. Asks the rank if the others do not excuse it."""
+        if self._others is None:
+            if not self._survey.is_complete(now=now):
+                return None
             self._survey.close()
             answers = self._survey.answers
             behind = tuple(sorted({each.rank for each in answers if each.is_behind(self.own)}))
             self._others = Findings(behind, self._survey.lost, slowest(answers))
-        return self._others
-
-    def ask_rank(self, request: StackRequest) -> None:
-        """Request the rank's stacks, and await them as well."""
-        self._stacks = request
-
-    @property
-    def has_asked_rank(self) -> bool:
-        """Whether its stacks were asked for."""
-        return self._stacks is not None
-
-    def findings(self, others: Findings, *, now: float) -> Findings | None:
-        """Return the result; None while the rank is awaited."""
+            if self._others.excuse is None and self._rank_answers():
+                self._stacks = StackRequest(self._reader, self._rank.pidfd, self._signum, now=now)
         if self._stacks is None:
-            return others
+            return self._others
         if not self._stacks.is_complete(now=now):
             return None
         text = self._stacks.text
-        return Findings(others.behind, others.lost, others.slowest, main_thread(text), text)
+        return replace(self._others, stack=main_thread(text), text=text)
 
     def close(self) -> None:
         """Stop waiting."""
         self._survey.close()
+
+    def _rank_answers(self) -> bool:
+        """Whether the rank has a handler for the signal: without one it would end the rank."""
+        return signal.SIGRTMIN <= self._signum <= signal.SIGRTMAX and catches(self._rank.pid, self._signum)

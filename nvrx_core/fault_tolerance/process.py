@@ -1,7 +1,7 @@
 """The rank monitor: a process that monitors one rank after another, and ends a hung one.
 
-One loop, which waits for the rank's pidfd, the listening socket, the connections and the policy's deadline. All state
-that must survive the monitor is on the page, so that a replacement continues where its predecessor stopped.
+One loop, which waits for the rank's pidfd, the listening socket, the connections and the deadline of the hang detector.
+All state that must survive the monitor is on the page, so that a replacement continues where its predecessor stopped.
 """
 
 from __future__ import annotations
@@ -12,27 +12,32 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any, Final
 
 from nvrx_core.fault.stack_text import in_one_line
 from nvrx_core.fault_tolerance.clients import Clients
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
-from nvrx_core.fault_tolerance.judging import turn
 from nvrx_core.fault_tolerance.peers import PROGRESS, HangReport, Progress, Survey
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
-from nvrx_core.fault_tolerance.policy import KillRank, MonitorPolicy, QueryPeers, TerminateRank
 from nvrx_core.fault_tolerance.states import RankMonitorStateMachine
 from nvrx_core.fault_tolerance.watched import WatchedRank
 from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, connect
-from nvrx_core.flow import Flow
 from nvrx_core.liveness.awake_clock import AwakeClock
-from nvrx_core.process.lifeline import catches, send
+from nvrx_core.liveness.hang_detector import (
+    Excuse,
+    HangDetector,
+    KillRank,
+    QueryPeers,
+    RankMonitorRules,
+    SendSignal,
+    SoftTimeout,
+    TerminateRank,
+)
+from nvrx_core.process.lifeline import send
 from nvrx_core.process.log_lines import log_formatter
-from nvrx_core.process.signalled_stacks import StackRequest
 from nvrx_core.process.unblocked_log import UnblockedHandler
-from nvrx_core.progress.limits import RankSample
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import take_sample
 from nvrx_core.progress.stage import Stage
@@ -49,42 +54,6 @@ STACK: Final = 1 << 14
 """Characters of the stacks that the launcher is told."""
 
 
-class _Answers:
-    """The answers of others: a turn that awaits them is suspended until the monitor resumes it with the outcome."""
-
-    def __await__(self) -> Generator[None, bool, bool]:
-        return (yield)
-
-
-class _Judged:
-    """A monitored rank, for a turn.
-
-    Args:
-        monitor: its monitor.
-        rank: the rank.
-    """
-
-    def __init__(self, monitor: RankMonitor, rank: WatchedRank) -> None:
-        self._monitor, self._rank = monitor, rank
-
-    def sample(self) -> RankSample:
-        """Return the present sample of the rank."""
-        return take_sample(self._monitor.page, self._monitor.awake.at)
-
-    async def is_excused(self, query: QueryPeers) -> bool:
-        """Ask the other monitors and the rank; return whether their answers excuse it."""
-        self._monitor.ask_others(query)
-        return await _Answers()
-
-    def terminate(self, action: TerminateRank) -> None:
-        """Send the rank its termination signal."""
-        self._monitor.terminate(self._rank, action.reason)
-
-    def kill(self, action: KillRank) -> None:
-        """Kill the rank."""
-        self._monitor.kill(self._rank, action.reason)
-
-
 class RankMonitor:
     """The main loop.
 
@@ -99,8 +68,8 @@ class RankMonitor:
         self.awake = AwakeClock(SLACK)
         self.states = RankMonitorStateMachine(log=plan.is_restarter_logger)
         self._rank: WatchedRank | None = None
-        self._policy = MonitorPolicy(plan.interval, plan.grace)
-        self._judgement: Flow[None] | None = None
+        self._rules = RankMonitorRules(plan.interval, plan.grace)
+        self.detector = HangDetector(self._rules)
         self._inquiry: Inquiry | None = None
         self._findings = Findings()
         self._clients = Clients(listener, self._answer, most=MAX_CONNECTIONS)
@@ -114,27 +83,28 @@ class RankMonitor:
         _log_to_stderr(self.plan, self.page)
         self.page[ProgressField.RANK_MONITOR_PID] = os.getpid()
         ready()
-        self.awake.woke(math.inf, now=time.monotonic())
+        due = math.inf
         while True:
-            due = self._turn()
-            readable = self._wait(due)
-            self._note_pause(due)
-            for fd in readable:
+            due = self.turn(due)
+            for fd in self._wait(due):
                 self._handle(fd)
 
-    def _turn(self) -> float:
+    def turn(self, due: float) -> float:
         """Judge the rank; return when the next turn is due, monotonic seconds.
 
         A wrapped call has a monitor process of its own, which judges the rank meanwhile.
+
+        Args:
+            due: when this turn was due; what is later than that is a pause of this process.
         """
+        self._note_pause(due)
         self._follow_rank()
         if self._rank is None or self.page[ProgressField.STAGE] != Stage.OUTSIDE:
             self._forget()
             return time.monotonic() + self.plan.interval
-        self._judge(self._rank)
-        if self._inquiry is not None:
-            return self._inquiry.deadline
-        return self.awake.when(self._policy.deadline)
+        if self._inquiry is None or self._pass_on(self._inquiry):
+            self._judge(self._rank)
+        return self.awake.when(self.detector.deadline) if self._inquiry is None else self._inquiry.deadline
 
     def _follow_rank(self) -> None:
         """Monitor the process that the page names."""
@@ -148,27 +118,44 @@ class RankMonitor:
 
     def _forget(self) -> None:
         """Discard the state of the judgement."""
-        self._policy, self._judgement = MonitorPolicy(self.plan.interval, self.plan.grace), None
+        self.detector = HangDetector(self._rules)
         if self._inquiry is not None:
             self._inquiry.close()
             self._inquiry = None
 
     def _judge(self, rank: WatchedRank) -> None:
-        """Execute a turn to its end, or until the answers of others are awaited."""
-        excused: bool | None = None
-        if self._inquiry is None or self._judgement is None:
-            self._judgement = turn(self._policy, _Judged(self, rank), self._now)
-        elif (excused := self._finish_inquiry(rank, self._inquiry)) is None:
-            return
-        with suppress(StopIteration):
-            self._judgement.send(excused)
+        """Evaluate a sample of the rank's page, and carry out what is due."""
+        now = self._now()
+        for action in self.detector.evaluate(take_sample(self.page, self.awake.at), now=now):
+            match action:
+                case QueryPeers():
+                    survey = Survey(self.listener.path, now=time.monotonic(), launcher=self.plan.launcher)
+                    own, signum = Progress.of_page(self.page), self.page[ProgressField.STACK_SIGNAL]
+                    self._inquiry = Inquiry(own, survey, rank, signum, reader=self.plan.stacks[0])
+                case TerminateRank(reason):
+                    self._terminate(rank, reason)
+                case KillRank(reason):
+                    log.error("kill rank %d (pid %d): %s", self.page[ProgressField.RANK], rank.pid, reason)
+                    send(rank.pidfd, [signal.SIGKILL])
+                case SoftTimeout() | SendSignal():
+                    raise AssertionError(f"an action of a wrapped call: {action}")
 
-    def ask_others(self, query: QueryPeers) -> None:
-        """Ask the other monitors about the rank; their answers resume the turn."""
-        survey = Survey(self.listener.path, now=time.monotonic(), launcher=self.plan.launcher)
-        self._inquiry = Inquiry(query.limit, Progress.of_page(self.page), survey)
+    def _pass_on(self, inquiry: Inquiry) -> bool:
+        """Pass the answers of others on to the detector; return whether they are complete."""
+        found = inquiry.findings(now=time.monotonic())
+        if found is None:
+            return False
+        inquiry.close()
+        self._inquiry, self._findings = None, found
+        if self.detector.answered(found.excuse, now=self._now()):
+            rank = inquiry.own.rank
+            if found.excuse is Excuse.PEER_BEHIND:
+                log.info("rank %d waits for ranks that are behind it (%s) or have died", rank, list(found.behind))
+            else:
+                log.info("rank %d waits in a collective: %s", rank, in_one_line(found.stack))
+        return True
 
-    def terminate(self, rank: WatchedRank, reason: str) -> None:
+    def _terminate(self, rank: WatchedRank, reason: str) -> None:
         """Send the rank the termination signal, and notify the launcher."""
         number, signum, found = self.page[ProgressField.RANK], self.plan.termination_signal, self._findings
         where = f", at {in_one_line(found.stack)}" if found.stack else ""
@@ -178,46 +165,11 @@ class RankMonitor:
         log.error("rank %d (pid %d) is hung: %s; it is sent %s", number, rank.pid, why, signal.Signals(signum).name)
         send(rank.pidfd, [signum, signal.SIGCONT])
 
-    def kill(self, rank: WatchedRank, reason: str) -> None:
-        """Kill the rank."""
-        log.error("kill rank %d (pid %d): %s", self.page[ProgressField.RANK], rank.pid, reason)
-        send(rank.pidfd, [signal.SIGKILL])
-
     def _tell_launcher(self, report: HangReport) -> None:
         """Notify the launcher, if there is one, without waiting for an answer."""
         if self.plan.launcher:
             with suppress(OSError), connect(self.plan.launcher, within=0.0) as connection:
                 connection.send(report.to_json())
-
-    def _finish_inquiry(self, rank: WatchedRank, inquiry: Inquiry) -> bool | None:
-        """Whether the answers of the other monitors and of the rank itself excuse it; None while they are awaited."""
-        now = time.monotonic()
-        if (others := inquiry.others(now=now)) is None:
-            return None
-        signum = self.page[ProgressField.STACK_SIGNAL]
-        if not (others.behind or others.lost or inquiry.has_asked_rank) and self._answers(rank, signum):
-            inquiry.ask_rank(StackRequest(self.plan.stacks[0], rank.pidfd, signum, now=now))
-        if (findings := inquiry.findings(others, now=now)) is None:
-            return None
-        inquiry.close()
-        self._inquiry, self._findings = None, findings
-        excused = findings.excuses(inquiry.limit, now=self._now())
-        if excused:
-            self._log_excuse(inquiry.own.rank, findings)
-        return excused
-
-    @staticmethod
-    def _answers(rank: WatchedRank, signum: int) -> bool:
-        """Whether a rank has a handler for the signal that asks for its stacks: without one it would end the rank."""
-        return signal.SIGRTMIN <= signum <= signal.SIGRTMAX and catches(rank.pid, signum)
-
-    @staticmethod
-    def _log_excuse(rank: int, findings: Findings) -> None:
-        if findings.behind or findings.lost:
-            behind = list(findings.behind)
-            log.info("rank %d waits for ranks that are behind it (%s) or have died", rank, behind)
-        else:
-            log.info("rank %d waits in a collective: %s", rank, in_one_line(findings.stack))
 
     def _wait(self, due: float) -> list[int]:
         poll = select.poll()

@@ -1,77 +1,57 @@
-"""The hang detector of one rank: when the rank counts as hung, and when its process is terminated. Pure.
+"""The hang detector of one rank: when the rank counts as hung, and what its watcher does about it. Pure.
 
-The soft timeout restarts all ranks and terminates none. The hard timeout terminates the rank. Both count from the
-oldest sign of life in use: executed bytecode (always), `ping`, and a growing `progress` counter. The hard timeout
-counts from the interruption as well, and from the first signal of the monitor process: a function that swallows the
-interruption keeps executing bytecode, and so does the handler of each signal in a rank whose monitor thread is dead.
-While the interruption waits for an import, it counts from the last module that was added.
+The monitor process of a wrapped call and a rank monitor judge by the same machine:
 
-A rank that waits for another rank is not hung. Before a rank is reported, the leases of its peers are read; while a
-peer that is behind it makes progress, the rank is excused, at most for the hard timeout. A rank that is being
-interrupted is not reported: its round has its event.
+    a limit has expired --> QueryPeers --no peer is behind--> SoftTimeout or TerminateRank --still there--> KillRank
+                                |
+                                a peer is behind: the rank is excused, and the peers are asked again later
 
-In a stage in which a rank may wait indefinitely no progress is expected, and a rank whose process is stopped or whose
-GIL is held by another thread looks like a waiting one. There the hard timeout counts from the stop, and from the last
-time that the rank's watchdog thread ran.
+`CallRules` and `RankMonitorRules` say what is watched, and what the watcher may do. A rank that only waits for a slower
+peer is not hung: its peer's watcher finds that out. An excuse has an end. The question is followed by another sample: a
+sample that was taken in the middle of a change ends nobody.
 """
 
 from __future__ import annotations
 
+import enum
 import math
-from typing import Final, NamedTuple, Self
+from typing import ClassVar, Final, NamedTuple, Self
 
-from nvrx_core.progress.limits import Limit
+from nvrx_core.progress.limits import Limit, LimitKind, ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.values import value
 
 __all__ = [
+    "CallRules",
+    "Due",
+    "Excuse",
     "HangAction",
     "HangDetector",
     "HangDetectorState",
     "KillRank",
-    "ProgressSample",
     "QueryPeers",
+    "RankMonitorRules",
     "SendSignal",
     "SoftTimeout",
     "TerminateRank",
 ]
 
+ASK_AGAIN: Final = 0.5
+"""Seconds between two questions of a rank monitor, at most; a tenth of the timeout where that is shorter."""
+FIRST_LOOK: Final = 1.0
+"""Seconds for which a rank is excused that is overdue when a rank monitor first sees it: the machine may have paused,
+or a monitor was lost. Half the timeout where that is shorter."""
+COLLECTIVE_EXCUSES: Final = 2.0
+"""Seconds for which a rank monitor excuses a rank that waits in a collective, at most; its timeout where that is
+shorter. The rank that the others wait for has the same timeout as they, or hardly a longer one, and its monitor ends
+it."""
 SIGNAL_AFTER: Final = 0.05
 """Seconds for the rank's monitor thread to act on a soft timeout before the monitor process signals the main thread."""
+KILL_AGAIN: Final = 1.0
+"""Seconds between two attempts to kill a rank."""
 NOT_NOTICED: Final = "no thread of the rank has noticed the end of its round"
 _ENDED: Final = (Stage.LEFT, Stage.EXITED_ABNORMALLY)
 _MAY_WAIT: Final = (Stage.OUTSIDE, Stage.WAITING, Stage.ARRIVED)
-
-
-class ProgressSample(NamedTuple):
-    """One sample of the progress page; times in seconds.
-
-    Attributes:
-        iteration: the round.
-        stage: the stage of the main thread.
-        alive_at: the oldest sign of life in use.
-        watchdog_alive_at: when the rank's watchdog thread last ran; `inf` when there is none.
-        stopped: the process is stopped, as by SIGSTOP.
-        protected: False while the user has switched hang protection off.
-        noticed: the monitor thread has seen this round's event.
-        interrupting: the round has ended, and the main thread is being interrupted.
-        imported_at: when an import for which the interruption waits last added a module; `-inf`: none has.
-        out_by: when a main thread that holds the GIL must have left the function after its round has ended; `inf` in
-            an atomic section, which only the hard timeout ends.
-        limit: the limit of a rank's heartbeats and sections that expires first; None for a rank that has none.
-    """
-
-    iteration: int
-    stage: Stage
-    alive_at: float
-    watchdog_alive_at: float = math.inf
-    stopped: bool = False
-    protected: bool = True
-    noticed: bool = False
-    interrupting: bool = False
-    imported_at: float = -math.inf
-    out_by: float = math.inf
-    limit: Limit | None = None
 
 
 @value
@@ -83,7 +63,7 @@ class SoftTimeout:
 
 @value
 class QueryPeers:
-    """Find out whether a peer that this rank may wait for makes progress; answer with `peers_progressing`."""
+    """Find out whether the rank only waits for others; tell `answered`, and evaluate a new sample."""
 
 
 @value
@@ -95,7 +75,7 @@ class SendSignal:
 
 @value
 class TerminateRank:
-    """Send SIGTERM, also to a stopped process."""
+    """Send the termination signal, also to a stopped process."""
 
     reason: str
 
@@ -110,176 +90,267 @@ class KillRank:
 HangAction = SoftTimeout | QueryPeers | SendSignal | TerminateRank | KillRank
 
 
-class _Due(NamedTuple):
-    """When a rank that shows no sign of life is reported; until when a peer that makes progress excuses it; why."""
+class Excuse(enum.Enum):
+    """Why a rank whose limit has expired only waits for another one."""
 
+    PEER_BEHIND = "a peer that it may wait for is behind, or has died"
+    IN_COLLECTIVE = "its main thread waits in a collective"
+
+
+class Due(NamedTuple):
+    """A limit in force.
+
+    Attributes:
+        limit: the limit.
+        at: when it is judged: it has expired, and the last excuse is over.
+        excusable_until: when an excuse counts no longer.
+    """
+
+    limit: Limit
     at: float
-    excusable_until: float
-    reason: str
+    excusable_until: dict[Excuse, float]
+
+
+@value
+class CallRules:
+    """The rules of a wrapped call: soft and hard timeout, and the limits of the rank's heartbeats and sections.
+
+    An expired limit restarts all ranks and ends none. The hard timeout ends the rank, whatever its peers do. It counts
+    from the same sign of life as the soft timeout, and at the latest from the interruption, or from the first signal of
+    the monitor process: a function that swallows the interruption keeps executing bytecode, and so does the handler of
+    each signal in a rank whose monitor thread is dead. While the interruption waits for an import, it counts from the
+    last module that was added. A rank that is being interrupted is not reported: its round has its event.
+
+    In a stage in which a rank may wait indefinitely no progress is expected, and a rank whose process is stopped or
+    whose GIL is held by another thread looks like a waiting one. There the hard timeout counts from the stop, and from
+    the last time that the rank's watchdog thread ran.
+
+    Attributes:
+        soft, hard: the timeouts, seconds.
+        grace: seconds between the termination signal and SIGKILL.
+        interval: seconds between two samples, at most.
+    """
+
+    soft: float
+    hard: float
+    grace: float
+    interval: float = math.inf
+    stage: ClassVar[Stage] = Stage.RUNNING
+    restarts: ClassVar[bool] = True
+    first_look: ClassVar[float] = 0.0
+
+    @property
+    def outlived(self) -> str:
+        """Why a rank is killed."""
+        return f"still there {self.grace:g} s after SIGTERM"
+
+    def dues(self, sample: ProgressSample, excused_at: float) -> tuple[Due, ...]:
+        """Return the limits in force. An excuse is a sign of life: each question costs the store a request."""
+        soft = Limit(LimitKind.PROGRESS, sample.alive_at, self.soft)
+        excuses = {Excuse.PEER_BEHIND: sample.alive_at + self.hard}
+        silent = Due(soft, max(soft.since, excused_at) + soft.timeout, excuses)
+        limit = sample.limit
+        if limit is None:
+            return (silent,)
+        excuses = {Excuse.PEER_BEHIND: limit.deadline + self.hard}
+        return (silent, Due(limit, max(limit.since, excused_at) + limit.timeout, excuses))
+
+
+@value
+class RankMonitorRules:
+    """The rules of a rank monitor: the limits of the rank's heartbeats and sections, outside of a call.
+
+    Attributes:
+        interval: seconds between two samples, at most.
+        grace: seconds between the termination signal and SIGKILL.
+    """
+
+    interval: float
+    grace: float
+    stage: ClassVar[Stage] = Stage.OUTSIDE
+    restarts: ClassVar[bool] = False
+    first_look: ClassVar[float] = FIRST_LOOK
+    hard: ClassVar[float] = math.inf
+
+    @property
+    def outlived(self) -> str:
+        """Why a rank is killed."""
+        return f"still there, more than {self.grace:g} s after the termination signal"
+
+    def dues(self, sample: ProgressSample, excused_at: float) -> tuple[Due, ...]:
+        """Return the limit in force. Questions cost a message on this host: they are repeated soon."""
+        limit = sample.limit
+        if limit is None:
+            return ()
+        until = limit.deadline + limit.timeout
+        again = min(excused_at + min(ASK_AGAIN, limit.timeout / 10), until)
+        excuses = {
+            Excuse.PEER_BEHIND: until,
+            Excuse.IN_COLLECTIVE: limit.deadline + min(COLLECTIVE_EXCUSES, limit.timeout),
+        }
+        return (Due(limit, max(limit.deadline, again), excuses),)
 
 
 @value
 class HangDetectorState:
-    """The full state of a hang detector; times are relative to now, and infinite for what has not happened.
+    """The state of a hang detector between two turns; times are relative to now, infinite for what has not happened.
 
     Attributes:
         iteration: the round.
         reported: its soft timeout was announced.
-        no_peer_progressing: no peer that the rank may wait for makes progress.
-        excused: time since the rank was last excused because a peer makes progress.
+        nobody_behind: the peers were asked, and the rank waits for none.
+        seen: time since the first sample, if a limit had expired by then and the rank has not moved.
+        excused: time since the rank was last excused, if it has not moved.
         signal: time until the main thread is signalled.
         interrupted: time since the interruption of the main thread began.
         stopped: time since the process was first seen to be stopped, in a stage in which it may wait.
-        terminated: time since the rank was sent SIGTERM.
+        kill: time until the next SIGKILL to a rank that was sent its termination signal.
     """
 
     iteration: int
     reported: bool
-    no_peer_progressing: bool
+    nobody_behind: bool
+    seen: float
     excused: float
     signal: float
     interrupted: float
     stopped: float
-    terminated: float
+    kill: float
 
 
 class HangDetector:
     """The hang detector of one rank.
 
     Args:
-        soft: soft timeout, seconds.
-        hard: hard timeout, seconds.
-        grace: seconds between SIGTERM and SIGKILL.
+        rules: of the layer.
 
     Attributes:
+        deadline: when the next sample is due.
         no_progress_since: if the hard timeout expired in a stage in which the rank may wait, the time from which it
             showed no sign of life.
     """
 
-    def __init__(self, soft: float, hard: float, grace: float) -> None:
-        self.soft, self.hard, self.grace = soft, hard, grace
-        self.deadline = math.inf
-        self._iteration = -2
-        self._reported = False
-        self._excused_at = -math.inf
-        self._no_peer_progressing = False
-        self._signal_at = math.inf
-        self._interrupted_at = math.inf
-        self._stopped_at = math.inf
-        self._terminated_at = math.inf
+    def __init__(self, rules: CallRules | RankMonitorRules) -> None:
+        self.rules, self.deadline = rules, -math.inf
         self.no_progress_since: float | None = None
+        self._iteration, self._reported, self._nobody_behind = -2, False, False
+        self._seen_at, self._excused_at = math.inf, -math.inf
+        self._excusable_until = dict[Excuse, float]()
+        self._signal_at = self._interrupted_at = self._stopped_at = self._kill_at = math.inf
 
     @classmethod
-    def from_state(cls, soft: float, hard: float, grace: float, state: HangDetectorState, *, now: float) -> Self:
+    def from_state(cls, rules: CallRules | RankMonitorRules, state: HangDetectorState, *, now: float) -> Self:
         """Restore a detector from its state; its deadline is now."""
-        detector = cls(soft, hard, grace)
-        detector.deadline = now
-        detector._iteration, detector._reported = state.iteration, state.reported
-        detector._no_peer_progressing = state.no_peer_progressing
+        detector = cls(rules)
+        detector.deadline, detector._iteration, detector._reported = now, state.iteration, state.reported
+        detector._nobody_behind, detector._seen_at = state.nobody_behind, now - state.seen
         detector._excused_at, detector._signal_at = now - state.excused, now + state.signal
         detector._interrupted_at, detector._stopped_at = now - state.interrupted, now - state.stopped
-        detector._terminated_at = now - state.terminated
+        detector._kill_at = now + state.kill
         return detector
 
     def state(self, *, now: float) -> HangDetectorState:
         """Return everything that later decisions depend on; the next `evaluate` recomputes the deadline."""
         return HangDetectorState(
-            iteration=self._iteration, reported=self._reported, no_peer_progressing=self._no_peer_progressing,
-            excused=now - self._excused_at, signal=self._signal_at - now,
-            interrupted=now - self._interrupted_at, stopped=now - self._stopped_at,
-            terminated=now - self._terminated_at,
+            iteration=self._iteration, reported=self._reported, nobody_behind=self._nobody_behind,
+            seen=now - self._seen_at, excused=now - self._excused_at, signal=self._signal_at - now,
+            interrupted=now - self._interrupted_at, stopped=now - self._stopped_at, kill=self._kill_at - now,
         )  # fmt: skip
 
     def check(self) -> None:
-        """Raise AssertionError when the invariant does not hold: only a reported rank is signalled."""
+        """Raise AssertionError when the invariant does not hold.
+
+        Only a rank of a call is reported, only a reported one is signalled, and none is excused after its termination.
+        """
         assert self._reported or self._signal_at == math.inf
-        assert not self._reported or self._iteration >= -1
+        assert not self._reported or (self.rules.restarts and self._iteration >= -1)
+        assert self._kill_at == math.inf or self._excused_at < self._kill_at
 
     def evaluate(self, sample: ProgressSample, *, now: float) -> tuple[HangAction, ...]:
         """Return the actions for one sample; `deadline` is the latest time for the next one."""
-        self.deadline = math.inf
-        if self._terminated_at < math.inf:
+        self.deadline = now + min(self.rules.interval, sample.look_within)
+        if self._kill_at < math.inf:
             return self._evaluate_terminated(now)
         if sample.iteration != self._iteration:
             self._begin(sample.iteration)
+        self._seen_at = min(self._seen_at, now)
         if not sample.protected or sample.stage in _ENDED:
             return ()
-        if sample.stage in _MAY_WAIT:
-            return self._evaluate_waiting(sample, now)
-        alive_at = max(sample.alive_at, self._excused_at)
-        if sample.stage is Stage.RUNNING:
-            if sample.interrupting:
-                self._interrupted_at = min(self._interrupted_at, now)
-            alive_at = min(alive_at, max(self._interrupted_at, sample.imported_at))
-        out_by = sample.out_by if sample.stage is Stage.RUNNING else math.inf
-        return self._hard(alive_at, now, out_by) or self._soft(sample, alive_at, now)
+        return self._evaluate_hard(sample, now) or self._evaluate_limits(sample, now)
 
-    def peers_progressing(self, progressing: bool, *, now: float) -> None:
-        """Take the answer to `QueryPeers`; to wait for a peer that makes progress counts as a sign of life."""
-        if progressing:
+    def answered(self, excuse: Excuse | None, *, now: float) -> bool:
+        """Take the answer to `QueryPeers`, None for no excuse; return whether the rank is excused."""
+        excused = excuse is not None and now < self._excusable_until.get(excuse, -math.inf)
+        self._nobody_behind = not excused
+        if excused:
             self._excused_at = now
-        self._no_peer_progressing = not progressing
+        return excused
 
     def terminate(self, reason: str, *, now: float) -> TerminateRank:
-        """Return the termination of the rank for another reason; `evaluate` kills it when the grace period is over."""
-        self._terminated_at, self.deadline = now, now + self.grace
+        """Return the termination of the rank for this reason; `evaluate` kills it when the grace period is over."""
+        self._kill_at = self.deadline = now + self.rules.grace
         return TerminateRank(reason)
 
     def _begin(self, iteration: int) -> None:
-        self._iteration, self._reported, self._no_peer_progressing = iteration, False, False
+        self._iteration, self._reported, self._nobody_behind = iteration, False, False
         self._excused_at, self._signal_at, self._interrupted_at = -math.inf, math.inf, math.inf
 
-    def _evaluate_waiting(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
-        self._stopped_at = min(self._stopped_at, now) if sample.stopped else math.inf
-        since = min(self._stopped_at, sample.watchdog_alive_at)
-        actions = self._hard(since, now)
-        self.no_progress_since = since if actions else None
+    def _evaluate_terminated(self, now: float) -> tuple[HangAction, ...]:
+        actions: tuple[HangAction, ...] = ()
+        if now >= self._kill_at:
+            self._kill_at, actions = now + KILL_AGAIN, (KillRank(self.rules.outlived),)
+        self.deadline = self._kill_at
         return actions
 
-    def _hard(self, alive_at: float, now: float, out_by: float = math.inf) -> tuple[HangAction, ...]:
-        due = min(alive_at + self.hard, out_by)
+    def _evaluate_hard(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
+        hard, may_wait, out_by = self.rules.hard, sample.stage in _MAY_WAIT, math.inf
+        if may_wait:
+            self._stopped_at = min(self._stopped_at, now) if sample.stopped else math.inf
+            since = min(self._stopped_at, sample.watchdog_alive_at)
+        else:
+            since = max(sample.alive_at, self._excused_at)
+        if sample.stage is Stage.RUNNING:
+            self._interrupted_at = min(self._interrupted_at, now) if sample.interrupting else self._interrupted_at
+            since, out_by = min(since, max(self._interrupted_at, sample.imported_at)), sample.out_by
+        due = min(since + hard, out_by)
         if now < due:
-            self.deadline = due
+            self.deadline = min(self.deadline, due)
             return ()
-        self._terminated_at, self.deadline = now, now + self.grace
+        self.no_progress_since = since if may_wait else None
+        reason = f"no progress for {now - since:.3g} s (hard_timeout {hard:g} s)"
         if due == out_by:
-            return (
-                TerminateRank("the round is over, and no signal gets the main thread out of a call that holds the GIL"),
-            )
-        return (TerminateRank(f"no progress for {now - alive_at:.3g} s (hard_timeout {self.hard:g} s)"),)
+            reason = "the round is over, and no signal gets the main thread out of a call that holds the GIL"
+        return (self.terminate(reason, now=now),)
 
-    def _evaluate_terminated(self, now: float) -> tuple[HangAction, ...]:
-        self.deadline = max(
-            self._terminated_at + self.grace, now + 1.0 if now >= self._terminated_at + self.grace else now
-        )
-        if now < self._terminated_at + self.grace:
-            return ()
-        return (KillRank(f"still there {self.grace:g} s after SIGTERM"),)
-
-    def _soft(self, sample: ProgressSample, alive_at: float, now: float) -> tuple[HangAction, ...]:
-        if sample.stage is not Stage.RUNNING or sample.interrupting:
+    def _evaluate_limits(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
+        if sample.stage is not self.rules.stage or sample.interrupting:
             return ()
         if self._reported:
             return self._signal(sample, now)
-        due = self._due(sample, alive_at, now)
-        if now < due.at:
-            self.deadline = min(self.deadline, due.at)
+        dues = self.rules.dues(sample, self._excused_at)
+        expires_at = min((due.limit.deadline for due in dues), default=math.inf)
+        if now < expires_at:  # the rank moves
+            self._nobody_behind, self._seen_at, self._excused_at = False, -math.inf, -math.inf
+            self.deadline = min(self.deadline, expires_at)
             return ()
-        if not self._no_peer_progressing and now < due.excusable_until:
+        limit, at, self._excusable_until = min(dues, key=lambda due: due.at)
+        at = max(at, self._seen_at + min(self.rules.first_look, limit.timeout / 2))
+        if now < at:
+            self.deadline = min(self.deadline, at)
+            return ()
+        return self._conclude(limit, now)
+
+    def _conclude(self, limit: Limit, now: float) -> tuple[HangAction, ...]:
+        """Return what follows from an expired limit without an excuse."""
+        if not self._nobody_behind:
+            self.deadline = now
             return (QueryPeers(),)
+        reason = limit.reason(now=now)
+        if not self.rules.restarts:
+            return (self.terminate(reason, now=now),)
         self._reported, self._signal_at = True, now + SIGNAL_AFTER
         self.deadline = min(self.deadline, self._signal_at)
-        return (SoftTimeout(due.reason),)
-
-    def _due(self, sample: ProgressSample, alive_at: float, now: float) -> _Due:
-        """When the rank is reported: by its soft timeout, or by a limit of its own that expires before."""
-        reason = f"no progress for {now - alive_at:.3g} s (soft_timeout {self.soft:g} s)"
-        soft = _Due(alive_at + self.soft, sample.alive_at + self.hard, reason)
-        limit = sample.limit
-        if limit is None:
-            return soft
-        expires_at = max(limit.since, self._excused_at) + limit.timeout
-        return min(soft, _Due(expires_at, limit.deadline + self.hard, limit.reason(now=now)))
+        return (SoftTimeout(reason),)
 
     def _signal(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
         if sample.noticed:

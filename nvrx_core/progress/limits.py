@@ -1,4 +1,4 @@
-"""The rules by which a monitored rank counts as hung. Pure.
+"""The rules by which a monitored rank counts as hung, and the sample of its page that a hang detector gets. Pure.
 
 Each rule that is in force at the moment is a `Limit`: since when it counts, and its timeout. The rank is overdue when
 any limit is, whatever other sections are open. All times are stamped by the rank.
@@ -14,9 +14,22 @@ import enum
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-__all__ = ["SHORTEST_LOOK", "STEP", "WARMUP", "Limit", "LimitKind", "RankSample", "SectionSample", "earliest", "limits"]
+from nvrx_core.progress.stage import Stage
+
+__all__ = [
+    "SHORTEST_LOOK",
+    "STEP",
+    "WARMUP",
+    "Limit",
+    "LimitKind",
+    "ProgressSample",
+    "RankSample",
+    "SectionSample",
+    "earliest",
+    "limits",
+]
 
 STEP: Final = "step"
 """The section of a training step; its first runs are the warm-up."""
@@ -33,6 +46,7 @@ class LimitKind(enum.Enum):
     HEARTBEAT = "no heartbeat"
     SECTION = "section not closed"
     OUT_OF_SECTION = "no section opened"
+    PROGRESS = "no progress"
 
 
 @dataclass(frozen=True)
@@ -111,8 +125,43 @@ class Limit:
 
     def reason(self, *, now: float) -> str:
         """Return a sentence for people."""
+        if self.kind is LimitKind.PROGRESS:
+            return f"no progress for {now - self.since:.3g} s (soft_timeout {self.timeout:g} s)"
         what = f"section {self.section!r} open" if self.kind is LimitKind.SECTION else self.kind.value
         return f"{what} for {now - self.since:.4g} s (timeout {self.timeout:g} s)"
+
+
+class ProgressSample(NamedTuple):
+    """One sample of the progress page; times in seconds.
+
+    Attributes:
+        iteration: the round.
+        stage: the stage of the main thread.
+        alive_at: the oldest sign of life in use.
+        watchdog_alive_at: when the rank's watchdog thread last ran; `inf` when there is none.
+        stopped: the process is stopped, as by SIGSTOP.
+        protected: False while the user has switched hang protection off.
+        noticed: the monitor thread has seen this round's event.
+        interrupting: the round has ended, and the main thread is being interrupted.
+        imported_at: when an import for which the interruption waits last added a module; `-inf`: none has.
+        out_by: when a main thread that holds the GIL must have left the function after its round has ended; `inf` in
+            an atomic section, which only the hard timeout ends.
+        limit: the limit of a rank's heartbeats and sections that expires first; None for a rank that has none.
+        look_within: seconds within which to take the next sample, as of `RankSample`.
+    """
+
+    iteration: int
+    stage: Stage
+    alive_at: float
+    watchdog_alive_at: float = math.inf
+    stopped: bool = False
+    protected: bool = True
+    noticed: bool = False
+    interrupting: bool = False
+    imported_at: float = -math.inf
+    out_by: float = math.inf
+    limit: Limit | None = None
+    look_within: float = math.inf
 
 
 def limits(sample: RankSample) -> Iterator[Limit]:

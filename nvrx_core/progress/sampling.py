@@ -1,4 +1,4 @@
-"""A sample of a rank's progress page, as `limits` evaluates it.
+"""A sample of a rank's progress page, for the hang detector of its monitor process or rank monitor.
 
 In a wrapped call, `ping` is a heartbeat, and the call's own watchdog samples the main thread.
 """
@@ -9,23 +9,49 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from nvrx_core.progress.limits import RankSample, SectionSample
+from nvrx_core.progress.limits import ProgressSample, RankSample, SectionSample, earliest
 from nvrx_core.progress.page import Page, ProgressField, SectionField
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["look_within", "take_sample"]
+__all__ = ["take_sample"]
 
 _IN_CALL: Final = (ProgressField.AUTO_HEARTBEAT, ProgressField.MAIN_THREAD_HEARTBEAT)
 
 
-def take_sample(page: Page, awake: Callable[[float], float]) -> RankSample:
+def take_sample(
+    page: Page, awake: Callable[[float], float], *, stopped: bool = False, out_by: float = math.inf
+) -> ProgressSample:
     """Sample a page.
-
-    The open sections are read before the time of the last change: a section that is opened meanwhile has a new time.
 
     Args:
         page: the rank's page.
         awake: maps a monotonic time to the time in which silence is measured.
+        stopped: the process is stopped.
+        out_by: when the main thread must have left the function, outside of an atomic section; awake seconds.
+    """
+    iteration, stage = page[ProgressField.ITERATION], Stage(page[ProgressField.STAGE])
+    outside = stage is Stage.OUTSIDE  # where what an earlier call has left on the page does not count
+    written = _read(page, awake) if page[ProgressField.ATTACHED_AT] else None
+    return ProgressSample(
+        iteration=iteration,
+        stage=stage,
+        alive_at=awake(page.alive_at()),
+        watchdog_alive_at=awake(page[ProgressField.WATCHDOG_HEARTBEAT] / 1e9 or math.inf),
+        stopped=stopped,
+        protected=outside or page[ProgressField.UNPROTECTED] == 0,
+        noticed=page[ProgressField.NOTICED] == iteration + 1,
+        interrupting=not outside and page[ProgressField.INTERRUPTING] == iteration + 1,
+        imported_at=awake(page[ProgressField.IMPORTED_AT] / 1e9),
+        out_by=math.inf if page[ProgressField.ATOMIC] else out_by,
+        limit=earliest(written) if written else None,
+        look_within=written.look_within if written else math.inf,
+    )
+
+
+def _read(page: Page, awake: Callable[[float], float]) -> RankSample:
+    """Return what a monitored rank has written.
+
+    The open sections are read before the time of the last change: a section that is opened meanwhile has a new time.
     """
     words = page.words
     sections = tuple(_section(page, name, slot, awake) for name, slot in page.sections().items())
@@ -48,11 +74,6 @@ def take_sample(page: Page, awake: Callable[[float], float]) -> RankSample:
         warmup_steps=words[ProgressField.WARMUP_STEPS],
         sections=sections,
     )
-
-
-def look_within(page: Page) -> float:
-    """Return within how many seconds to look at a rank's heartbeats and sections; `inf` when it has none."""
-    return take_sample(page, lambda moment: moment).look_within if page[ProgressField.ATTACHED_AT] else math.inf
 
 
 def _section(page: Page, name: str, slot: int, awake: Callable[[float], float]) -> SectionSample:

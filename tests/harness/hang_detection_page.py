@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from nvrx_core.fault_tolerance.policy import MonitorAction, MonitorPolicy, QueryPeers
 from nvrx_core.fault_tolerance.states import RankMonitorState, RankMonitorStateMachine
-from nvrx_core.progress.limits import RankSample
+from nvrx_core.liveness.hang_detector import Excuse, HangAction, HangDetector, QueryPeers, RankMonitorRules
+from nvrx_core.progress.limits import Limit, LimitKind, ProgressSample
+from nvrx_core.progress.stage import Stage
 
 __all__ = ["PAGE", "with_diagrams"]
 
@@ -18,11 +19,11 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "explanation" / "hang-detecti
 BEGIN: Final = "<!-- {} made by python -m tests.harness.hang_detection_page -->\n"
 END: Final = "<!-- end of what is made -->\n"
 
-INTERVAL, GRACE, TIMEOUT = 5.0, 15.0, 100.0
-SILENT: Final = RankSample(attached_at=0.0, heartbeat_at=0.0, heartbeat_timeout=TIMEOUT)
+GRACE, TIMEOUT = 15.0, 100.0
+RULES: Final = RankMonitorRules(interval=5.0, grace=GRACE)
 EXPIRED, LONG_EXPIRED = TIMEOUT, 2 * TIMEOUT
-Actions = tuple[MonitorAction, ...]
-Play = tuple[MonitorPolicy, Actions, float]
+Actions = tuple[HangAction, ...]
+Play = tuple[HangDetector, Actions, float]
 
 
 def with_diagrams(text: str) -> str:
@@ -50,7 +51,7 @@ def _drawn(arrows: list[tuple[str, str, str]]) -> str:
     )
 
 
-# The policy: how it acts on its rank
+# The hang detector: how a rank monitor acts on its rank
 
 
 def _verdicts() -> list[tuple[str, str, str]]:
@@ -62,19 +63,21 @@ def _label(when: str, actions: Actions) -> str:
 
 
 def _name(played: Play) -> str:
-    policy, actions, now = played
-    state = policy.state(now=now)
+    detector, actions, now = played
+    state = detector.state(now=now)
     if any(isinstance(action, QueryPeers) for action in actions):
         return "asking"
-    if state.kills_in < math.inf:
+    if state.kill < math.inf:
         return "ended"
-    return "excused" if state.excused > 0 else "overdue" if state.asked else "watched"
+    if state.excused < math.inf or (state.seen < math.inf and not state.nobody_behind):
+        return "excused"
+    return "overdue" if state.nobody_behind else "watched"
 
 
 def _plays() -> Iterator[tuple[str, str, Play]]:
     """Each state, an event in it, and the machine after that event."""
-    yield "new", "a limit has expired already", _looks(MonitorPolicy(INTERVAL, GRACE), EXPIRED)
-    yield "new", "no limit has expired", _looks(MonitorPolicy(INTERVAL, GRACE), 0.0)
+    yield "new", "a limit has expired already", _looks(HangDetector(RULES), EXPIRED)
+    yield "new", "no limit has expired", _looks(HangDetector(RULES), 0.0)
     yield "watched", "a limit has expired", _looks(_watched(), EXPIRED)
     yield "asking", "a peer is behind", _answered(True)
     yield "asking", "no peer is behind", _answered(False)
@@ -86,43 +89,41 @@ def _plays() -> Iterator[tuple[str, str, Play]]:
     yield "ended", "the process is there after the grace time", _looks(_ended(), EXPIRED + GRACE)
 
 
-def _watched() -> MonitorPolicy:
-    policy, _, _ = _looks(MonitorPolicy(INTERVAL, GRACE), 0.0)
-    return policy
-
-
-def _asked(at: float = EXPIRED) -> tuple[MonitorPolicy, QueryPeers]:
-    policy = _watched()
-    (question,) = policy.evaluate(SILENT, now=at)
-    assert isinstance(question, QueryPeers)
-    return policy, question
+def _watched() -> HangDetector:
+    detector, _, _ = _looks(HangDetector(RULES), 0.0)
+    return detector
 
 
 def _answered(behind: bool, at: float = EXPIRED) -> Play:
-    policy, question = _asked(at)
-    policy.peers_behind(question.limit, behind, now=at)
-    return policy, (), at
+    detector = _watched()
+    assert detector.evaluate(_sample(), now=at) == (QueryPeers(),)
+    detector.answered(Excuse.PEER_BEHIND if behind else None, now=at)
+    return detector, (), at
 
 
-def _excused() -> MonitorPolicy:
+def _excused() -> HangDetector:
     return _answered(True)[0]
 
 
-def _overdue() -> MonitorPolicy:
+def _overdue() -> HangDetector:
     return _answered(False)[0]
 
 
-def _ended() -> MonitorPolicy:
+def _ended() -> HangDetector:
     return _looks(_overdue(), EXPIRED)[0]
 
 
-def _looks(policy: MonitorPolicy, now: float) -> Play:
-    return policy, policy.evaluate(SILENT, now=now), now
+def _looks(detector: HangDetector, now: float) -> Play:
+    return detector, detector.evaluate(_sample(), now=now), now
 
 
-def _moves(policy: MonitorPolicy) -> Play:
-    moved = RankSample(attached_at=0.0, heartbeat_at=EXPIRED, heartbeat_timeout=TIMEOUT)
-    return policy, policy.evaluate(moved, now=EXPIRED), EXPIRED
+def _moves(detector: HangDetector) -> Play:
+    return detector, detector.evaluate(_sample(heartbeat_at=EXPIRED), now=EXPIRED), EXPIRED
+
+
+def _sample(heartbeat_at: float = 0.0) -> ProgressSample:
+    limit = Limit(LimitKind.HEARTBEAT, heartbeat_at, TIMEOUT)
+    return ProgressSample(iteration=0, stage=Stage.OUTSIDE, alive_at=0.0, limit=limit)
 
 
 # The states in the log lines

@@ -22,10 +22,11 @@ from nvrx_core.inprocess.protocol.decision import (
     decode_event,
     encode_completion,
 )
-from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample
+from nvrx_core.liveness.hang_detector import CallRules, HangDetector
 from nvrx_core.liveness.lease import LeaseTable
 from nvrx_core.liveness.peer_progress import AllWaiting, MinimumProgress, PeerProgress
 from nvrx_core.progress.page import Page, ProgressField, Stage
+from nvrx_core.progress.sampling import take_sample
 
 SLOWEST = 1.0
 """Seconds of the processor: what decodes does not wait."""
@@ -150,13 +151,10 @@ def check_pages(pages):
 def judge(page):
     """What the monitor process makes of the page."""
     page.members()
-    watch, alive_at = HangDetector(1.0, 2.0, 0.5), page.alive_at()
-    reading = ProgressSample(
-        iteration=page[ProgressField.ITERATION], stage=Stage(page[ProgressField.STAGE] % 8), alive_at=alive_at
-    )
-    for now in (0.0, alive_at, time.monotonic()):
+    page[ProgressField.STAGE] %= len(Stage)
+    watch, reading = HangDetector(CallRules(1.0, 2.0, 0.5)), take_sample(page, lambda moment: moment)
+    for now in (0.0, reading.alive_at, time.monotonic()):
         watch.evaluate(reading, now=now)
-    Stage(page[ProgressField.STAGE])
 
 
 def test_malformed_values_of_keys_are_clean_errors():

@@ -94,7 +94,7 @@ def test_what_needs_no_reason_is_an_action():
 def test_the_actions_of_every_machine_are_found():
     homes = {kind.__module__ for kind in ACTIONS.values()}
     assert homes >= {
-        "nvrx_core.fault_tolerance.policy", "nvrx_core.inprocess.interruption.policy",
+        "nvrx_core.inprocess.interruption.policy",
         "nvrx_core.inprocess.monitor.policies", "nvrx_core.inprocess.protocol.round",
         "nvrx_core.liveness.hang_detector", "nvrx_launcher.node_actions",
         "nvrx_launcher.workers.standby_policy",

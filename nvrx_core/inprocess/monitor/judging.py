@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from nvrx_core.inprocess.monitor.policies import (
     CleanExitPolicy,
@@ -16,23 +17,27 @@ from nvrx_core.inprocess.monitor.policies import (
     MarkRoundOver,
     QueryRoundEvent,
     Question,
+    RenewConnections,
     UnheardRoundPolicy,
 )
 from nvrx_core.inprocess.monitor.ports import WatchPorts
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.hang_detector import (
+    Excuse,
+    HangAction,
     HangDetector,
     KillRank,
-    ProgressSample,
     QueryPeers,
     SendSignal,
     SoftTimeout,
     TerminateRank,
 )
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.values import value
 
 __all__ = ["Judges", "Judging", "Stall"]
 
+Action = HangAction | GilStallAction | RenewConnections
 Clock = Callable[[], float]
 
 
@@ -84,32 +89,25 @@ class Judging:
 
     async def judge(self) -> Stall | None:
         """Judge the rank, and signal or end it if that is due; return what must be announced to all ranks."""
-        stall: Stall | None = None
-        asked, detector = True, self.judges.hangs
-        while asked:
-            asked = False
-            sample = await self.ports.rank.sample(self.judges.gil_stalls.out_by)
-            self._sample, now = sample, self.now()
-            for action in detector.evaluate(sample, now=now):
-                if isinstance(action, QueryPeers):
-                    detector.peers_progressing(await self._peers_progressing(), now=now)
-                    asked = True
-                elif isinstance(action, SoftTimeout):
-                    await self.ports.rank.mark_stalled(sample.iteration)
+        hangs, stall, asks = self.judges.hangs, None, True
+        while asks:
+            now = self.now()
+            sample = self._sample = await self.ports.rank.sample(self.judges.gil_stalls.out_by)
+            actions = hangs.evaluate(sample, now=now)
+            asks = QueryPeers() in actions
+            for action in actions:
+                await self._carry_out(action, sample.iteration, now)
+                if isinstance(action, SoftTimeout):
                     stall = Stall(sample.iteration, action.reason)
-                else:
-                    await self._signal(action)
         if stall is not None:
             self._sample = None  # to announce it takes time
         return stall
 
     async def help_stalled(self) -> None:
         """Notify a rank whose threads do not run that its round is over; follows `judge`."""
-        sample = self._sample or await self.ports.rank.sample(math.inf)
-        now = self.now()
-        actions = self.judges.gil_stalls.evaluate(sample, now=now)
-        if actions:
-            await self._help(actions, sample.iteration, now)
+        now, sample = self.now(), self._sample or await self.ports.rank.sample(math.inf)
+        for action in self.judges.gil_stalls.evaluate(sample, now=now):
+            await self._carry_out(action, sample.iteration, now)
 
     async def check_round(self) -> None:
         """Find out whether the round goes on without a rank that does not hear of it; follows `help_stalled`.
@@ -117,8 +115,7 @@ class Judging:
         Raises:
             StoreFailure: when the store does not answer.
         """
-        sample = self._sample or await self.ports.rank.sample(math.inf)
-        now, policy = self.now(), self.judges.unheard
+        now, sample, policy = self.now(), self._sample or await self.ports.rank.sample(math.inf), self.judges.unheard
         question = policy.question(sample, now=now)
         if question is not None:
             store, is_event = self.ports.store, question is Question.EVENT
@@ -126,9 +123,8 @@ class Judging:
                 policy.is_over(now=now)
         for action in policy.actions(sample, now=now):
             if isinstance(action, TerminateRank):
-                await self._signal(self.judges.hangs.terminate(action.reason, now=now))
-            else:
-                await self.ports.rank.renew_connections(action.reason)
+                self.judges.hangs.terminate(action.reason, now=now)
+            await self._carry_out(action, sample.iteration, now)
 
     async def look_who_waits(self) -> Stall | None:
         """Return what to announce if others wait in a rendezvous for a rank that has exited.
@@ -143,18 +139,33 @@ class Judging:
         reason = policy.waiting(progress.waiting(page.iteration, page.rendezvous))
         return None if reason is None else Stall(iteration, reason)
 
-    async def _signal(self, action: SendSignal | TerminateRank | KillRank) -> None:
+    async def _carry_out(self, action: Action, iteration: int, now: float) -> None:
         rank = self.ports.rank
         match action:
+            case QueryPeers():
+                excuse = Excuse.PEER_BEHIND if await self._is_peer_behind() else None
+                self.judges.hangs.answered(excuse, now=now)
+            case SoftTimeout():
+                await rank.mark_stalled(iteration)
+            case SendSignal(reason):
+                await rank.interrupt(reason)
             case TerminateRank(reason):
                 self.ended_for = reason
                 await rank.terminate(reason)
             case KillRank(reason):
                 await rank.kill(reason)
-            case _:
-                await rank.interrupt(action.reason)
+            case QueryRoundEvent():
+                if await self._has_event(iteration):
+                    for each in self.judges.gil_stalls.round_over(now=now):
+                        await self._carry_out(each, iteration, now)
+            case MarkRoundOver():
+                await rank.mark_round_over(iteration)
+            case RenewConnections(reason):
+                await rank.renew_connections(reason)
+            case never:
+                assert_never(never)
 
-    async def _peers_progressing(self) -> bool:
+    async def _is_peer_behind(self) -> bool:
         """Whether a member that this rank may wait for is alive and behind this rank."""
         page, iteration = self.page, self.page.iteration
         try:
@@ -166,16 +177,6 @@ class Judging:
             self._stragglers_of = iteration
             await self.ports.reports.note_stragglers(iteration, behind)
         return bool(behind)
-
-    async def _help(self, actions: tuple[GilStallAction, ...], iteration: int, now: float) -> None:
-        for action in actions:
-            if isinstance(action, QueryRoundEvent):
-                if await self._has_event(iteration):
-                    await self._help(self.judges.gil_stalls.round_over(now=now), iteration, now)
-            elif isinstance(action, MarkRoundOver):
-                await self.ports.rank.mark_round_over(iteration)
-            else:
-                await self.ports.rank.interrupt(action.reason)
 
     async def _has_event(self, iteration: int) -> bool:
         try:

@@ -10,7 +10,8 @@ import enum
 import math
 from typing import Final
 
-from nvrx_core.liveness.hang_detector import ProgressSample, SendSignal, TerminateRank
+from nvrx_core.liveness.hang_detector import SendSignal, TerminateRank
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.values import value

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.ports import ReportStore
-from nvrx_core.liveness.hang_detector import ProgressSample
 from nvrx_core.liveness.peer_progress import PeerProgress
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -36,10 +36,6 @@ class RankPage(Protocol):
     @property
     def hosts_store(self) -> bool:
         """Whether its process hosts the store."""
-
-    @property
-    def look_within(self) -> float:
-        """The number of seconds within which to check its heartbeats and sections."""
 
     @property
     def rendezvous(self) -> int:

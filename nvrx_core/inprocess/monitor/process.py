@@ -26,7 +26,7 @@ from nvrx_core.inprocess.monitor.store import LeaseKeeper, StoreLink, StoreOfMon
 from nvrx_core.inprocess.monitor.watch import Parts, StoreSchedule, Watch
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.liveness.awake_clock import AwakeClock
-from nvrx_core.liveness.hang_detector import HangDetector
+from nvrx_core.liveness.hang_detector import CallRules, HangDetector
 from nvrx_core.process.fork_server import STARTS_WITHIN
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.progress.page import Page, ProgressField
@@ -94,7 +94,7 @@ class MonitorProcess:
     def _parts(self) -> Parts:
         plan, timeouts = self.plan, self.plan.timeouts
         judges = Judges(
-            HangDetector(timeouts.soft, timeouts.hard, plan.grace),
+            HangDetector(CallRules(timeouts.soft, timeouts.hard, plan.grace, plan.interval)),
             GilStallPolicy(silent=timeouts.gil_silence, confirm=timeouts.after_soft),
             CleanExitPolicy(),
             UnheardRoundPolicy(timeouts.hard),
@@ -102,7 +102,7 @@ class MonitorProcess:
         siblings = max(timeouts.lease_interval, plan.heartbeat_timeout / 10)
         schedule = StoreSchedule(heartbeat=timeouts.lease_interval, probe=PROBE_EVERY, siblings=siblings)
         ring = SiblingRing(plan.member, plan.heartbeat_timeout, STARTS_WITHIN)
-        return Parts(judges, schedule, ring, self.awake, plan.interval, self.store.reattaches)
+        return Parts(judges, schedule, ring, self.awake, self.store.reattaches)
 
     def _host_has_ended(self) -> bool:
         """Whether the store has ended with the rank: its listener may accept until the kernel has freed the memory."""

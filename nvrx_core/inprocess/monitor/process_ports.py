@@ -7,7 +7,6 @@ that, its threads would take part in the restart, which would then count a rank 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import time
@@ -19,16 +18,14 @@ from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.rank_page import PageOfRank
 from nvrx_core.inprocess.monitor.store import StoreOfMonitor
 from nvrx_core.liveness.awake_clock import AwakeClock
-from nvrx_core.liveness.hang_detector import ProgressSample
 from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.lifeline import catches, is_stopped, send
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.stacks import show
 from nvrx_core.process.waiting import readable
-from nvrx_core.progress import sampling
-from nvrx_core.progress.limits import earliest
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.page import Page, ProgressField
-from nvrx_core.progress.stage import Stage
+from nvrx_core.progress.sampling import take_sample
 from nvrx_core.values import value
 
 __all__ = ["MonitoredProcess", "ProcessPorts"]
@@ -81,22 +78,7 @@ class MonitoredProcess:
     @operation
     def sample(self, out_by: float) -> ProgressSample:
         """Return the sample of the rank; it has to be out of the function by `out_by`, awake seconds."""
-        page, awake = self._page, self._awake
-        iteration, stage = page[ProgressField.ITERATION], Stage(page[ProgressField.STAGE])
-        watched = page[ProgressField.ATTACHED_AT] and stage is Stage.RUNNING
-        return ProgressSample(
-            iteration=iteration,
-            stage=stage,
-            alive_at=awake.at(page.alive_at()),
-            watchdog_alive_at=awake.at(page[ProgressField.WATCHDOG_HEARTBEAT] / 1e9 or math.inf),
-            stopped=is_stopped(self._plan.rank_pid),
-            protected=page[ProgressField.UNPROTECTED] == 0,
-            noticed=page[ProgressField.NOTICED] == iteration + 1,
-            interrupting=page[ProgressField.INTERRUPTING] == iteration + 1,
-            imported_at=awake.at(page[ProgressField.IMPORTED_AT] / 1e9),
-            out_by=math.inf if page[ProgressField.ATOMIC] else out_by,
-            limit=earliest(sampling.take_sample(page, awake.at)) if watched else None,
-        )
+        return take_sample(self._page, self._awake.at, stopped=is_stopped(self._plan.rank_pid), out_by=out_by)
 
     @operation
     def mark_stalled(self, iteration: int) -> None:

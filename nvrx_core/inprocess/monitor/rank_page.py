@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nvrx_core.progress.page import Page, ProgressField
-from nvrx_core.progress.sampling import look_within
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -40,11 +39,6 @@ class PageOfRank:
     def hosts_store(self) -> bool:
         """Whether its process hosts the store."""
         return bool(self.page[ProgressField.HOSTS_STORE])
-
-    @property
-    def look_within(self) -> float:
-        """The number of seconds within which to check its heartbeats and sections."""
-        return look_within(self.page)
 
     @property
     def rendezvous(self) -> int:

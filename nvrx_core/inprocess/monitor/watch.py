@@ -40,7 +40,6 @@ class Parts:
         schedule: determines when to use the store.
         ring: determines which siblings to observe, and which are unresponsive.
         awake: the time in which silence is measured.
-        interval: seconds between two samples of the page, at most.
         replaces: the process replaces a lost one, which may have reported the rank's death.
     """
 
@@ -48,7 +47,6 @@ class Parts:
     schedule: StoreSchedule
     ring: SiblingRing
     awake: AwakeClock
-    interval: float
     replaces: bool = False
 
 
@@ -103,8 +101,7 @@ class Watch:
             if self._awake() >= parts.awake.at(page.store_lost_at) + STORE_GRACE:
                 await self.ports.rank.kill_without_store("it did not leave after the store was lost")
             store_due = math.inf
-        longest = min(parts.interval, page.look_within)
-        return min(parts.awake.when(parts.judges.deadline), self.now() + longest, store_due)
+        return min(parts.awake.when(parts.judges.deadline), store_due)
 
     async def _announce(self, stall: Stall) -> None:
         """Announce that this rank blocks the others."""

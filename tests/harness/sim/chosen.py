@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.watch import StoreSchedule, StoreTask
-from nvrx_core.liveness.hang_detector import HangAction, ProgressSample, SoftTimeout
+from nvrx_core.liveness.hang_detector import HangAction, SoftTimeout
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -64,7 +65,7 @@ VERDICTS: Final = (Chosen, _Schedule, _Ring)
 class MemberPage:
     """The progress page of a member."""
 
-    inside, look_within, rendezvous, collectives, exited = False, math.inf, 0, 0, None
+    inside, rendezvous, collectives, exited = False, 0, 0, None
 
     def __init__(self, member: Member) -> None:
         self.member = member

@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nvrx_core.liveness.hang_detector import (
+    CallRules,
+    Excuse,
     HangDetector,
     KillRank,
-    ProgressSample,
     QueryPeers,
     SendSignal,
     SoftTimeout,
     TerminateRank,
 )
 from nvrx_core.liveness.lease import LeaseTable
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 
 __all__ = ["Leases", "Watching"]
@@ -74,10 +76,11 @@ class Watching(RuleBasedStateMachine):
     """A rank that makes progress, or none, and a monitor that looks when it wants to or later."""
 
     SOFT, HARD, GRACE = 10.0, 30.0, 2.0
+    rules = CallRules(SOFT, HARD, GRACE)
 
     def __init__(self) -> None:
         super().__init__()
-        self.watch = HangDetector(self.SOFT, self.HARD, self.GRACE)
+        self.watch = HangDetector(self.rules)
         self.now = self.alive_at = self.looked = 0.0
         self.iteration, self.stage = 0, Stage.RUNNING
         self.noticed = self.interrupting = False
@@ -118,12 +121,12 @@ class Watching(RuleBasedStateMachine):
     def ask(self, on_the_way: bool) -> tuple[Any, ...]:
         if self.since is None and self.interrupting and self.stage is Stage.RUNNING:
             self.since = self.now
-        twin = HangDetector.from_state(self.SOFT, self.HARD, self.GRACE, self.watch.state(now=self.now), now=self.now)
+        twin = HangDetector.from_state(self.rules, self.watch.state(now=self.now), now=self.now)
         actions = self.watch.evaluate(self.reading(), now=self.now)
         self.watch.check()
         assert [type(each) for each in twin.evaluate(self.reading(), now=self.now)] == [type(each) for each in actions]
         if any(isinstance(action, QueryPeers) for action in actions):
-            self.watch.peers_progressing(on_the_way, now=self.now)
+            self.watch.answered(Excuse.PEER_BEHIND if on_the_way else None, now=self.now)
             actions = self.watch.evaluate(self.reading(), now=self.now)
         return actions
 

@@ -195,7 +195,7 @@ class Member:
     def _watch(self, *, replaces: bool) -> Watch:
         chosen = self.chosen
         judges = Judges(chosen, GilStallPolicy(math.inf, math.inf), CleanExitPolicy())  # type: ignore[arg-type]
-        parts = Parts(judges, chosen.schedule, chosen.ring, AwakeClock(), math.inf, replaces)
+        parts = Parts(judges, chosen.schedule, chosen.ring, AwakeClock(), replaces)
         port = MonitorPort(self)
         return Watch(self.member, MonitorPorts(MemberPage(self), port, port, port), parts, self._now)
 

@@ -14,7 +14,7 @@ from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundD
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts
 from nvrx_core.inprocess.protocol.round import RoundView
-from nvrx_core.liveness.hang_detector import ProgressSample
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign

@@ -1,7 +1,7 @@
 """An explicit-state checker of one rank, its monitor and a peer, tick by tick, over all reachable states.
 
 In a tick the rank moves or does not, the peer gets ahead or falls behind, and the monitor is lost, is woken, or is not.
-The policy is rebuilt from its state in every step, so that the state is shown to be all that it depends on.
+The hang detector is rebuilt from its state in every step, so that the state is shown to be all that it depends on.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from types import ModuleType
 from typing import Any, Final
 
+from nvrx_core.progress.stage import Stage
+
 from .explorer import Space
+from .monitor_mutants import Modules
 
 __all__ = ["Ticks", "World"]
 
@@ -24,6 +26,8 @@ GRACE: Final = 2.0
 INTERVAL: Final = 1.0
 START: Final = 1000.0
 FIRST_LOOK: Final = 1.0
+COLLECTIVE: Final = 2.0
+"""Seconds for which waiting in a collective is an excuse."""
 UNWATCHED: Final = 2.0
 """Seconds without a monitor, or with one that has only just come, at most, while the rank does not move."""
 KILLED_EVERY: Final = 1.0
@@ -31,7 +35,9 @@ MOST: Final = 5.0
 """Seconds; longer ago is all the same."""
 
 MAX_SAMPLES: Final = 3
-"""Of a turn that ends."""
+"""Of a look that ends."""
+ALIVE: Final = {"seen": math.inf, "excused": math.inf}
+"""What of the detector's state does not count after the signal."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +46,8 @@ class World:
 
     Attributes:
         silence: since the rank has moved.
-        clear: since the peer was last behind the rank.
-        policy: the state of the monitor's policy.
+        clear: since the rank last had an excuse: the peer was behind it, or it waited in a collective.
+        detector: the state of the monitor's hang detector.
         due: until the monitor's next look.
         unwatched: for how long there was no monitor since the rank has moved.
         signalled: since the rank has had its signal.
@@ -50,7 +56,7 @@ class World:
 
     silence: float = 0.0
     clear: float = MOST
-    policy: Any = None
+    detector: Any = None
     due: float = 0.0
     unwatched: float = 0.0
     signalled: float = -math.inf
@@ -60,72 +66,34 @@ class World:
         """The world after a tick, in which the monitor has not looked; all that counts after the signal is the time."""
         if self.signalled >= 0:
             after = replace(self, silence=TIMEOUT, clear=MOST, due=max(0.0, self.due - TICK), unwatched=0.0)
+            after = replace(after, detector=replace(self.detector, **ALIVE))
             return replace(after, signalled=min(self.signalled + TICK, GRACE + TICK), killed=self.killed + TICK)
         return World(
             silence=0.0 if moves else self.silence + TICK,
             clear=0.0 if behind else min(self.clear + TICK, MOST),
-            policy=self.policy,
+            detector=self.detector,
             due=max(0.0, self.due - TICK),
             unwatched=0.0 if moves else self.unwatched,
         )
-
-
-class Judged:
-    """The rank, for one turn of its monitor; `world` changes with what the turn does.
-
-    Args:
-        ticks: counts what happens.
-        policy: of the monitor.
-        world: before the turn.
-        wakes: the rank moves while the peers are asked.
-    """
-
-    def __init__(self, ticks: Ticks, policy: Any, world: World, *, wakes: bool) -> None:
-        self.ticks, self.policy, self.world, self.wakes = ticks, policy, world, wakes
-        self.samples = 0
-
-    def sample(self) -> Any:
-        self.policy.check()
-        self.samples += 1
-        if self.samples > MAX_SAMPLES:
-            raise AssertionError(f"the monitor is never done: {self.world}")
-        return self.ticks.sample(self.world)
-
-    async def is_excused(self, query: Any) -> bool:
-        self.policy.check()
-        excused = self.world.clear == 0.0
-        self.ticks.excused += excused
-        if self.wakes:
-            self.world = replace(self.world, silence=0.0, unwatched=0.0)
-        return excused
-
-    def terminate(self, action: Any) -> None:
-        self.policy.check()
-        self.world = self.ticks.end(self.world)
-
-    def kill(self, action: Any) -> None:
-        self.policy.check()
-        self.world = self.ticks.kill(self.world)
 
 
 class Ticks(Space[World]):
     """The ticks of the world; they go on for ever.
 
     Args:
-        limits: the module, as shipped or with a mistake.
-        policy: likewise.
-        judging: likewise.
+        modules: as shipped or with a mistake.
     """
 
     runs_end = False
 
-    def __init__(self, limits: ModuleType, policy: ModuleType, judging: ModuleType) -> None:
-        self.limits, self.policy, self.judging = limits, policy, judging
+    def __init__(self, modules: Modules) -> None:
+        self.limits, self.machine = modules.limits, modules.hang_detector
+        self.rules = self.machine.RankMonitorRules(INTERVAL, GRACE)
         self.ended = self.killed = self.excused = 0
 
     def first(self) -> World:
         """Nothing has happened."""
-        return World(policy=self._fresh())
+        return World(detector=self._fresh())
 
     def of(self, world: World) -> Iterator[tuple[str, World]]:
         """Return what a tick can bring."""
@@ -134,39 +102,67 @@ class Ticks(Space[World]):
             told = f"it {'moves' if moves else 'does not move'}, the peer is {'behind' if behind else 'ahead'}"
             if world.signalled < 0 and world.unwatched < UNWATCHED:
                 unwatched = after.unwatched + TICK + FIRST_LOOK
-                yield f"{told}, the monitor is lost", replace(after, policy=self._fresh(), due=0.0, unwatched=unwatched)
-            for woken, wakes in product((False, True), repeat=2):
+                yield (
+                    f"{told}, the monitor is lost",
+                    replace(after, detector=self._fresh(), due=0.0, unwatched=unwatched),
+                )
+            for woken, wakes, waits in product((False, True), repeat=3):
                 looks = f"{', the monitor is woken' * woken}{', it moves while the peers are asked' * wakes}"
-                yield f"{told}{looks}", self._go_on(after, woken=woken, wakes=wakes)
+                looks += ", it waits in a collective" * waits
+                yield f"{told}{looks}", self._go_on(after, woken=woken, wakes=wakes, waits=waits)
 
     def _fresh(self) -> Any:
-        return self.policy.MonitorPolicy(INTERVAL, GRACE).state(now=0.0)
+        return self.machine.HangDetector(self.rules).state(now=0.0)
 
-    def _go_on(self, world: World, *, woken: bool, wakes: bool) -> World:
-        """The monitor looks, when it is due or woken by a message; the rank may move while the peers are asked."""
-        policy = self.policy.MonitorPolicy.from_state(INTERVAL, GRACE, world.policy, now=START - TICK)
+    def _go_on(self, world: World, *, woken: bool, wakes: bool, waits: bool) -> World:
+        """The monitor looks, when it is due or woken by a message.
+
+        Args:
+            world: after a tick.
+            woken: by a message.
+            wakes: the rank moves while the peers are asked.
+            waits: its main thread waits in a collective.
+        """
+        detector = self.machine.HangDetector.from_state(self.rules, world.detector, now=START - TICK)
         if world.due <= 0.0 or woken:
-            world = self._look(policy, world, wakes=wakes)
-            world = replace(world, due=min(policy.deadline - START, INTERVAL))
-        world = replace(world, policy=policy.state(now=START))
+            world = self._look(detector, world, wakes=wakes, waits=waits)
+            world = replace(world, due=min(detector.deadline - START, INTERVAL))
+        world = replace(world, detector=detector.state(now=START))
         self._check(world)
         return world
 
-    def _look(self, policy: Any, world: World, *, wakes: bool) -> World:
-        """A turn of the monitor's."""
-        judged = Judged(self, policy, world, wakes=wakes)
-        try:
-            self.judging.turn(policy, judged, lambda: START).send(None)
-        except StopIteration:
-            if policy.deadline <= START:
-                raise AssertionError(f"the monitor is never done: {judged.world}") from None
-            return judged.world
-        raise AssertionError(f"the monitor waits for ever: {judged.world}")
+    def _look(self, detector: Any, world: World, *, wakes: bool, waits: bool) -> World:
+        """The detector is asked until it asks for nothing more."""
+        for _ in range(MAX_SAMPLES):
+            detector.check()
+            asks = False
+            for action in detector.evaluate(self.sample(world), now=START):
+                if isinstance(action, self.machine.TerminateRank):
+                    world = self.end(world)
+                elif isinstance(action, self.machine.KillRank):
+                    world = self.kill(world)
+                else:
+                    assert isinstance(action, self.machine.QueryPeers), action
+                    asks, world = True, self._answer(detector, world, wakes=wakes, waits=waits)
+            if not asks:
+                break
+        if asks or detector.deadline <= START:
+            raise AssertionError(f"the monitor is never done: {world}")
+        return world
+
+    def _answer(self, detector: Any, world: World, *, wakes: bool, waits: bool) -> World:
+        """The others answer, and then the rank itself."""
+        excuses = self.machine.Excuse
+        excuse = excuses.PEER_BEHIND if world.clear == 0.0 else excuses.IN_COLLECTIVE if waits else None
+        if excuse is excuses.IN_COLLECTIVE and world.silence < TIMEOUT + COLLECTIVE:
+            world = replace(world, clear=0.0)
+        self.excused += detector.answered(excuse, now=START)
+        return replace(world, silence=0.0, unwatched=0.0) if wakes else world
 
     def end(self, world: World) -> World:
         """The rank is ended."""
         self.ended += 1
-        if not world.policy.seen:
+        if world.detector.seen == -math.inf:
             raise AssertionError(f"ended at first sight: {world}")
         if world.silence < TIMEOUT:
             raise AssertionError(f"ended though it is not overdue: {world}")
@@ -190,8 +186,12 @@ class Ticks(Space[World]):
 
     def sample(self, world: World) -> Any:
         """What its page says."""
-        closed = self.limits.SectionSample("closed", None, TICK, 3)
-        heartbeat_at = START - world.silence
-        return self.limits.RankSample(
-            attached_at=0.0, heartbeat_at=heartbeat_at, heartbeat_timeout=TIMEOUT, sections=(closed,)
-        )
+        limits = self.limits
+        written = limits.RankSample(
+            attached_at=0.0, heartbeat_at=START - world.silence, heartbeat_timeout=TIMEOUT,
+            sections=(limits.SectionSample("closed", None, TICK, 3),),
+        )  # fmt: skip
+        return limits.ProgressSample(
+            iteration=0, stage=Stage.OUTSIDE, alive_at=0.0,
+            limit=limits.earliest(written), look_within=written.look_within,
+        )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Mutants of the rules of rank monitors; each must be detected."""
+"""Mutants of the hang detector as a rank monitor uses it, and of the monitor's turn; each must be detected."""
 
 from __future__ import annotations
 
@@ -7,49 +7,53 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
-from nvrx_core.fault_tolerance import judging, policy
-from nvrx_core.progress import limits
+from nvrx_core.fault_tolerance import inquiry, process
+from nvrx_core.liveness import hang_detector
+from nvrx_core.progress import limits, sampling
 
-__all__ = ["MUTANTS", "mutated"]
+__all__ = ["MUTANTS", "Modules", "mutated"]
 
-ASKS: Final = "        if not self._nobody_behind:\n            return (QueryPeers(limit),)\n"
-IN_TIME: Final = "        if limit is None or now < limit.deadline:\n"
+ASKS: Final = "            self.deadline = now\n            return (QueryPeers(),)\n"
+DEADLINE: Final = "        return self.since + self.timeout\n"
+KILLS: Final = "                    send(rank.pidfd, [signal.SIGKILL])\n"
 
 MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "the last limit counts, not the first": (limits, "return min(limits(sample),", "return max(limits(sample),"),
-    "peers are not asked": (policy, ASKS, ""),
-    "an excuse has no end": (policy, "self._nobody_behind = not behind or now >= excusable_until",
-                             "self._nobody_behind = not behind"),
-    "an excuse is for good": (policy, "            self._excused_until = self.deadline = min(",
-                              "            self._excused_until = self.deadline = max("),
-    "nobody is excused": (policy, "self._nobody_behind = not behind or", "self._nobody_behind = True or"),
+    "peers are not asked": (hang_detector, "        if not self._nobody_behind:\n" + ASKS, ""),
+    "an excuse has no end": (hang_detector, "now < self._excusable_until.get(excuse, -math.inf)", "True"),
+    "an excuse is for good": (hang_detector, "again = min(excused_at +", "again = max(excused_at +"),
+    "nobody is excused": (hang_detector, "self._nobody_behind = not excused", "self._nobody_behind = True"),
     "whoever was asked about once is ended at the next hang": (
-        policy, "            self._nobody_behind, self._excused_until = False, -math.inf\n", ""),
-    "an excuse is never asked for again": (policy, "        if now < self._excused_until:\n",
-                                           "        if self._excused_until > -math.inf:\n"),
-    "the verdict is early": (policy, IN_TIME, IN_TIME.replace("limit.deadline", "limit.deadline - 1.0")),
-    "the verdict is late": (policy, IN_TIME, IN_TIME.replace("limit.deadline", "limit.deadline + 4 * limit.timeout")),
-    "the deadline of the limit is forgotten": (policy, "limit.deadline if limit else math.inf, now + min(self.interval",
-                                               "math.inf, now + 50 * min(self.interval"),
-    "a rank that survives its signal is left": (policy, "        if now < self._kill_at:\n", "        if True:\n"),
-    "a rank is killed at once": (policy, "self._kill_at = self.deadline = now + self.grace",
+        hang_detector, "self._nobody_behind, self._seen_at, self._excused_at = False, -math.inf, -math.inf",
+        "self._seen_at, self._excused_at = -math.inf, -math.inf"),
+    "an excuse is never asked for again": (hang_detector, "        if now < at:\n",
+                                           "        if now < at or self._excused_at > -math.inf:\n"),
+    "the verdict is early": (limits, DEADLINE, DEADLINE.replace("self.timeout", "self.timeout - 1.0")),
+    "the verdict is late": (limits, DEADLINE, DEADLINE.replace("self.timeout", "5 * self.timeout")),
+    "the deadline of the limit is forgotten": (hang_detector, "self.deadline = min(self.deadline, expires_at)",
+                                               "self.deadline = now + 50 * self.rules.interval"),
+    "a rank that survives its signal is left": (hang_detector, "        if now >= self._kill_at:\n",
+                                                "        if False:\n"),
+    "a rank is killed at once": (hang_detector, "self._kill_at = self.deadline = now + self.rules.grace",
                                  "self._kill_at = self.deadline = now + 0.5"),
-    "a rank is killed in each turn": (policy, "self._kill_at = self.deadline = now + KILL_AGAIN",
-                                      "self.deadline = now + KILL_AGAIN"),
-    "the state forgets the question": (policy, "return MonitorPolicyState(self._nobody_behind,",
-                                       "return MonitorPolicyState(True,"),
-    "a monitor that has only just come is sure": (policy, "        if first:\n", "        if False:\n"),
-    "a monitor has always only just come": (policy, "not self._seen, True", "True, True"),
-    "a turn ends with its question": (judging, "                    asks = True\n", "                    pass\n"),
-    "the answer of the others is not passed on": (
-        judging, "peers_behind(limit, await rank.is_excused(action), now=now())",
-        "peers_behind(limit, bool(await rank.is_excused(action)) or True, now=now())"),
-    "a verdict is not carried out": (
-        judging, "                    rank.terminate(action)\n", "                    pass\n"),
-    "a kill is not carried out": (
-        judging, "                    rank.kill(action)\n", "                    pass\n"),
+    "a rank is killed in each turn": (hang_detector, "self._kill_at, actions = now + KILL_AGAIN,",
+                                      "self._kill_at, actions = now + 0.5,"),
+    "the state forgets the question": (hang_detector, "nobody_behind=self._nobody_behind,", "nobody_behind=True,"),
+    "a monitor that has only just come is sure": (hang_detector, "self._seen_at + min(self.rules.first_look,",
+                                                  "self._seen_at + min(0.0,"),
+    "a monitor has always only just come": (hang_detector, "self._seen_at = min(self._seen_at, now)",
+                                            "self._seen_at = now"),
+    "a collective excuses for good": (hang_detector, "Excuse.IN_COLLECTIVE: limit.deadline + min(",
+                                      "Excuse.IN_COLLECTIVE: limit.deadline + max(99.0, "),
+    "a turn ends with its question": (process, "        if self._inquiry is None or self._pass_on(self._inquiry):\n",
+                                      "        if self._inquiry is None:\n"),
+    "the answer of the others is not passed on": (process, "if self.detector.answered(found.excuse, now=",
+                                                  "if self.detector.answered(Excuse.PEER_BEHIND, now="),
+    "a verdict is not carried out": (process, "                    self._terminate(rank, reason)\n",
+                                     "                    pass\n"),
+    "a kill is not carried out": (process, KILLS, "                    pass\n"),
     "a closed section counts as open since it was opened": (
         limits, "        if section.opened_at is None:\n            continue\n", ""),
     "a heartbeat counts from the start": (limits, "Limit(LimitKind.HEARTBEAT, sample.heartbeat_at,",
@@ -57,23 +61,33 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
 }  # fmt: skip
 
 
+class Modules(NamedTuple):
+    """What judges a rank, as shipped or with a mistake."""
+
+    limits: ModuleType
+    hang_detector: ModuleType
+    sampling: ModuleType
+    inquiry: ModuleType
+    process: ModuleType
+
+
 @contextmanager
-def mutated(name: str | None) -> Iterator[tuple[ModuleType, ModuleType, ModuleType]]:
-    """The modules `limits`, `policy` and `judging`, with a mistake in one of them; None: as they are shipped.
+def mutated(name: str | None) -> Iterator[Modules]:
+    """The modules, loaded anew, with a mistake in one of them; None: as they are shipped.
 
     Raises:
         AssertionError: when the shipped text is no longer there.
     """
     module, shipped, mistake = MUTANTS[name] if name else (None, "", "")
-    before = {each.__name__: sys.modules[each.__name__] for each in (limits, policy, judging)}
+    originals = (limits, hang_detector, sampling, inquiry, process)
     made = list[ModuleType]()
     try:
-        for each in (limits, policy, judging):
+        for each in originals:
             made.append(_load(each, *((shipped, mistake) if module is each else ("", ""))))
             sys.modules[each.__name__] = made[-1]
-        yield made[0], made[1], made[2]
+        yield Modules(*made)
     finally:
-        sys.modules.update(before)
+        sys.modules.update({each.__name__: each for each in originals})
 
 
 def _load(module: ModuleType, shipped: str, mistake: str) -> ModuleType:

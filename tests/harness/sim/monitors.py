@@ -1,17 +1,26 @@
 """Rank monitors in virtual time: ranks that train together, hang or are slow, and monitors that are lost and replaced.
 
-The machine and the flow of a turn are the production ones. A turn begins at the policy's deadline, and waits for the
-answers of the peer monitors. A lost monitor loses its state; its replacement has only the page.
+The monitors are the production ones, without their sockets: each judges by its rank's page. A turn begins at the time
+that the last one has returned, and waits for the answers of the peer monitors. A lost monitor loses its state; its
+replacement has only the page.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import random
-from collections.abc import Generator
-from dataclasses import dataclass, field
-from types import ModuleType
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
+
+from nvrx_core.fault_tolerance.peers import Progress
+from nvrx_core.fault_tolerance.plan import RankMonitorPlan
+from nvrx_core.progress.page import Page, ProgressField, SectionField
+
+from .monitor_mutants import Modules
 
 __all__ = ["LOST_FOR", "SURVEY", "Failure", "Host", "Scenario"]
 
@@ -21,12 +30,16 @@ LOST_FOR: Final = 2.0
 """Maximum time until a lost monitor is replaced, seconds."""
 FIRST_LOOK: Final = 1.0
 """Seconds for which a rank is excused that is overdue when a monitor first sees it, at most."""
+ASK_AGAIN: Final = 0.5
+"""Seconds from an answer that excuses a rank to the next question, at most."""
 TICK: Final = 0.05
 TURN: Final = SURVEY + 2 * TICK
 """Seconds that a turn takes at most, from its deadline to its verdict: both are noticed a tick later. A monitor that is
 lost in the middle of its turn leaves no trace of it, so that its replacement begins with the question again."""
 INTERVAL: Final = 5.0
 GRACE: Final = 15.0
+START: Final = 1000.0
+"""Monotonic seconds: on a page, 0 stands for what has not happened."""
 
 
 class Failure(AssertionError):
@@ -44,6 +57,7 @@ class Scenario:
         pace: seconds that each rank takes for a step.
         hangs: when a rank hangs, by rank.
         losses: moments when a rank's monitor is lost, and for how long.
+        stubborn: ranks that outlive the termination signal.
     """
 
     ranks: int
@@ -52,6 +66,7 @@ class Scenario:
     pace: tuple[float, ...]
     hangs: dict[int, float]
     losses: dict[int, list[tuple[float, float]]]
+    stubborn: frozenset[int] = frozenset()
 
     @classmethod
     def draw(cls, seed: int) -> Scenario:
@@ -64,74 +79,100 @@ class Scenario:
         }
         pace = tuple(rng.uniform(0.1, timeout * 0.4) for _ in range(ranks))
         hangs = {rank: rng.uniform(1, 30) for rank in hung}
-        return cls(ranks, timeout, rng.random() < 0.5, pace, hangs, losses)
+        by_sections = rng.random() < 0.5
+        stubborn = frozenset(rank for rank in hung if rng.random() < 0.5)
+        return cls(ranks, timeout, by_sections, pace, hangs, losses, stubborn)
 
 
-@dataclass
 class Rank:
-    """One rank, as its page describes it."""
+    """One rank, with its page.
 
-    step: int = 1
-    moved_at: float = 0.0
-    ends_at: float = 0.0
-    ended_at: float = math.inf
+    Attributes:
+        ends_at: when its step is done.
+        excusable_at: when the others' answers would last have excused it.
+        ended_at: when it was sent its termination signal.
+        gone: it does not run any more.
+    """
+
+    def __init__(self, number: int, scenario: Scenario) -> None:
+        self.step, self.moved_at, self.ends_at = 1, 0.0, scenario.pace[number]
+        self.ended_at, self.excusable_at, self.gone = math.inf, 0.0, False
+        self.page, self.slots = Page(1), list[int]()
+        self.page[ProgressField.RANK], self.page[ProgressField.ATTACHED_AT] = number, int(START * 1e9)
+        if scenario.by_sections:
+            self.slots = [self.page.declare_section(name) for name in ("step", "other", "closed")]
+            for slot, factor in zip(self.slots, (1, 10, 1), strict=True):
+                self.page.words[slot + SectionField.TIMEOUT] = int(factor * scenario.timeout * 1e9)
+        else:
+            self.page[ProgressField.HEARTBEAT_TIMEOUT] = int(scenario.timeout * 1e9)
+        self.write(0.0)
+
+    def write(self, now: float) -> None:
+        """Begin a step."""
+        page, at = self.page, int((START + now) * 1e9)
+        self.moved_at = now
+        if self.slots:
+            for slot in self.slots[:2]:
+                page.words[slot + SectionField.OPENED_AT] = at
+            page.words[self.slots[0] + SectionField.COUNT] = self.step
+            page[ProgressField.SECTION_AT] = at
+        else:
+            page[ProgressField.HEARTBEAT_AT], page[ProgressField.HEARTBEATS] = at, self.step
 
 
-@dataclass
-class Monitor:
-    """One monitor: its policy, the turn it is in, and when the answers to its question are there."""
+class Survey:
+    """The question of a rank's monitor to the others.
 
-    policy: Any
-    turn: Any = None
-    answers_at: float = math.inf
+    A monitor that is lost does not answer; that of a rank that was ended is gone.
+    """
 
+    def __init__(self, host: Host, number: int) -> None:
+        self._host, self._others = host, [other for other in range(len(host.ranks)) if other != number]
+        self.deadline, self.pending = START + host.now + SURVEY / 2, True
 
-class Answers:
-    """The answers of the other monitors, which take time."""
+    @property
+    def answers(self) -> list[Progress]:
+        host = self._host
+        return [Progress.of_page(host.ranks[other].page) for other in self._others if host.monitors[other]]
 
-    def __await__(self) -> Generator[None, bool, bool]:
-        return (yield)
+    @property
+    def lost(self) -> bool:
+        return any(self._host.ranks[other].ended_at < math.inf for other in self._others)
 
+    def is_complete(self, *, now: float) -> bool:
+        return now >= self.deadline
 
-@dataclass
-class Judged:
-    """A rank, for a turn of its monitor."""
-
-    host: Host
-    number: int
-    monitor: Monitor
-
-    def sample(self) -> Any:
-        self.monitor.policy.check()
-        return self.host.sample(self.number)
-
-    async def is_excused(self, query: Any) -> bool:
-        self.monitor.answers_at = self.host.now + SURVEY / 2
-        return await Answers()
-
-    def terminate(self, action: Any) -> None:
-        self.host.end(self.number)
-
-    def kill(self, action: Any) -> None:
+    def close(self) -> None:
         pass
 
 
 @dataclass
+class Monitor:
+    """One monitor, and when its next turn is due."""
+
+    monitor: Any
+    due: float = math.inf
+    begun: bool = False
+
+
 class Host:
     """The ranks and monitors of a scenario.
 
     Args:
-        rules: the modules `limits`, `policy` and `judging`, as shipped or with a mistake in them.
+        modules: as shipped or with a mistake in one of them.
     """
 
-    scenario: Scenario
-    limits: ModuleType
-    policy: ModuleType
-    judging: ModuleType
-    now: float = 0.0
-    ranks: list[Rank] = field(default_factory=list)
-    monitors: list[Monitor | None] = field(default_factory=list)
-    ended: list[int] = field(default_factory=list)
+    def __init__(self, scenario: Scenario, modules: Modules) -> None:
+        self.scenario, self.modules, self.now = scenario, modules, 0.0
+        self.ranks = [Rank(number, scenario) for number in range(scenario.ranks)]
+        self.monitors = list[Monitor | None]([None] * scenario.ranks)
+        self.ended = list[int]()
+        clock = SimpleNamespace(monotonic=lambda: START + self.now)
+        for name, value in {
+            "log": logging.getLogger(__name__), "send": self._send, "time": clock,
+            "Survey": lambda path, **_: Survey(self, int(path)), "WatchedRank": SimpleNamespace(of_page=_watched),
+        }.items():  # fmt: skip
+            setattr(modules.process, name, value)
 
     def run(self, seconds: float = 80.0) -> list[int]:
         """Run; returns the ranks that were ended, in order.
@@ -139,19 +180,23 @@ class Host:
         Raises:
             Failure: when a rank was ended that should not be, or not in time.
         """
-        self.ranks = [Rank(ends_at=pace) for pace in self.scenario.pace]
-        self.monitors = [self._new() for _ in self.ranks]
-        while self.now < seconds:
-            self.now += TICK
-            for number, rank in enumerate(self.ranks):
-                self._train(number, rank)
-            for number, rank in enumerate(self.ranks):
-                self._watch(number, rank)
-            self._check()
+        try:
+            while self.now < seconds:
+                self.now += TICK
+                for number, rank in enumerate(self.ranks):
+                    self._train(number, rank)
+                for number, rank in enumerate(self.ranks):
+                    self._watch(number, rank)
+                self._check()
+        finally:
+            for rank in self.ranks:
+                rank.page.close()
         return self.ended
 
-    def _new(self) -> Monitor:
-        return Monitor(self.policy.MonitorPolicy(INTERVAL, GRACE))
+    def _new(self, number: int) -> Monitor:
+        plan = RankMonitorPlan(0, 0, "", (0, 0), INTERVAL, grace=GRACE, termination_signal=signal.SIGTERM)
+        listener = SimpleNamespace(path=str(number))
+        return Monitor(self.modules.process.RankMonitor(plan, self.ranks[number].page, listener))
 
     def _train(self, number: int, rank: Rank) -> None:
         """Take a step, when the last one is done and no rank is behind."""
@@ -160,50 +205,49 @@ class Host:
         if hung or waits or self.now < rank.ends_at:
             return
         rank.step += 1
-        rank.moved_at, rank.ends_at = self.now, self.now + self.scenario.pace[number]
+        rank.ends_at = self.now + self.scenario.pace[number]
+        rank.write(self.now)
 
     def _watch(self, number: int, rank: Rank) -> None:
         lost = any(begun <= self.now < begun + length for begun, length in self.scenario.losses[number])
-        if lost or rank.ended_at < math.inf:
+        if lost or rank.gone:
             self.monitors[number] = None
             return
-        monitor = self.monitors[number] = self.monitors[number] or self._new()
-        if monitor.turn is not None:
-            if self.now >= monitor.answers_at:
-                self._go_on(monitor, self._is_excused(number))
-        elif self.now >= monitor.policy.deadline:
-            monitor.turn = self.judging.turn(monitor.policy, Judged(self, number, monitor), lambda: self.now)
-            self._go_on(monitor, None)
+        monitor = self.monitors[number] = self.monitors[number] or self._new(number)
+        if START + self.now >= monitor.due or not monitor.begun:
+            monitor.due, monitor.begun = monitor.monitor.turn(monitor.due), True
+            monitor.monitor.detector.check()
 
-    def _go_on(self, monitor: Monitor, excused: bool | None) -> None:
-        """Carry out a turn to its end, or until the answers of others are awaited."""
-        try:
-            monitor.turn.send(excused)
-        except StopIteration:
-            monitor.turn = None
-        monitor.policy.check()
-
-    def _is_excused(self, number: int) -> bool:
-        """A monitor that is lost does not answer; that of a rank that was ended is gone."""
-        others = [other for other in range(self.scenario.ranks) if other != number]
-        gone = any(self.ranks[other].ended_at < math.inf for other in others)
-        behind = any(self.monitors[other] and self.ranks[other].step < self.ranks[number].step for other in others)
-        return gone or behind
-
-    def end(self, number: int) -> None:
-        """A monitor ends its rank."""
-        rank = self.ranks[number]
+    def _send(self, pidfd: int, signals: Sequence[int]) -> None:
+        """A monitor signals its rank."""
+        number, rank = pidfd, self.ranks[pidfd]
+        if signal.SIGKILL in signals:
+            if self.now < rank.ended_at + GRACE - TICK:
+                self._fail(f"rank {number} is killed {self.now - rank.ended_at:.2f} s after its signal")
+            rank.gone = True
+            return
         silence = self.now - rank.moved_at
         if silence < self.scenario.timeout - TICK:
             self._fail(f"rank {number} is ended, and has moved {silence:.2f} s ago")
-        rank.ended_at = self.now
-        self.ended.append(number)
+        if rank.ended_at == math.inf:
+            self.ended.append(number)
+        rank.ended_at, rank.gone = self.now, number not in self.scenario.stubborn
 
     def _check(self) -> None:
         for number, rank in enumerate(self.ranks):
             bound = 2 * self.scenario.timeout + TURN + TICK + self._missed(number, rank.moved_at)
             if rank.ended_at == math.inf and self.now - rank.moved_at > bound:
                 self._fail(f"rank {number} is still there, {self.now - rank.moved_at:.2f} s after it has moved")
+            others = [other for other in self.ranks if other is not rank]
+            if any(other.step < rank.step or other.ended_at < math.inf for other in others):
+                rank.excusable_at = self.now
+            overdue = self.now - max(rank.moved_at + self.scenario.timeout, rank.excusable_at)
+            bound = ASK_AGAIN + TURN + TICK + self._missed(number, rank.moved_at)
+            if rank.ended_at == math.inf and overdue > bound:
+                self._fail(f"rank {number} is still there, {overdue:.2f} s after it was overdue without an excuse")
+            bound = GRACE + 2 * TICK + self._missed(number, rank.ended_at)
+            if not rank.gone and self.now - rank.ended_at > bound:
+                self._fail(f"rank {number} is still there, {self.now - rank.ended_at:.2f} s after its signal")
 
     def _missed(self, number: int, since: float) -> float:
         """Seconds by which the losses of a monitor since then delay the end of its rank, at most."""
@@ -213,11 +257,8 @@ class Host:
     def _fail(self, what: str) -> None:
         raise Failure(f"at {self.now:.2f} s {what}: {self.scenario}")
 
-    def sample(self, number: int) -> Any:
-        """What the page of a rank says."""
-        rank, timeout, limits = self.ranks[number], self.scenario.timeout, self.limits
-        if self.scenario.by_sections:
-            section = limits.SectionSample("step", rank.moved_at, timeout, rank.step)
-            other = limits.SectionSample("other", rank.moved_at, 10 * timeout, 1)
-            return limits.RankSample(attached_at=0.0, section_at=rank.moved_at, sections=(section, other))
-        return limits.RankSample(attached_at=0.0, heartbeat_at=rank.moved_at, heartbeat_timeout=timeout)
+
+def _watched(page: Page) -> Any:
+    """The process that a page names."""
+    number = page[ProgressField.RANK]
+    return SimpleNamespace(pid=number + 1, pidfd=number, is_on=lambda _: True, close=lambda: None)

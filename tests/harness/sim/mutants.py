@@ -168,7 +168,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
           "            pass\n        await self.judging.help"),),
     ),
     "a monitor process looks only when it is woken": Mutant(
-        ((WATCH, "min(parts.awake.when(parts.judges.deadline), self.now() + longest, store_due)", "math.inf"),),
+        ((WATCH, "min(parts.awake.when(parts.judges.deadline), store_due)", "math.inf"),),
     ),
     "a lease that is never moved again": Mutant(
         ((WATCH, "self._lease_at = now + self.heartbeat\n", "self._lease_at = math.inf\n"),),

@@ -14,7 +14,8 @@ from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.watch import Parts, StoreSchedule, Watch
 from nvrx_core.liveness.awake_clock import AwakeClock
-from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample
+from nvrx_core.liveness.hang_detector import CallRules, HangDetector
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -43,7 +44,6 @@ class SimulatedPage:
     """
 
     inside = False
-    look_within = math.inf
     rendezvous = collectives = 0
     exited = None
 
@@ -71,12 +71,11 @@ def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     """The watch of a rank: silence counts only in schedules in which something may fall silent."""
     options, beat = rank.call.options, rank.call.options.beat
     looks = bool(options.nodes or options.suspicions or options.pauses)
-    judges = Judges(HangDetector(beat, HARD, 1.0), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
+    judges = Judges(HangDetector(CallRules(beat, HARD, 1.0)), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
     schedule = StoreSchedule(heartbeat=beat if looks else math.inf, probe=math.inf, siblings=beat)
-    interval = math.inf
     rank.awake = AwakeClock()
     ring = SiblingRing(rank.member, 3.3 * beat, STARTS_WITHIN * beat)
-    parts = Parts(judges, schedule, ring, rank.awake, interval, replaces)
+    parts = Parts(judges, schedule, ring, rank.awake, replaces)
     port = MonitorPort(rank)
     return Watch(rank.member, MonitorPorts(rank.page, port, port, port), parts, rank.now)
 

@@ -2,14 +2,17 @@
 
 import math
 import os
+import signal
 import threading
 
 import pytest
 
 from nvrx_core.fault.stack_text import Frame
-from nvrx_core.fault_tolerance.inquiry import COLLECTIVE_EXCUSES, Findings, Inquiry
+from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
 from nvrx_core.fault_tolerance.peers import HangReport, Progress, Survey, slowest, slowest_of_each_kind
+from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
 from nvrx_core.fault_tolerance.wire import Listener
+from nvrx_core.liveness.hang_detector import Excuse
 from nvrx_core.process.lifeline import catches
 from nvrx_core.process.signalled_stacks import (
     StackRequest,
@@ -18,7 +21,6 @@ from nvrx_core.process.signalled_stacks import (
     stack_pipe,
 )
 from nvrx_core.process.waiting import readable
-from nvrx_core.progress.limits import Limit, LimitKind
 
 IN_COLLECTIVE = (Frame("/opt/torch/distributed/distributed_c10d.py", 1, "all_reduce"),)
 
@@ -53,14 +55,11 @@ def test_a_report_travels_as_json():
         HangReport.from_json({**report.to_json(), "rank": "three"})
 
 
-def test_waiting_in_a_collective_excuses_for_a_short_time():
-    limit = Limit(LimitKind.SECTION, since=100.0, timeout=10.0, section="step")
-    found = Findings(stack=IN_COLLECTIVE)
-    assert found.excuses(limit, now=110.0)
-    assert not found.excuses(limit, now=110.0 + COLLECTIVE_EXCUSES)
-    assert not Findings().excuses(limit, now=110.0)
-    assert Findings(behind=(3,)).excuses(limit, now=119.0)
-    assert Findings(lost=True).excuses(limit, now=119.0)
+def test_a_rank_is_excused_that_only_waits_for_others():
+    assert Findings().excuse is None
+    assert Findings(behind=(3,), stack=IN_COLLECTIVE).excuse is Excuse.PEER_BEHIND
+    assert Findings(lost=True).excuse is Excuse.PEER_BEHIND
+    assert Findings(stack=IN_COLLECTIVE).excuse is Excuse.IN_COLLECTIVE
 
 
 @pytest.fixture
@@ -105,52 +104,54 @@ def pipe():
 
 
 @pytest.fixture
-def pidfd():
-    pidfd = os.pidfd_open(os.getpid())
-    yield pidfd
-    os.close(pidfd)
+def rank():
+    """This process, as a monitor sees it."""
+    pid = os.getpid()
+    watched = WatchedRank(pid, os.pidfd_open(pid), start_time(pid))
+    yield watched
+    watched.close()
 
 
-def test_an_inquiry_asks_the_others_and_then_the_rank(tmp_path, pipe, pidfd):
-    limit = Limit(LimitKind.SECTION, since=0.0, timeout=1.0, section="step")
-    inquiry = Inquiry(limit, Progress(0, 1, 0), Survey(tmp_path / "own.socket", now=1.0))
+def test_an_inquiry_asks_the_others_and_then_the_rank(tmp_path, pipe, rank):
+    reader, signum = pipe
+    inquiry = Inquiry(Progress(0, 1, 0), Survey(tmp_path / "own.socket", now=1.0), rank, signum, reader=reader)
     assert inquiry.deadline == -math.inf
-    others = inquiry.others(now=1.0)
-    assert others == Findings()
-    assert inquiry.findings(others, now=1.0) == others
-    inquiry.ask_rank(StackRequest(*pipe[:1], pidfd, pipe[1], now=1.0))
-    assert inquiry.has_asked_rank
-    assert inquiry.findings(others, now=1.0) is None
+    assert inquiry.findings(now=1.0) is None
     (fd,) = inquiry.fds()
     assert readable([fd], 5.0)
     inquiry.receive(fd, now=1.1)
-    found = inquiry.findings(others, now=inquiry.deadline)
+    found = inquiry.findings(now=inquiry.deadline)
     assert "test_an_inquiry_asks_the_others_and_then_the_rank" in found.text
     assert found.stack
     inquiry.close()
 
 
-def test_a_late_answer_is_not_that_to_the_next_request(pipe, pidfd):
+def test_a_rank_that_has_no_handler_is_not_asked(tmp_path, rank):
+    for signum in (0, signal.SIGKILL, signal.SIGRTMIN + 1):
+        inquiry = Inquiry(Progress(0, 1, 0), Survey(tmp_path / "own.socket", now=1.0), rank, signum, reader=-1)
+        assert inquiry.findings(now=1.0) == Findings()
+
+
+def test_a_late_answer_is_not_that_to_the_next_request(pipe, rank):
     reader, signum = pipe
-    StackRequest(reader, pidfd, signum, now=0.0)
+    StackRequest(reader, rank.pidfd, signum, now=0.0)
     assert readable([reader], 5.0)
-    request = StackRequest(reader, pidfd, signum, now=1.0)
+    request = StackRequest(reader, rank.pidfd, signum, now=1.0)
     assert request.text == ""
     assert not request.is_complete(now=1.0)
 
 
-def test_ranks_behind_are_named(tmp_path, launcher):
-    limit = Limit(LimitKind.SECTION, since=0.0, timeout=1.0, section="step")
+def test_ranks_behind_are_named(tmp_path, launcher, rank, pipe):
     survey = Survey(tmp_path / "own.socket", now=0.0, launcher=str(launcher.path))
-    inquiry = Inquiry(limit, Progress(0, 5, 0), survey)
-    assert inquiry.others(now=0.0) is None
+    inquiry = Inquiry(Progress(0, 5, 0), survey, rank, pipe[1], reader=pipe[0])
+    assert inquiry.findings(now=0.0) is None
     assert inquiry.fds() == list(survey.pending)
     connection = launcher.accept()
     connection.receive()
     connection.send({"ranks": [Progress(7, 4, 0).to_json(), Progress(8, 5, 0).to_json()]})
     inquiry.receive(inquiry.fds()[0], now=0.1)
     connection.close()
-    assert inquiry.others(now=0.1) == Findings(behind=(7,), slowest=Progress(7, 4, 0))
+    assert inquiry.findings(now=0.1) == Findings(behind=(7,), slowest=Progress(7, 4, 0))
 
 
 def test_another_thread_than_the_main_one_cannot_take_the_signal_back(pipe):

@@ -1,4 +1,4 @@
-"""When a rank counts as hung, and when it is ended."""
+"""When a rank of a wrapped call counts as hung, and when it is ended."""
 
 import math
 
@@ -7,23 +7,25 @@ import pytest
 from nvrx_core.liveness.hang_detector import (
     NOT_NOTICED,
     SIGNAL_AFTER,
+    CallRules,
+    Excuse,
     HangDetector,
     KillRank,
-    ProgressSample,
     QueryPeers,
     SendSignal,
     SoftTimeout,
     TerminateRank,
 )
-from nvrx_core.progress.limits import Limit, LimitKind
+from nvrx_core.progress.limits import Limit, LimitKind, ProgressSample
 from nvrx_core.progress.stage import Stage
 
 SOFT, HARD, GRACE = 10.0, 30.0, 2.0
+RULES = CallRules(SOFT, HARD, GRACE)
 
 
 @pytest.fixture
 def detector():
-    return HangDetector(SOFT, HARD, GRACE)
+    return HangDetector(RULES)
 
 
 def sample(alive_at=0.0, stage=Stage.RUNNING, iteration=0, **more):
@@ -33,7 +35,7 @@ def sample(alive_at=0.0, stage=Stage.RUNNING, iteration=0, **more):
 def blamed(detector, now=SOFT, **more):
     """A detector that has announced the soft timeout."""
     assert detector.evaluate(sample(**more), now=now) == (QueryPeers(),)
-    detector.peers_progressing(False, now=now)
+    assert not detector.answered(None, now=now)
     return detector.evaluate(sample(**more), now=now)
 
 
@@ -87,7 +89,7 @@ def test_a_hung_rank_is_announced_once(detector):
 
 def test_a_rank_that_waits_for_a_progressing_peer_is_excused(detector):
     assert detector.evaluate(sample(), now=SOFT) == (QueryPeers(),)
-    detector.peers_progressing(True, now=SOFT)
+    assert detector.answered(Excuse.PEER_BEHIND, now=SOFT)
     assert detector.evaluate(sample(), now=SOFT) == ()
     assert detector.deadline == 2 * SOFT
 
@@ -121,7 +123,7 @@ def test_a_new_iteration_resets_the_detector(detector):
 def test_a_detector_rebuilt_from_its_state_answers_the_same(detector):
     ends = [(SOFT, {}), (SOFT + 1, {"interrupting": True, "noticed": True}), (HARD, {}), (HARD + GRACE, {})]
     for now, more in ends:
-        rebuilt = HangDetector.from_state(SOFT, HARD, GRACE, detector.state(now=now), now=now)
+        rebuilt = HangDetector.from_state(RULES, detector.state(now=now), now=now)
         rebuilt.check()
         assert rebuilt.evaluate(sample(**more), now=now) == detector.evaluate(sample(**more), now=now)
         assert (rebuilt.deadline, rebuilt.state(now=now)) == (detector.deadline, detector.state(now=now))
@@ -192,8 +194,33 @@ def test_the_soft_timeout_is_reported_when_it_expires_before_the_limit(detector)
 def test_a_rank_with_an_expired_limit_is_excused_while_a_peer_makes_progress(detector):
     now = STEP.deadline
     while detector.evaluate(sample(alive_at=now, limit=STEP), now=now) == (QueryPeers(),):
-        detector.peers_progressing(True, now=now)
+        if not detector.answered(Excuse.PEER_BEHIND, now=now):
+            break
         detector.evaluate(sample(alive_at=now, limit=STEP), now=now)
         assert detector.deadline == now + STEP.timeout
         now = detector.deadline
     assert now >= STEP.deadline + HARD
+    assert isinstance(detector.evaluate(sample(alive_at=now, limit=STEP), now=now)[0], SoftTimeout)
+
+
+def test_an_excuse_from_one_limit_does_not_put_off_another_one(detector):
+    assert detector.evaluate(sample(), now=SOFT) == (QueryPeers(),)
+    detector.answered(Excuse.PEER_BEHIND, now=SOFT)
+    late = Limit(LimitKind.SECTION, since=9.0, timeout=3.0, section="step")
+    assert detector.evaluate(sample(limit=late), now=12.0) == ()
+    assert detector.deadline == SOFT + late.timeout < 2 * SOFT
+
+
+def test_the_peers_are_asked_anew_about_the_next_hang(detector):
+    assert detector.evaluate(sample(), now=SOFT) == (QueryPeers(),)
+    detector.answered(None, now=SOFT)
+    assert detector.evaluate(sample(alive_at=SOFT), now=SOFT) == ()
+    assert detector.evaluate(sample(alive_at=SOFT), now=2 * SOFT) == (QueryPeers(),)
+
+
+def test_it_looks_again_within_its_interval_and_before_a_limit_can_expire_that_comes_up_later():
+    detector = HangDetector(CallRules(SOFT, HARD, GRACE, interval=2.0))
+    detector.evaluate(sample(), now=1.0)
+    assert detector.deadline == 3.0
+    detector.evaluate(sample(look_within=0.5), now=2.0)
+    assert detector.deadline == 2.5

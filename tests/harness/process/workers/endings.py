@@ -24,7 +24,8 @@ import torch
 import torch.distributed as dist
 
 from nvrx_core import inprocess
-from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample, SendSignal
+from nvrx_core.liveness.hang_detector import HangDetector, SendSignal
+from nvrx_core.progress.limits import ProgressSample
 from tests.harness.process.workers.record import Record
 
 record = Record.of_environment()

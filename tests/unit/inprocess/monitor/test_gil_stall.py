@@ -5,7 +5,8 @@ import math
 import pytest
 
 from nvrx_core.inprocess.monitor.policies import HELD_UP, GilStallPolicy, MarkRoundOver, QueryRoundEvent
-from nvrx_core.liveness.hang_detector import ProgressSample, SendSignal
+from nvrx_core.liveness.hang_detector import SendSignal
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 
 BUSY = ProgressSample(iteration=0, stage=Stage.RUNNING, alive_at=0.0, watchdog_alive_at=0.0)

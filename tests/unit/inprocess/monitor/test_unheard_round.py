@@ -5,7 +5,8 @@ import math
 import pytest
 
 from nvrx_core.inprocess.monitor.policies import Question, RenewConnections, UnheardRoundPolicy
-from nvrx_core.liveness.hang_detector import ProgressSample, TerminateRank
+from nvrx_core.liveness.hang_detector import TerminateRank
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 
 HARD = 80.0

@@ -14,8 +14,9 @@ from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.watch import STORE_GRACE, Parts, StoreSchedule, Watch
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.awake_clock import AwakeClock
-from nvrx_core.liveness.hang_detector import HangDetector, ProgressSample
+from nvrx_core.liveness.hang_detector import CallRules, HangDetector
 from nvrx_core.liveness.peer_progress import AllWaiting, MinimumProgress, PeerProgress
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 from tests.harness.asked import Asking, ask, drive
 
@@ -28,7 +29,7 @@ class Shell:
 
     def __init__(self, *sleeps, fails=(), answers=None):
         self.page = SimpleNamespace(
-            stage=Stage.RUNNING, iteration=0, store_lost_at=0.0, hosts_store=False, look_within=math.inf, rendezvous=2,
+            stage=Stage.RUNNING, iteration=0, store_lost_at=0.0, hosts_store=False, rendezvous=2,
             inside=True, collectives=0, exited=None, members=lambda: frozenset(self.members),
             siblings=lambda: sorted(self.members - {0}),
         )  # fmt: skip
@@ -41,9 +42,9 @@ class Shell:
             "join_for_dead": True, "describe_death": FAULT, "describe_stall": FAULT,
             "describe_silence": FAULT, "announce": FAULT, "count_arrival": 0, **(answers or {}),
         }  # fmt: skip
-        judges = Judges(HangDetector(SOFT, HARD, 1.0), GilStallPolicy(1.0, 10.0), CleanExitPolicy())
+        judges = Judges(HangDetector(CallRules(SOFT, HARD, 1.0, 60.0)), GilStallPolicy(1.0, 10.0), CleanExitPolicy())
         schedule = StoreSchedule(heartbeat=1.0, probe=0.5, siblings=1.0)
-        self.parts = Parts(judges, schedule, SiblingRing(0, 5.0, 0.0), AwakeClock(), 60.0)
+        self.parts = Parts(judges, schedule, SiblingRing(0, 5.0, 0.0), AwakeClock())
         port = Asking()
         ports = SimpleNamespace(page=self.page, rank=port, reports=port, store=port)
         self.watch = Watch(0, ports, self.parts, lambda: self.now)
