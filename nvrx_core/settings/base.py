@@ -37,7 +37,7 @@ class Settings:
     def __new__(cls, *_: object, **settings: object) -> Self:
         """Refuse an unknown name here: the constructor of a dataclass does not say which one was meant."""
         for name in settings:
-            refuse_unknown_name(cls.__name__, name, declarations(cls), cls.__name__)
+            sources.refuse_unknown_name(cls.__name__, name, declarations(cls), cls.__name__)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
