@@ -34,7 +34,9 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).with_name("template.py")
 PATHS = (ROOT, ROOT / "integrations", ROOT / "launcher")
 TRAIN = "tests.harness.process.workers.train"
-_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "NVRX_TEST_DELAY_RANK")
+_INHERITED = (
+    "PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "NVRX_TEST_DELAY_RANK", "NVRX_TEST_WHOLE_END"
+)  # fmt: skip
 Line = dict[str, Any]
 
 
