@@ -62,8 +62,14 @@ class Template:
 
     def fork(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path) -> int:
         """Runs a module in a process that has torch imported. Its output goes to `output`.out and .err."""
+        return self.fork_to(module, arguments, environment, (f"{output}.out", f"{output}.err"))
+
+    def fork_to(
+        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], streams: tuple[str, str]
+    ) -> int:
+        """The same, with files, or pipes in /proc, for its stdout and stderr."""
         request = {"module": module, "arguments": list(arguments), "environment": dict(environment)}
-        request |= {"stdout": f"{output}.out", "stderr": f"{output}.err"}
+        request |= {"stdout": streams[0], "stderr": streams[1]}
         self._connection.sendall(f"{json.dumps(request)}\n".encode())
         return int(self._answers.readline())
 

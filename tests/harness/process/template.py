@@ -61,11 +61,14 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
         connection.sendall(b"ready\n")
         for line in requests:
             request: dict[str, Any] = json.loads(line)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT  # opened before the answer: who asked may close a pipe then
+            request["streams"] = [os.open(request[name], flags, 0o600) for name in ("stdout", "stderr")]
             reader, writer = os.pipe()
             if (middle := os.fork()) == 0 and _orphan(writer):
                 os.close(reader)
                 return request
-            os.close(writer)
+            for descriptor in (writer, *request["streams"]):
+                os.close(descriptor)
             os.waitpid(middle, 0)
             with open(reader) as pid:
                 connection.sendall(f"{pid.read()}\n".encode())
@@ -89,8 +92,9 @@ def become(request: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["environment"])
-    _redirect(request["stdout"], 1)
-    _redirect(request["stderr"], 2)
+    for descriptor, stream in enumerate(request["streams"], 1):
+        os.dup2(stream, descriptor)
+        os.close(stream)
     sys.argv = [request["module"], *request["arguments"]]
     delay_rank()
     global _exit_code  # noqa: PLW0603 - read by a callback of atexit
@@ -116,12 +120,6 @@ def end_before_teardown() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_exit_code)
-
-
-def _redirect(path: str, descriptor: int) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.dup2(file, descriptor)
-    os.close(file)
 
 
 def preload() -> None:
@@ -157,7 +155,7 @@ if __name__ == "__main__":
     begin()
     import torch.distributed  # noqa: F401
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    sys.path[0] = str(Path(__file__).resolve().parents[3])  # not this folder, whose names are others
     preload()
     freeze_imports()
     if (chosen := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
