@@ -10,7 +10,7 @@ import sys
 import warnings
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[3])
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.harness.process.template import become, begin, freeze_imports, preload, serve
 
