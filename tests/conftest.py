@@ -92,8 +92,9 @@ class Progress:
         now, count = time.monotonic(), self.session.testscollected
         if now - self.told >= TELLS_EVERY or self.done == count:
             self.told = now
-            minutes, more = (now - self.begun) / 60, (now - self.begun) / 60 / self.done * (count - self.done)
-            line = f"{self.part}: {self.done} of {count} tests after {minutes:.1f} min, about {more:.0f} min left"
+            minutes, is_known = (now - self.begun) / 60, 20 * self.done > count
+            left = f", about {minutes / self.done * (count - self.done):.0f} min left" if is_known else ""
+            line = f"{self.part}: {self.done} of {count} tests after {minutes:.1f} min{left}"
             self.session.config.pluginmanager.getplugin("terminalreporter").write_line(line)
 
 
