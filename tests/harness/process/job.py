@@ -65,10 +65,15 @@ class Template:
         return self.fork_to(module, arguments, environment, (f"{output}.out", f"{output}.err"))
 
     def fork_to(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], streams: tuple[str, str]
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        streams: tuple[str, str],
+        folder: str = "",
     ) -> int:
-        """The same, with files, or pipes in /proc, for its stdout and stderr."""
-        request = {"module": module, "arguments": list(arguments), "environment": dict(environment)}
+        """The same, with files, or pipes in /proc, for its stdout and stderr, and perhaps a folder that it works in."""
+        request = {"module": module, "arguments": list(arguments), "environment": dict(environment), "folder": folder}
         request |= {"stdout": streams[0], "stderr": streams[1]}
         self._connection.sendall(f"{json.dumps(request)}\n".encode())
         return int(self._answers.readline())

@@ -17,7 +17,7 @@ from tests.harness.process import host
 from tests.harness.process.job import Template
 from tests.harness.process.monitored import RUNTIME, environment_of
 
-__all__ = ["WORKERS", "Launch", "Nodes", "Start", "events_of", "left_in", "rendezvous_options"]
+__all__ = ["WORKERS", "ForkedProcess", "Launch", "Nodes", "Start", "events_of", "left_in", "rendezvous_options"]
 
 WORKERS = Path(__file__).parent / "workers"
 
@@ -25,15 +25,18 @@ WORKERS = Path(__file__).parent / "workers"
 class ForkedProcess(subprocess.Popen[str]):
     """`python -m MODULE ARGUMENTS`, forked from a template that has imported torch; all else is as of `Popen`."""
 
-    def __init__(self, template: Template, module: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self, template: Template, module: str, arguments: Sequence[str], environment: dict[str, str], folder: str = ""
+    ) -> None:
         self.template, self.module = template, module
-        super().__init__(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        super().__init__(arguments, env=environment, cwd=folder, stdout=pipe, stderr=pipe, text=True)
 
     def _execute_child(self, *arguments: Any) -> None:
         given = inspect.signature(super()._execute_child).bind(*arguments).arguments  # type: ignore[misc]
         pipes = [given[f"{which}write"] for which in ("c2p", "err")]
         streams = tuple(f"/proc/{os.getpid()}/fd/{pipe}" for pipe in pipes)
-        self.pid = self.template.fork_to(self.module, given["args"], given["env"], streams)
+        self.pid = self.template.fork_to(self.module, given["args"], given["env"], streams, given["cwd"])
         self._child_created = True
         for pipe in pipes:
             os.close(pipe)

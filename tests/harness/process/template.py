@@ -92,6 +92,7 @@ def become(request: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["environment"])
+    os.chdir(request["folder"] or ".")
     for descriptor, stream in enumerate(request["streams"], 1):
         os.dup2(stream, descriptor)
         os.close(stream)
