@@ -22,20 +22,18 @@ PACKAGES_PATH := import sysconfig; print(sysconfig.get_path("purelib"))
 SHARE_PACKAGES := import sys; print(*(f"import site; site.addsitedir({p!r})" for p in sys.path if p.endswith("-packages")), sep="\n")
 TORCH_AS_FOUND := from importlib.metadata import version; print("torch==" + version("torch"))
 
-# The parts of `make test`. What only computes, at a lower priority, and the documents run beside the tests of jobs, which
-# mostly wait; the tests of whole products follow. Of the tests of jobs and of products, SIDE_BY_SIDE files run at a time.
-# Of tests/process, what is BUSY is in the second part.
-SIDE_BY_SIDE ?= 2
-BUSY := $(wildcard $(foreach n,interruptions thousand_rounds torch_features torchrun torn_saves,tests/process/test_$(n).py))
+# The parts of `make test`, two of which run at a time. The tests of jobs mostly wait: SIDE_BY_SIDE files of them, and of
+# whole products, run at a time, beside what only computes, at a lower priority, and the documents.
+SIDE_BY_SIDE ?= 3
 PURE := $(wildcard tests/unit tests/sim)
 DOCUMENTS := $(wildcard tests/docs tests/package)
-WHOLE := $(filter-out %/__pycache__ tests/benchmarks tests/process $(PURE) $(DOCUMENTS),$(patsubst %/,%,$(wildcard tests/*/)))
-STAGES := "--output-sync test-jobs coverage test-searches test-documents" test-whole
+JOBS := $(filter-out %/__pycache__ tests/benchmarks $(PURE) $(DOCUMENTS),$(patsubst %/,%,$(wildcard tests/*/)))
 SKIPS := $(filter --only-listed-skips,$(PYTEST_ARGS))
 SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
+PART = -m pytest --quiet --durations=10 $(SKIPS) --part=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-whole test-side-by-side test-searches test-documents coverage check bench bench-peer docs clean
+.PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-searches test-documents coverage check bench bench-peer docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,37 +53,29 @@ demo-megatron: $(VENV)/.integrations ## the same with megatron-core: TP=2 and DP
 test: $(if $(SELECTION),test-selection,test-parts) ## every test but the long ones (PYTEST_ARGS="-k name")
 
 test-all: coverage ## every test, for the night
-	@$(PY) -m pytest -m "" $(PYTEST_ARGS)
+	@NVRX_TEST_WHOLE_END=1 $(PY) -m pytest -m "" $(PYTEST_ARGS)
 
 test-selection: $(VENV)/.integrations
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
 test-parts: $(VENV)/.integrations
-	@status=0; part=0; for stage in $(STAGES); do \
-	  part=$$((part + 1)); echo "make test, part $$part of 2:$${stage#--output-sync}"; \
-	  $(MAKE) --no-print-directory --keep-going --jobs=2 $$stage || status=$$?; \
-	done; exit $$status
-
-# Shown as it runs: a recipe that calls make is not held back by --output-sync.
-test-jobs:
-	@$(MAKE) --no-print-directory --output-sync=none test-side-by-side TESTS="tests/process $(addprefix --ignore=,$(BUSY))"
-
-test-whole:
-	@$(MAKE) --no-print-directory test-side-by-side TESTS="$(WHOLE) $(BUSY)"
+	@echo "4 parts, 2 at a time: jobs and products, units and simulations, searches, documents. 15 to 20 minutes on 2 cores."
+	@echo "Each part tells how far it is, and at its end its failures and its 10 slowest tests."
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-jobs coverage test-searches test-documents
 
 # The folder of the tests is named in the paths of sockets, which are short.
-test-side-by-side:
-	@folder=$$(mktemp -d) && $(PY) -m pytest --numprocesses=$(SIDE_BY_SIDE) --dist=loadfile --basetemp=$$folder --durations=10 \
-	  $(TESTS) $(SKIPS) && rm -rf $$folder
+test-jobs:
+	@folder=$$(mktemp -d) && $(PY) $(PART)"jobs and products" --numprocesses=$(SIDE_BY_SIDE) --dist=loadfile \
+	  --basetemp=$$folder $(JOBS) && rm -rf $$folder
 
 test-searches:
-	@nice $(PY) -m pytest -m "exhaustive and not nightly" tests/sim $(SKIPS)
+	@nice $(PY) $(PART)searches -m "exhaustive and not nightly" tests/sim
 
 test-documents:
-	@$(PY) -m pytest $(DOCUMENTS) $(SKIPS)
+	@$(PY) $(PART)documents $(DOCUMENTS)
 
 coverage: $(VENV)/.integrations ## the pure modules: every branch taken by unit tests and simulations
-	@nice $(PY) -m coverage run -m pytest -m "not exhaustive and not nightly" $(PURE) $(SKIPS)
+	@nice $(PY) -m coverage run $(PART)"units and simulations" -m "not exhaustive and not nightly" $(PURE)
 	@$(PY) -m coverage report
 
 check: $(VENV)/.integrations ## ruff, mypy, import contracts

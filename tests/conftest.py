@@ -4,7 +4,7 @@ A test leaves nothing behind: no thread, no child process, no open file descript
 What is still there two seconds after its end fails it, by name. Pytest is the reaper of orphans
 (`PR_SET_CHILD_SUBREAPER`), so a process whose parent died counts, too; once dead it stays a zombie until the test ends.
 Tests of pure code do not sleep. With `--only-listed-skips` a skipped test fails the run, unless `allowed_skips.txt`
-lists it.
+lists it. With `--part`, as in `make test`, lines tell how far the run is.
 """
 
 import contextlib
@@ -27,6 +27,7 @@ import pytest
 GRACE = 2.0
 NIGHTLY_WITHIN = 1500.0  # seconds; pytest ends any other test, with its stacks, after `faulthandler_timeout`
 VIRTUAL_TIME = ("unit", "sim")
+TELLS_EVERY = 20.0  # seconds between two lines of progress
 PR_SET_CHILD_SUBREAPER = 36
 
 # What a library makes on its first use and keeps until the process ends: (how it shows, why).
@@ -59,9 +60,42 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What continuous integration asks for."""
+    """What continuous integration and `make test` ask for."""
     text = "fail when a test is skipped that tests/allowed_skips.txt does not list"
     parser.addoption("--only-listed-skips", action="store_true", help=text)
+    parser.addoption("--part", metavar="NAME", default="", help="tell how far this part of a run is, instead of dots")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell the progress of a part; where files run side by side, once for all of them."""
+    if (part := config.getoption("--part")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress(part))
+
+
+class Progress:
+    """Tells now and then how many tests of a part are done, and about how long the others take, instead of dots."""
+
+    def __init__(self, part: str) -> None:
+        self.part, self.done = part, 0
+        self.begun = self.told = time.monotonic()
+
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self.session = session
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
+        """Print nothing for a test that passes."""
+        return ("passed", "", "") if report.passed and report.when == "call" else None
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Count a test."""
+        self.done += 1
+        now, count = time.monotonic(), self.session.testscollected
+        if now - self.told >= TELLS_EVERY or self.done == count:
+            self.told = now
+            minutes, is_known = (now - self.begun) / 60, 20 * self.done > count
+            left = f", about {minutes / self.done * (count - self.done):.0f} min left" if is_known else ""
+            line = f"{self.part}: {self.done} of {count} tests after {minutes:.1f} min{left}"
+            self.session.config.pluginmanager.getplugin("terminalreporter").write_line(line)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

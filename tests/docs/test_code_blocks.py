@@ -1,8 +1,9 @@
 """Every Python block of the documents compiles and uses no undefined name; each after `<!-- run -->` runs.
 
-It runs as the one rank of a job of its own, in an empty folder.
+It runs as the one rank of a job of its own, in an empty folder; torch is imported once for all of them.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -14,7 +15,10 @@ from typing import NamedTuple
 import pytest
 
 from tests.harness.process.host import free_ports
+from tests.harness.process.job import Template
+from tests.harness.process.launch import ForkedProcess
 
+RUN_SCRIPT = "tests.harness.process.workers.script"
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
@@ -55,10 +59,10 @@ def test_a_line_of_code_fits_a_page(document):
 
 
 @pytest.mark.parametrize("block", blocks(), ids=lambda block: block.where)
-def test_block_compiles_or_runs(block, tmp_path):
+def test_block_compiles_or_runs(block, tmp_path, template):
     compile(block.code, block.where, "exec")
     if block.runs:
-        run(block, tmp_path)
+        run(block, tmp_path, template)
 
 
 def test_blocks_import_what_they_use(tmp_path):
@@ -70,12 +74,21 @@ def test_blocks_import_what_they_use(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def run(block: Block, folder: pathlib.Path) -> None:
+@pytest.fixture(scope="module")
+def template():
+    with contextlib.closing(Template()) as template:
+        yield template
+
+
+def run(block: Block, folder: pathlib.Path, template: Template) -> None:
     script = folder / "block.py"
     script.write_text(block.code)
-    command = [sys.executable, script]
-    done = subprocess.run(command, cwd=folder, env=one_rank(), capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    with ForkedProcess(template, RUN_SCRIPT, [str(script)], one_rank(), str(folder)) as process:
+        try:
+            out, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0, out + errors
 
 
 def one_rank() -> dict[str, str]:

@@ -18,6 +18,12 @@ from tests.harness.process.launch import Launch as LaunchedJob, Nodes, Start, le
 from tests.harness.process.workers.plan import Plan, schedule_text
 
 Launch = Callable[..., Job]
+crossed = pytest.mark.parametrize(
+    ("target", "collective"),
+    [(0, False), (1, True), *(pytest.param(*each, marks=pytest.mark.nightly) for each in ((0, True), (1, False)))],
+    ids=["rank 0, alone", "rank 1, in a collective", "rank 0, in a collective", "rank 1, alone"],
+)
+"""The faulty rank, and whether the others are in a collective meanwhile."""
 _JOBS = pytest.StashKey[list[Job]]()
 
 
@@ -28,12 +34,17 @@ def template() -> Iterator[Template]:
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Start]:
-    """Starts launchers with the workers of a case; they are ended after the test, and nothing is left of them."""
+def launcher(template: Template, tmp_path: Path) -> Iterator[Start]:
+    """Starts launchers with the workers of a case; they are ended after the test, and nothing is left of them.
+
+    A launcher of several nodes begins with the import of torch, which takes seconds of CPU time: it is forked from the
+    template, unless its test says `template=None`.
+    """
     launched: list[LaunchedJob] = []
 
     def start(case: str, *options: str, **more: Any) -> LaunchedJob:
-        launched.append(LaunchedJob(tmp_path, case, *options, **more))
+        imported = {"template": template} if "--nnodes" in options else {}
+        launched.append(LaunchedJob(tmp_path, case, *options, **imported | more))
         return launched[-1]
 
     yield start

@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness.process.oracle import assert_latency_agrees, assert_nothing_lost, restart
 
-from .conftest import Launch
+from .conftest import Launch, crossed
 
 DEATHS = {
     "kill": -signal.SIGKILL,
@@ -19,26 +19,22 @@ DEATHS = {
 }
 LEAVING = [("exit_3", 3), ("keyboard_interrupt", -signal.SIGINT)]
 targets = pytest.mark.parametrize("target", [0, 1], ids="rank {}".format)
-meanwhile = pytest.mark.parametrize("collective", [False, True], ids=["alone", "in a collective"])
 
 
-@meanwhile
-@targets
+@crossed
 def test_an_exception_restarts_everyone(launch: Launch, target: int, collective: bool) -> None:
     job = launch({(target, 0, 3): "exception"}, collective=collective).finish()
     assert_nothing_lost(job, restart("EXCEPTION", by=[target]))
 
 
-@meanwhile
-@targets
+@crossed
 @pytest.mark.parametrize("death", DEATHS)
 def test_a_dead_rank_is_left_behind(launch: Launch, death: str, target: int, collective: bool) -> None:
     job = launch({(target, 0, 3): death}, collective=collective).finish()
     assert_nothing_lost(job, restart("TERMINATED", by=[target], lost=[target]), codes={target: DEATHS[death]})
 
 
-@meanwhile
-@targets
+@crossed
 @pytest.mark.parametrize(("death", "code"), LEAVING, ids=["exit 3", "ctrl-c"])
 def test_a_base_exception_leaves_with_its_rank(
     launch: Launch, death: str, code: int, target: int, collective: bool

@@ -19,6 +19,12 @@ from tests.harness.process.monitored import environment_of
 METHODS = ["spawn", "fork", "forkserver"]
 
 
+def mostly(always: str) -> pytest.MarkDecorator:
+    """One method; the others are for the night."""
+    marks = {method: [pytest.mark.nightly] * (method != always) for method in METHODS}
+    return pytest.mark.parametrize("method", [pytest.param(method, marks=marks[method]) for method in METHODS])
+
+
 def started(folder: Path, case: str, method: str) -> subprocess.Popen[str]:
     environment = environment_of(folder, TORCHELASTIC_ERROR_FILE=str(folder / "mine.json"), LOGS=str(folder / "logs"))
     command = [sys.executable, str(WORKERS / "launches.py"), case, method]
@@ -60,7 +66,7 @@ def test_a_function_returns_its_results_by_rank(tmp_path: Path, method: str) -> 
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("ft_launcher_")]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@mostly("spawn")
 def test_the_exception_of_a_function_is_torchs_child_failed_error(tmp_path: Path, method: str) -> None:
     said, errors = launched(tmp_path, "fails", method)
     assert (said["rank"], said["code"]) == (1, 1)
@@ -81,7 +87,7 @@ def test_programs_and_torchs_configuration_are_taken_and_wrong_ones_are_named(tm
     assert "safety" in said["wrong"][2]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@mostly("fork")
 def test_a_signal_ends_it_and_is_raised(tmp_path: Path, method: str) -> None:
     with started(tmp_path, "waits_for_a_signal", method) as process:
         assert process.stdout is not None
@@ -92,7 +98,7 @@ def test_a_signal_ends_it_and_is_raised(tmp_path: Path, method: str) -> None:
     assert eventually(lambda: not any(map(alive, pids)), 10.0)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@mostly("forkserver")
 def test_nothing_outlives_a_process_that_is_killed(tmp_path: Path, method: str) -> None:
     with started(tmp_path, "waits_for_a_signal", method) as process:
         assert process.stdout is not None

@@ -14,6 +14,7 @@ from tests.harness.process.oracle import assert_no_process_left
 from .conftest import Launch
 
 WORKER = "tests.harness.process.workers.peers_exit"
+night = pytest.mark.nightly
 WAYS = {
     "exit_3": (3, 3),
     "exit_with_a_text": (1, 1),
@@ -33,10 +34,15 @@ def run(prepare: Launch, world: int, **case: Any) -> Job:
     return job
 
 
-@pytest.mark.parametrize("needs", ["initialize", "assignment"])
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize(
+    ("needs", "how"),
+    [
+        *(("initialize", how) for how in WAYS),
+        *(pytest.param("assignment", how, marks=[night] * (how not in ("exit_3", "kill"))) for how in WAYS),
+    ],
+)
 def test_the_ranks_that_give_up_end_with_the_code_of_the_rank_that_has_left(
-    prepare: Launch, how: str, needs: str
+    prepare: Launch, needs: str, how: str
 ) -> None:
     job = run(prepare, 3, how=how, needs=needs, leaving=[1])
     left, others = WAYS[how]
@@ -45,7 +51,7 @@ def test_the_ranks_that_give_up_end_with_the_code_of_the_rank_that_has_left(
         assert ("RestartAbort" if how == "own_end" else f"leaves with exit code {others}: ") in job.errors(rank)
 
 
-@pytest.mark.parametrize("needs", ["initialize", "assignment"])
+@pytest.mark.parametrize("needs", ["initialize", pytest.param("assignment", marks=night)])
 @pytest.mark.parametrize("where", ["initialize", "entry-before", "function", "finally", "barrier-before"])
 def test_two_ranks_that_leave_together_end_with_the_same_code_whoever_is_first(
     prepare: Launch, where: str, needs: str

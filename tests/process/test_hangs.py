@@ -18,14 +18,20 @@ SOFT = {"soft_timeout": 1.5}
 # A rank that waits for a living one is excused for as long as the hard timeout.
 BOUNDED = {"soft_timeout": 1.5, "hard_timeout": 4.0}
 HARD = {"soft_timeout": 1.5, "hard_timeout": 3.0, "termination_grace_time": 0.5}
-WAYS = [(0, False), (1, False), (0, True), (1, True)]  # the target, and whether the others wait for it in a collective
+Ways = list[tuple[int, bool]]
+"""The target, and whether its peer waits for it in a collective."""
+ways = pytest.mark.parametrize(
+    "ways",
+    [[(0, False), (1, True)], pytest.param([(0, True), (1, False)], marks=pytest.mark.nightly)],
+    ids=["", "the other way round"],
+)
 
 
-def four_ways(launch: Launch, kind: str, wrapper: dict[str, float], **plan: object) -> list[tuple[int, Job]]:
+def both(launch: Launch, ways: Ways, kind: str, wrapper: dict[str, float], **plan: object) -> list[tuple[int, Job]]:
     """The same hang on either rank, alone or with a peer that waits for it, side by side, as all of it is waiting."""
     jobs = [
         (target, launch({(target, 0, 3): kind}, world=2, collective=collective, wrapper=wrapper, **plan))
-        for target, collective in WAYS
+        for target, collective in ways
     ]
     for _, job in jobs:
         job.finish()
@@ -41,9 +47,10 @@ def blames(target: int, job: Job, lost: tuple[int, ...] = ()) -> Restart:
 ENDED = ["hang_sleep", "hang_lock", "hang_recv", "hang_gloo", "gil_held", "swallow", "livelock"]
 
 
+@ways
 @pytest.mark.parametrize("kind", ENDED)
-def test_a_hang_that_an_interruption_ends_costs_no_rank(launch: Launch, kind: str) -> None:
-    for target, job in four_ways(launch, kind, BOUNDED if kind == "hang_gloo" else SOFT, group=True):
+def test_a_hang_that_an_interruption_ends_costs_no_rank(launch: Launch, kind: str, ways: Ways) -> None:
+    for target, job in both(launch, ways, kind, BOUNDED if kind == "hang_gloo" else SOFT, group=True):
         assert_nothing_lost(job, blames(target, job))
 
 
@@ -54,18 +61,20 @@ def test_a_hang_ends_at_the_soft_timeout_however_rarely_leases_are_to_be_renewed
     assert_nothing_lost(job, blames(1, job))
 
 
+@ways
 @pytest.mark.parametrize("kind", ["hang_store", "stagnation"])
-def test_a_hang_known_by_its_steps_or_its_store_costs_no_rank(launch: Launch, kind: str) -> None:
-    for target, job in four_ways(launch, kind, SOFT, progress=True):
+def test_a_hang_known_by_its_steps_or_its_store_costs_no_rank(launch: Launch, kind: str, ways: Ways) -> None:
+    for target, job in both(launch, ways, kind, SOFT, progress=True):
         assert_nothing_lost(job, blames(target, job))
 
 
 INSIDE = {"gil_locked": "gil_locked", "hang_atomic": "hang_atomic", "swallow_all": "sleep_swallowing"}
 
 
+@ways
 @pytest.mark.parametrize("kind", [*INSIDE, "stop"])
-def test_a_hang_that_nothing_ends_is_killed(launch: Launch, kind: str) -> None:
-    for target, job in four_ways(launch, kind, HARD):
+def test_a_hang_that_nothing_ends_is_killed(launch: Launch, kind: str, ways: Ways) -> None:
+    for target, job in both(launch, ways, kind, HARD):
         code = job.codes[target]
         assert code in (-signal.SIGTERM, -signal.SIGKILL)
         assert_nothing_lost(job, blames(target, job, lost=(target,)), codes={target: code})

@@ -54,7 +54,7 @@ class Nodes:
         return sum(job.process.poll() == -9 for job in self.launched)
 
 
-@pytest.mark.parametrize("number", [5, pytest.param(len(KINDS), marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("number", [3, pytest.param(len(KINDS), marks=pytest.mark.nightly)])
 def test_a_disturbed_training_ends_with_the_loss_of_an_undisturbed_one(
     launcher: Start, tmp_path: Path, store_endpoint: str, number: int
 ) -> None:

@@ -14,6 +14,7 @@ from tests.harness.process.launch import Launch, Start, rendezvous_options
 from tests.harness.process.netns import Network, network
 
 LOOPBACK = "::1"
+night = pytest.mark.nightly
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def goes_on_without_a_rank_of_each(jobs: list[Launch], gate: Path) -> None:
     assert sorted(each["rank"] for job in jobs for each in job.events if each["event"] == "done") == [1, 2]
 
 
-@pytest.mark.parametrize("form", ["[::1]:{}", "::1:{}"])
+@pytest.mark.parametrize("form", ["::1:{}", pytest.param("[::1]:{}", marks=night)])
 def test_two_nodes_meet_at_an_address_of_ipv6(launcher: Start, form: str) -> None:
     where = rendezvous_options(form.format(free_ports()))
     options = (*where, "--nnodes", "2", "--max-restarts", "1")
@@ -49,13 +50,14 @@ def test_two_nodes_meet_at_an_address_of_ipv6(launcher: Start, form: str) -> Non
     assert any("host the rendezvous at [::1]:" in log for _, log in ends)
 
 
+@night  # a shorter form of `test_hosts_without_ipv4_run_a_job`
 def test_a_wrapped_call_goes_on_over_ipv6(launcher: Start, tmp_path: Path) -> None:
     where = rendezvous_options(endpoint_text(LOOPBACK, free_ports()))
     jobs = [launcher("0,3", *where, "--nnodes", "2", worker="launcher_wrapped.py") for _ in range(2)]
     goes_on_without_a_rank_of_each(jobs, tmp_path / "gate")
 
 
-@pytest.mark.parametrize("address", ["::1", "[::1]"])
+@pytest.mark.parametrize("address", ["::1", pytest.param("[::1]", marks=night)])
 def test_the_workers_of_one_node_meet_at_its_master_addr(launcher: Start, tmp_path: Path, address: str) -> None:
     job = launcher("0", "--master-addr", address, worker="launcher_wrapped.py")
     job.await_log("in-process restart continues without rank 0")
@@ -65,7 +67,7 @@ def test_the_workers_of_one_node_meet_at_its_master_addr(launcher: Start, tmp_pa
     assert "host the store of in-process restart at [::1]:" in log
 
 
-@pytest.mark.parametrize("scheme", ["", "http://"])
+@pytest.mark.parametrize("scheme", ["", pytest.param("http://", marks=night)])
 def test_an_etcd_of_ipv6_is_a_rendezvous(launcher: Start, tmp_path: Path, etcd: Etcd, scheme: str) -> None:
     where = ("--rdzv-backend", "etcd-v2", *rendezvous_options(f"{scheme}{etcd.endpoint}"))
     jobs = [launcher("0,3", *where, "--nnodes", "2", worker="launcher_wrapped.py") for _ in range(2)]

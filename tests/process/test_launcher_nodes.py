@@ -76,8 +76,7 @@ def is_host(job: Launch) -> bool:
     for link in Path(f"/proc/{job.process.pid}/fd").iterdir():
         with suppress(OSError):
             inodes.add(os.readlink(link))
-    command = Path(f"/proc/{job.process.pid}/cmdline").read_text().split("\0")
-    port = int(command[command.index("--rdzv-endpoint") + 1].rpartition(":")[2])
+    port = int(job.arguments[job.arguments.index("--rdzv-endpoint") + 1].rpartition(":")[2])
     listening = [
         f"socket:[{fields[9]}]"
         for fields in map(str.split, Path("/proc/net/tcp").read_text().splitlines()[1:])
@@ -173,7 +172,7 @@ def test_a_launcher_that_waits_for_the_rendezvous_ends_on_a_signal(
     launcher: Start, tmp_path: Path, signum: int, has_imported: bool
 ) -> None:
     """While it imports torch, and while torch connects to an endpoint that no machine has."""
-    job = launcher("done", "--nnodes", "2", "--rdzv-endpoint", "192.0.2.1:29500")
+    job = launcher("done", "--nnodes", "2", "--rdzv-endpoint", "192.0.2.1:29500", template=None)
     assert eventually(lambda: any((tmp_path / "run").glob("launcher-*/launcher.ipc")), 20)
     maps = Path(f"/proc/{job.process.pid}/maps")
     assert eventually(lambda: not has_imported or "libtorch_python" in maps.read_text(), 60)

@@ -16,6 +16,7 @@ PROGRAM = b"nvrx_launcher.store_program"
 LOST = {signal.SIGKILL: "was ended by SIGKILL", signal.SIGSTOP: "is stopped by a signal"}
 WORKER = "launcher_wrapped.py"
 NOBODY = "-"
+night = pytest.mark.nightly
 
 
 def programs(folder: Path, *, hosting: bool) -> list[int]:
@@ -49,8 +50,14 @@ def assert_restarted_for_free(jobs: list[Launch], folder: Path, signum: int) -> 
     assert "no restart is used up" in log
 
 
-@pytest.mark.parametrize("moment", ["entry", "middle", "question"])
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("signum", "moment"),
+    [
+        (signal.SIGKILL, "entry"), (signal.SIGSTOP, "middle"), (signal.SIGKILL, "question"),
+        *(pytest.param(*case, marks=night) for case in
+          ((signal.SIGSTOP, "entry"), (signal.SIGKILL, "middle"), (signal.SIGSTOP, "question"))),
+    ],
+)  # fmt: skip
 def test_a_lost_store_is_replaced_in_a_new_cycle(launcher: Start, tmp_path: Path, moment: str, signum: int) -> None:
     job = launcher(NOBODY, worker=WORKER)
     store = await_program(tmp_path)
@@ -64,7 +71,7 @@ def test_a_lost_store_is_replaced_in_a_new_cycle(launcher: Start, tmp_path: Path
     assert_restarted_for_free([job], tmp_path, signum)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=night)])
 def test_the_launchers_of_all_nodes_have_the_new_store(nodes: Nodes, tmp_path: Path, signum: int) -> None:
     """Its host answers for a rank of each node in the second cycle: the programs of the others ask the new store."""
     jobs = nodes(2, NOBODY, "--nnodes", "2", worker=WORKER)
@@ -80,7 +87,7 @@ def test_the_launchers_of_all_nodes_have_the_new_store(nodes: Nodes, tmp_path: P
     assert_restarted_for_free(jobs, tmp_path, signum)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("signum", [pytest.param(signal.SIGKILL, marks=night), signal.SIGSTOP])
 def test_a_lost_program_that_asks_the_store_of_another_node_is_replaced(
     nodes: Nodes, tmp_path: Path, signum: int
 ) -> None:

@@ -12,7 +12,7 @@ from tests.harness.process.oracle import assert_nothing_lost, restart
 from tests.harness.process.workers.plan import BEFORE_GROUP, BEFORE_INIT, ON_ENTRY
 from tests.harness.process.workers.record import HELD
 
-from .conftest import Launch
+from .conftest import Launch, crossed
 
 KILLED = -signal.SIGKILL
 targets = pytest.mark.parametrize("target", [0, 1], ids="rank {}".format)
@@ -39,8 +39,7 @@ def test_an_exception_and_a_death_at_once_cost_one_restart(launch: Launch, tmp_p
 
 
 @faults
-@meanwhile
-@targets
+@crossed
 def test_a_fault_on_entering_the_next_iteration_costs_one_more(
     launch: Launch, target: int, collective: bool, fault: str
 ) -> None:
@@ -50,8 +49,7 @@ def test_a_fault_on_entering_the_next_iteration_costs_one_more(
     assert_nothing_lost(job, restart("EXCEPTION", by=[2]), second, codes=codes)
 
 
-@meanwhile
-@targets
+@crossed
 def test_a_death_between_barrier_and_entry_is_carried_into_the_next_round(
     launch: Launch, target: int, collective: bool
 ) -> None:

@@ -9,7 +9,7 @@ from tests.harness.sim.checker import Checker, Config, Figures, Violation
 from tests.harness.sim.job import Step
 from tests.harness.sim.liveness import _before, live_names
 from tests.harness.sim.mutation import mutated
-from tests.harness.sim.state_spaces import PAGE, SPACES, listed, total, with_figures
+from tests.harness.sim.state_spaces import NIGHTLY, PAGE, SPACES, listed, total, with_figures
 from tests.harness.sim.steps import Steps
 
 SMALL = (
@@ -56,7 +56,9 @@ def test_every_run_of_a_small_job_ends_well(config: Config) -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("faults", SPACES)
+@pytest.mark.parametrize(
+    "faults", [pytest.param(name, marks=[pytest.mark.nightly] * (name in NIGHTLY)) for name in SPACES]
+)
 def test_every_run_ends_well(faults: str, capsys: pytest.CaptureFixture[str]) -> None:
     figures = Checker(SPACES[faults]).explore()
     with capsys.disabled():
@@ -68,6 +70,7 @@ def test_every_run_ends_well(faults: str, capsys: pytest.CaptureFixture[str]) ->
 
 def test_the_page_lists_every_state_space_and_their_sum() -> None:
     text = PAGE.read_text()
+    assert set(SPACES) >= NIGHTLY
     assert list(listed(text)) == list(SPACES)
     assert total(text) == sum(listed(text).values())
 

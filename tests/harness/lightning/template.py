@@ -12,12 +12,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from tests.harness.process.template import become, freeze_imports, preload, resolve_by_files_only, serve
+from tests.harness.process.template import become, begin, freeze_imports, preload, serve
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    resolve_by_files_only()
+    begin()
     warnings.simplefilter("ignore")
     import nvrx_lightning
     import torch.distributed.fsdp

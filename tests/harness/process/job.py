@@ -34,7 +34,9 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).with_name("template.py")
 PATHS = (ROOT, ROOT / "integrations", ROOT / "launcher")
 TRAIN = "tests.harness.process.workers.train"
-_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "NVRX_TEST_DELAY_RANK")
+_INHERITED = (
+    "PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "NVRX_TEST_DELAY_RANK", "NVRX_TEST_WHOLE_END"
+)  # fmt: skip
 Line = dict[str, Any]
 
 
@@ -60,8 +62,19 @@ class Template:
 
     def fork(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path) -> int:
         """Runs a module in a process that has torch imported. Its output goes to `output`.out and .err."""
-        request = {"module": module, "arguments": list(arguments), "environment": dict(environment)}
-        request |= {"stdout": f"{output}.out", "stderr": f"{output}.err"}
+        return self.fork_to(module, arguments, environment, (f"{output}.out", f"{output}.err"))
+
+    def fork_to(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        streams: tuple[str, str],
+        folder: str = "",
+    ) -> int:
+        """The same, with files, or pipes in /proc, for its stdout and stderr, and perhaps a folder that it works in."""
+        request = {"module": module, "arguments": list(arguments), "environment": dict(environment), "folder": folder}
+        request |= {"stdout": streams[0], "stderr": streams[1]}
         self._connection.sendall(f"{json.dumps(request)}\n".encode())
         return int(self._answers.readline())
 

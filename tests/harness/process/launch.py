@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import select
@@ -13,11 +14,32 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.process import host
+from tests.harness.process.job import Template
 from tests.harness.process.monitored import RUNTIME, environment_of
 
-__all__ = ["WORKERS", "Launch", "Nodes", "Start", "events_of", "left_in", "rendezvous_options"]
+__all__ = ["WORKERS", "ForkedProcess", "Launch", "Nodes", "Start", "events_of", "left_in", "rendezvous_options"]
 
 WORKERS = Path(__file__).parent / "workers"
+
+
+class ForkedProcess(subprocess.Popen[str]):
+    """`python -m MODULE ARGUMENTS`, forked from a template that has imported torch; all else is as of `Popen`."""
+
+    def __init__(
+        self, template: Template, module: str, arguments: Sequence[str], environment: dict[str, str], folder: str = ""
+    ) -> None:
+        self.template, self.module = template, module
+        pipe = subprocess.PIPE
+        super().__init__(arguments, env=environment, cwd=folder, stdout=pipe, stderr=pipe, text=True)
+
+    def _execute_child(self, *arguments: Any) -> None:
+        given = inspect.signature(super()._execute_child).bind(*arguments).arguments  # type: ignore[misc]
+        pipes = [given[f"{which}write"] for which in ("c2p", "err")]
+        streams = tuple(f"/proc/{os.getpid()}/fd/{pipe}" for pipe in pipes)
+        self.pid = self.template.fork_to(self.module, given["args"], given["env"], streams, given["cwd"])
+        self._child_created = True
+        for pipe in pipes:
+            os.close(pipe)
 
 
 class Launch:
@@ -30,6 +52,7 @@ class Launch:
         worker: another script, whose argument is the case.
         host: what is put before its command to run it on another host.
         launcher: the module that is run as the launcher.
+        template: what it is forked from, unless it is started as a user starts it, or on another host.
         environment: more variables.
     """
 
@@ -41,19 +64,19 @@ class Launch:
         worker: str = "launcher_worker.py",
         host: Sequence[str] = (),
         launcher: str = "nvrx_launcher",
+        template: Template | None = None,
         **environment: str,
     ) -> None:
         self.folder = folder
-        command = [*host, sys.executable, "-m", launcher, "--nproc-per-node", "2", *options]
-        self.process = subprocess.Popen(
-            [*command, str(WORKERS / worker), case],
-            env=environment_of(
-                folder, NVRX_TEST_GATE=str(folder / "gate"), NVRX_EVENTS_DIR=str(folder / "events"), **environment
-            ),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.arguments = ["--nproc-per-node", "2", *options, str(WORKERS / worker), case]
+        ours = {"NVRX_TEST_GATE": str(folder / "gate"), "NVRX_EVENTS_DIR": str(folder / "events"), **environment}
+        variables = environment_of(folder, **ours)
+        if template is not None and not host:
+            self.process: subprocess.Popen[str] = ForkedProcess(template, launcher, self.arguments, variables)
+        else:
+            command = [*host, sys.executable, "-m", launcher, *self.arguments]
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen(command, env=variables, stdout=pipe, stderr=pipe, text=True)
         self.events, self.log = list[dict[str, Any]](), ""
 
     def read(self, count: int, event: str, cycle: int = 0) -> list[dict[str, Any]]:

@@ -2,8 +2,8 @@
 
 A fresh interpreter spends two seconds on `import torch`, most of a test. The template stays single-threaded, and a
 forked rank unwinds to the top of the program before it runs its module, so it ends as a fresh interpreter would:
-through `SystemExit`, a traceback, `atexit`, or a signal, except for `without_static_destructors`. Ranks are forked
-twice: the test process, a subreaper, is their parent.
+through `SystemExit`, a traceback, `atexit`, or a signal, except for `end_before_teardown`. Ranks are forked twice: the
+test process, a subreaper, is their parent.
 
 Run as a program with the descriptor of a socket; each request is one JSON line, each answer the pid of a rank.
 """
@@ -20,14 +20,25 @@ import signal
 import socket
 import sys
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["become", "freeze_imports", "preload", "resolve_by_files_only", "serve"]
+__all__ = ["become", "begin", "freeze_imports", "preload", "resolve_by_files_only", "serve"]
 
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+WHOLE_END = "NVRX_TEST_WHOLE_END"
+"""A variable; where it is set, the interpreter of a rank is torn down at its end."""
+
+_exit_code: int | None = None
+
+
+def begin() -> None:
+    """Prepares the template, before it imports anything large."""
+    atexit.register(end_before_teardown)  # the first one is called last
+    resolve_by_files_only()
 
 
 def resolve_by_files_only() -> None:
@@ -50,11 +61,14 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
         connection.sendall(b"ready\n")
         for line in requests:
             request: dict[str, Any] = json.loads(line)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT  # opened before the answer: who asked may close a pipe then
+            request["streams"] = [os.open(request[name], flags, 0o600) for name in ("stdout", "stderr")]
             reader, writer = os.pipe()
             if (middle := os.fork()) == 0 and _orphan(writer):
                 os.close(reader)
                 return request
-            os.close(writer)
+            for descriptor in (writer, *request["streams"]):
+                os.close(descriptor)
             os.waitpid(middle, 0)
             with open(reader) as pid:
                 connection.sendall(f"{pid.read()}\n".encode())
@@ -78,30 +92,35 @@ def become(request: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["environment"])
-    _redirect(request["stdout"], 1)
-    _redirect(request["stderr"], 2)
+    os.chdir(request["folder"] or ".")
+    for descriptor, stream in enumerate(request["streams"], 1):
+        os.dup2(stream, descriptor)
+        os.close(stream)
     sys.argv = [request["module"], *request["arguments"]]
-    atexit.register(without_static_destructors)
     delay_rank()
-    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    global _exit_code  # noqa: PLW0603 - read by a callback of atexit
+    try:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        _exit_code = 0
+    except SystemExit as end:
+        _exit_code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        raise
+    except Exception:
+        _exit_code = 1
+        raise
 
 
-def _redirect(path: str, descriptor: int) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.dup2(file, descriptor)
-    os.close(file)
+def end_before_teardown() -> None:
+    """Ends a rank once its other `atexit` callbacks are done, before its modules and static objects are destroyed.
 
-
-def without_static_destructors() -> None:
-    """Ends this process after the interpreter's end, before the destructors of torch's static objects, if it can.
-
-    They write to every page that the rank shares with the template, and copying these is half of a small rank's CPU
-    time. A thread that still runs then may fail on them, as it would in a user's process: with one, they stay.
+    That writes to every page that the rank shares with the template, and copying these takes 0.1 s of CPU time, half of
+    a small rank's. A thread that still runs then may fail on it, as it would in a user's process: with one, the end is
+    a whole one; so it is after Ctrl-C, and for all ranks where `WHOLE_END` is set, as in `make test-all`.
     """
-    if len(os.listdir("/proc/self/task")) == 1:
-        libc = ctypes.CDLL(None)
-        libc.fflush(None)
-        libc.on_exit(libc._exit, None)  # on_exit(3): called with the exit status, and before what has been registered
+    if _exit_code is not None and len(os.listdir("/proc/self/task")) == 1 and not os.environ.get(WHOLE_END):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_exit_code)
 
 
 def preload() -> None:
@@ -114,10 +133,13 @@ def preload() -> None:
 def freeze_imports() -> None:
     """Excludes all that is imported from garbage collections; refuses to continue with threads, which no fork copies.
 
-    Else a rank's last collection, as it ends, copies every page of torch's objects.
+    Else a rank's last collection, as it ends, copies every page of torch's objects; and so would the finalizers
+    of torch's libraries of operators, which `weakref.finalize` calls at the end.
     """
     if (threads := len(os.listdir("/proc/self/task"))) > 1:
         raise SystemExit(f"the imports started {threads - 1} threads: ranks cannot be forked from here")
+    for finalizer in list(vars(weakref.finalize)["_registry"]):
+        finalizer.atexit = False
     gc.collect()
     gc.freeze()
 
@@ -131,10 +153,10 @@ def delay_rank() -> None:
 
 
 if __name__ == "__main__":
-    resolve_by_files_only()
+    begin()
     import torch.distributed  # noqa: F401
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    sys.path[0] = str(Path(__file__).resolve().parents[3])  # not this folder, whose names are others
     preload()
     freeze_imports()
     if (chosen := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
