@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -115,14 +116,19 @@ class HealthRunner:
 
     def _report(self) -> HealthReport:
         self.deadline = math.inf
-        order = dict(zip(CHECKS, range(len(CHECKS)), strict=True))
-        results = sorted(self._results, key=lambda each: order.get(each.check, len(order)))
+        order = {check: number for number, check in enumerate(CHECKS)}
+        results = sorted(self._results, key=lambda each: (order.get(each.check, len(order)), _natural(each.subject)))
         return HealthReport(tuple(results), time.monotonic() - self._began)
 
     def _fail(self, reason: str) -> HealthReport:
         self._results.append(CheckResult("health", "", Status.UNKNOWN, reason))
         self.close()
         return self._report()
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Return the key of a text for an order in which `GPU 9` is before `GPU 10`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", text)]
 
 
 def check_node(settings: HealthSettings, checks: Sequence[str], devices: Sequence[str] = ()) -> HealthReport:
