@@ -7,7 +7,6 @@ elements around it in a topology file of NCCL. The more of it two devices share,
 from __future__ import annotations
 
 import itertools
-import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 
 __all__ = ["Chain", "chains_of_topology", "nearest_nics"]
@@ -44,6 +43,8 @@ def chains_of_topology(text: str) -> dict[str, Chain]:
     Raises:
         ValueError: when the text is no XML.
     """
+    import xml.etree.ElementTree as ET  # of use to few
+
     try:
         root = ET.fromstring(text)
     except ET.ParseError as error:

@@ -100,13 +100,17 @@ class Settings:
         return cls._from(in_file | cls._in_variables(environ))
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
+    def from_environment(cls, environ: Mapping[str, str] | None = None, *, ignore_not_recognized: bool = False) -> Self:
         """Return the settings of environment variables, else of the YAML file that one of them may name.
+
+        Args:
+            environ: the variables; None for those of this process.
+            ignore_not_recognized: accept variables and keys that are no settings, also misspelt ones.
 
         Raises:
             ConfigurationError: when the file cannot be read, or a variable, a key or a value is wrong.
         """
-        return cls.from_args(argparse.Namespace(), environ=environ)
+        return cls.from_args(argparse.Namespace(), environ=environ, ignore_not_recognized=ignore_not_recognized)
 
     @classmethod
     def from_args(
