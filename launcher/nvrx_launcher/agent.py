@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import socket
 import sys
 import time
 import uuid
@@ -36,6 +37,7 @@ from nvrx_launcher.node_actions import (
     StopWorkers,
     Tell,
 )
+from nvrx_launcher.node_health import NodeHealth
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import Coordination
@@ -107,6 +109,7 @@ class Agent:
         self._specs = load_logs_specs(options) if options.worker.logs_specs else specs
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop, self._given_console = EventLoop(), console
+        self._health = NodeHealth(self._loop, config, environ, unhealthy=self._unhealthy)
         self._stopping, self._code = Stopping(options.kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
         self._hung, self._started, self._told = dict[int, str](), math.inf, list[str]()
@@ -130,10 +133,10 @@ class Agent:
             coordination.join()
             self._monitors.start()
             self._standstill = Standstill(now=time.monotonic())
-            while self._code < 0 or (self._code == 0 and self._left.is_any):
+            while self._code < 0 or (self._code == 0 and self._left.is_any) or self._health.is_excluding:
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
-                    self._workers,
+                    self._workers, self._health,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -146,6 +149,7 @@ class Agent:
                 self._left.tick(now=now)
                 self._monitors.tick(now=now)
                 self._workers.tick(now=now)
+                self._health.tick(now=now)
                 if now >= self._awaits_until:
                     self._awaits_until = math.inf
                     self._carry_out(self._policy.waited(self._awaited))
@@ -183,6 +187,7 @@ class Agent:
             console = Console()
             cleanup.callback(console.close)
         cleanup.callback(self._loop.close)
+        cleanup.callback(self._health.close)
         self._history = History(environment.events_directory())
         cleanup.callback(self._history.close)
         self._history.launched(self.options.workers, self.options.run_id)
@@ -249,7 +254,7 @@ class Agent:
                         self._left.workers_done()
                     elif kind is MessageKind.READY:
                         self._left.kill()
-                    self._coordination.tell(kind, cycle, reason)
+                    self._tell(kind, cycle, reason)
                 case JoinAgain():
                     self._left.kill()
                     self._coordination.join_again()
@@ -263,6 +268,15 @@ class Agent:
                     failpoint.hit("exit-code-before", self._policy.cycle)
                     self._code, self.reason = code, reason
                     self._events.ended(code, self._workers.failures)
+
+    def _tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
+        """Send a message to the coordinator; that this node is ready, once it is known to be healthy."""
+        if kind is MessageKind.READY:
+            self._health.before_join(lambda: self._coordination.tell(kind, cycle, reason))
+            return
+        if kind is MessageKind.LEFT:
+            self._health.withdraw()
+        self._coordination.tell(kind, cycle, reason)
 
     def _start(self, action: StartWorkers) -> None:
         failpoint.hit("cycle-begin", action.decision.cycle)
@@ -405,8 +419,18 @@ class Agent:
         if request.action is WorkloadAction.ShutdownWorkload:
             self._coordination.tell(MessageKind.STOP, self._policy.cycle, reason)
         elif request.action is WorkloadAction.ExcludeThisNode:
-            is_needed = self._coordination.hosts_store
-            self._carry_out(self._policy.leave(departure.excluded(reason, is_needed=is_needed)))
+            self._exclude(reason)
+
+    def _unhealthy(self, reason: str) -> None:
+        """Handle that this node is unhealthy."""
+        log.error("this node is unhealthy and takes no part in the job: %s", reason)
+        self._exclude(f"{socket.gethostname()} is unhealthy: {reason}")
+
+    def _exclude(self, reason: str) -> None:
+        """Leave the job for good; a launcher that the others need stays, without workers."""
+        is_needed = self._coordination.hosts_store
+        self._health.excluded(reason)
+        self._carry_out(self._policy.leave(departure.excluded(reason, is_needed=is_needed)))
 
     def _stop_further(self, now: float) -> None:
         """Kill the workers that a signal has not ended; give up those that SIGKILL has not ended."""

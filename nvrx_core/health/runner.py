@@ -53,6 +53,11 @@ class HealthRunner:
         self._output, self._results, self._began = b"", list[CheckResult](), 0.0
         self.deadline = math.inf
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the program is there, and its descriptor is open."""
+        return self._program is not None
+
     def start(self, checks: Sequence[str]) -> int:
         """Begin checks, while no others run; return the descriptor to wait for, which is another one from time to time.
 
@@ -78,6 +83,11 @@ class HealthRunner:
         assert self._program.stdout is not None
         if readable([self._program.stdout], 0):
             data = os.read(self._program.stdout.fileno(), CHUNK)
+            if (
+                not data and self.deadline == math.inf
+            ):  # it has nothing to do: another one is started for the next checks
+                self.close()
+                return None
             if not data:
                 return self._fail("the program of the checks has ended")
             self._output += data
