@@ -120,7 +120,8 @@ class HealthPolicy:
         report = self._baseline.judge(report)
         failures, unknown = report.failures(strict=self._strict), self._news(report)
         if not failures:
-            self._in_a_row = 0
+            if report.status(strict=self._strict) is Status.HEALTHY:  # where nothing is known, nothing has changed
+                self._in_a_row = 0
             joins = (MayJoin(),) if self._waits_to_join else ()
             self._waits_to_join = False
             return (*unknown, *joins)
@@ -136,8 +137,11 @@ class HealthPolicy:
         return (RunChecks(is_complete),)
 
     def _news(self, report: HealthReport) -> tuple[HealthAction, ...]:
-        """Return a warning for outcomes that are unknown, each once until it changes."""
+        """Return a warning for each reason for which outcomes are unknown, once."""
         unknown = [each for each in report.results if each.status is Status.UNKNOWN]
-        fresh = [each for each in unknown if not each.is_failure(strict=self._strict) and str(each) not in self._told]
-        self._told |= {str(each) for each in fresh}
-        return tuple(Warn(f"unknown: {each}") for each in fresh)
+        fresh = dict[str, list[str]]()
+        for each in unknown:
+            if not each.is_failure(strict=self._strict) and each.reason not in self._told:
+                fresh.setdefault(each.reason, []).append(" ".join(filter(None, (each.check, each.subject))))
+        self._told |= fresh.keys()
+        return tuple(Warn(f"unknown: {', '.join(names)}: {reason}") for reason, names in fresh.items())

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,11 @@ from nvrx_core.health.settings import HealthSettings
 from nvrx_core.process.children import children_of
 from nvrx_core.process.waiting import readable
 from tests.harness import nvhcd_stubs
+from tests.harness.health.daemon import DAEMON, PARTS, daemon, needs_fuse, write_check
 from tests.harness.health.odd_service import KINDS
 from tests.harness.process.host import alive, eventually
 
 ROOT = Path(__file__).parents[2]
-PARTS = ROOT / "tests" / "harness" / "health"
-DAEMON = ROOT / "examples" / "health" / "nvhcd.py"
 Result = tuple[int, dict[str, Any]]
 
 
@@ -99,17 +98,13 @@ def test_a_driver_call_that_never_returns_is_bounded_and_costs_no_other_result(n
         **nvml({"action": 0}, {"hangs": True}),
     )  # fmt: skip
     assert time.monotonic() - began < 20
-    assert [each[1] for each in of(report, "gpu")] == ["healthy", "unknown"]
-    assert of(report, "gpu")[1][2].startswith("it has not returned within 2")
+    (whole, unknown, reason), (first, healthy, _) = of(report, "gpu")
+    assert (whole, unknown, first, healthy) == ("", "unknown", "GPU 0 (0000:10:00.0)", "healthy")
+    assert reason.startswith("it has not returned within 2")
     assert [each[1] for each in of(report, "storage")] == ["healthy"]
     assert code == 0
     assert command("--only", "gpu", "--ft-health-check-timeout", "1", "--ft-health-strict", "1",
                    **nvml({"hangs": True}))[0] == 1  # fmt: skip
-
-
-needs_fuse = pytest.mark.skipif(
-    os.geteuid() != 0 or not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="mounts need root and /dev/fuse"
-)
 
 
 @needs_fuse
@@ -210,31 +205,6 @@ def runs(pid: int, module: str) -> bool:
 
 
 # The node's health service
-
-
-def write_check(folder: Path, check: str) -> Path:
-    """Write the check of the daemon, a shell script."""
-    script = folder / "check.sh"
-    script.write_text(f"#!/bin/sh\n{check}\n")
-    script.chmod(0o755)
-    return script
-
-
-@contextlib.contextmanager
-def daemon(folder: Path, check: str, **config: object) -> Iterator[str]:
-    """Run the daemon of the examples with this check, a shell script; yields its socket."""
-    file = folder / "nvhcd.yaml"
-    script = write_check(folder, check)
-    path = f"{folder}/s"
-    file.write_text(json.dumps({"socket_path": path, "healthcheck_path": str(script)} | config))
-    with subprocess.Popen([sys.executable, str(DAEMON), "-config", str(file)], stderr=subprocess.DEVNULL) as process:
-        try:
-            eventually(lambda: os.path.exists(path) and os.stat(path).st_mode & 0o666 == 0o666, 30)
-            yield path
-        finally:
-            process.terminate()
-    assert process.returncode == 0
-    assert not os.path.exists(path)
 
 
 ANSWERS = [

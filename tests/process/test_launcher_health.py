@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from nvrx_core.process.children import children_of
+from tests.harness.health.daemon import PARTS, daemon, needs_fuse
 from tests.harness.process.host import eventually
 from tests.harness.process.launch import Launch, Start, rendezvous_options
-from tests.process.test_health import PARTS, daemon, needs_fuse
 
 
 @pytest.fixture

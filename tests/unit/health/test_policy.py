@@ -10,6 +10,7 @@ from nvrx_core.health.result import CheckResult, HealthReport, Status
 GOOD = HealthReport((CheckResult("gpu", "GPU 0", Status.HEALTHY, "fine"),))
 BAD = HealthReport((CheckResult("gpu", "GPU 0", Status.UNHEALTHY, "lost"),))
 VAGUE = HealthReport((CheckResult("service", "", Status.UNKNOWN, "no answer"),))
+UNSEEN = HealthReport(())
 ABSENT = HealthReport((CheckResult("service", "", Status.UNKNOWN, "skipped", is_absent=True),))
 
 
@@ -49,7 +50,8 @@ def test_one_failure_keeps_a_node_out_before_it_joins():
 
 def test_during_training_it_takes_failures_in_a_row():
     one, now = joined(), 15.0
-    for report, expected in [(BAD, Warn), (BAD, Warn), (GOOD, None), (BAD, Warn), (BAD, Warn), (BAD, Exclude)]:
+    reports = [(BAD, Warn), (BAD, Warn), (GOOD, None), (BAD, Warn), (UNSEEN, None), (BAD, Warn), (BAD, Exclude)]
+    for report, expected in reports:
         assert one.tick(now=now) == (RunChecks(is_complete=False),)
         actions = one.checked(report, now=now)
         assert [type(each) for each in actions] == ([expected] if expected else [])
@@ -77,6 +79,13 @@ def test_an_unknown_outcome_is_told_once_and_excludes_only_if_checks_are_strict(
     assert one.checked(ABSENT, now=0.0) == (Warn("unknown: service: skipped"), MayJoin())
     one.wants_to_join()
     assert one.checked(VAGUE, now=1.0) == (Exclude("service: no answer"),)
+
+
+def test_one_reason_for_several_checks_is_told_once():
+    one = policy()
+    one.wants_to_join()
+    results = tuple(CheckResult(check, "", Status.UNKNOWN, "no NVML", is_absent=True) for check in ("gpu", "nvlink"))
+    assert one.checked(HealthReport(results), now=0.0) == (Warn("unknown: gpu, nvlink: no NVML"), MayJoin())
 
 
 def reading(status=Status.HEALTHY, **readings):
