@@ -17,6 +17,7 @@ from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HangReport, Progress
+from nvrx_core.health.policy import Exclude, MayJoin
 from nvrx_core.process.signal_names import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
@@ -109,7 +110,8 @@ class Agent:
         self._specs = load_logs_specs(options) if options.worker.logs_specs else specs
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop, self._given_console = EventLoop(), console
-        self._health = NodeHealth(self._loop, config, environ, unhealthy=self._unhealthy)
+        self._health = NodeHealth(self._loop, config, environ)
+        self._ready: tuple[int, str] | None = None
         self._stopping, self._code = Stopping(options.kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
         self._hung, self._started, self._told = dict[int, str](), math.inf, list[str]()
@@ -150,6 +152,7 @@ class Agent:
                 self._monitors.tick(now=now)
                 self._workers.tick(now=now)
                 self._health.tick(now=now)
+                self._handle_health()
                 if now >= self._awaits_until:
                     self._awaits_until = math.inf
                     self._carry_out(self._policy.waited(self._awaited))
@@ -271,12 +274,23 @@ class Agent:
 
     def _tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
         """Send a message to the coordinator; that this node is ready, once it is known to be healthy."""
-        if kind is MessageKind.READY:
-            self._health.before_join(lambda: self._coordination.tell(kind, cycle, reason))
+        if kind is MessageKind.READY and self._health.begin():
+            self._ready = (cycle, reason)
             return
         if kind is MessageKind.LEFT:
-            self._health.withdraw()
+            self._ready = None
         self._coordination.tell(kind, cycle, reason)
+
+    def _handle_health(self) -> None:
+        for event in self._health.events():
+            match event:
+                case MayJoin():
+                    ready, self._ready = self._ready, None
+                    if ready is not None:
+                        self._coordination.tell(MessageKind.READY, *ready)
+                case Exclude(reason):
+                    log.error("this node is unhealthy and takes no part in the job: %s", reason)
+                    self._exclude(f"{socket.gethostname()} is unhealthy: {reason}")
 
     def _start(self, action: StartWorkers) -> None:
         failpoint.hit("cycle-begin", action.decision.cycle)
@@ -420,11 +434,6 @@ class Agent:
             self._coordination.tell(MessageKind.STOP, self._policy.cycle, reason)
         elif request.action is WorkloadAction.ExcludeThisNode:
             self._exclude(reason)
-
-    def _unhealthy(self, reason: str) -> None:
-        """Handle that this node is unhealthy."""
-        log.error("this node is unhealthy and takes no part in the job: %s", reason)
-        self._exclude(f"{socket.gethostname()} is unhealthy: {reason}")
 
     def _exclude(self, reason: str) -> None:
         """Leave the job for good; a launcher that the others need stays, without workers."""

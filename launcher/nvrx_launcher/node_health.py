@@ -14,7 +14,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -44,21 +44,14 @@ class NodeHealth:
         loop: the event loop that watches the checks.
         settings: the settings.
         environ: the environment of the command that is run when the node is excluded.
-        unhealthy: called with the reason when the node must not take part.
 
     Raises:
         ConfigurationError: when a setting cannot be carried out.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        settings: HealthSettings,
-        environ: Mapping[str, str],
-        unhealthy: Callable[[str], object],
-    ) -> None:
+    def __init__(self, loop: EventLoop, settings: HealthSettings, environ: Mapping[str, str]) -> None:
         check_endpoint(settings.node_health_check_endpoint)
-        self._loop, self._environ, self._unhealthy = loop, environ, unhealthy
+        self._loop, self._environ = loop, environ
         self._command = _split(settings.on_exclude)
         self._checks = enabled_checks(settings)
         self._monitored = tuple(check for check in MONITORED if check in self._checks)
@@ -67,14 +60,15 @@ class NodeHealth:
             interval=settings.node_health_check_interval, failures=settings.health_check_failures,
             strict=settings.health_strict, is_monitored=bool(self._monitored),
         )  # fmt: skip
-        self._may_join: Callable[[], object] | None = None
-        self._watched = -1
+        self._events, self._watched = list[MayJoin | Exclude](), -1
         self._excluding: subprocess.Popen[bytes] | None = None
         self._excluding_ended, self._excluding_until, self._is_excluded = -1, math.inf, False
 
     @property
     def deadline(self) -> float:
         """When `tick` is due, monotonic seconds."""
+        if self._events:
+            return -math.inf
         return min(self._policy.deadline, self._runner.deadline, self._excluding_until)
 
     @property
@@ -82,17 +76,15 @@ class NodeHealth:
         """Whether the command runs that is run when the node is excluded."""
         return self._excluding is not None
 
-    def before_join(self, may_join: Callable[[], object]) -> None:
-        """Call `may_join` as soon as the node is known to be healthy, or at once where there is nothing to check."""
-        if not self._checks:
-            may_join()
-            return
-        self._may_join = may_join
-        self._carry_out(self._policy.wants_to_join())
+    def begin(self) -> bool:
+        """Begin the checks before a rendezvous; return whether there are any, whose outcome is one of the `events`."""
+        self._carry_out(self._policy.wants_to_join() if self._checks else ())
+        return bool(self._checks)
 
-    def withdraw(self) -> None:
-        """Do not call `may_join`: the node leaves."""
-        self._may_join = None
+    def events(self) -> list[MayJoin | Exclude]:
+        """Return what has been decided since the last call."""
+        events, self._events = self._events, []
+        return events
 
     def excluded(self, reason: str) -> None:
         """Run the command of the settings, once."""
@@ -133,15 +125,10 @@ class NodeHealth:
             match action:
                 case RunChecks(is_complete):
                     self._start(self._checks if is_complete else self._monitored)
-                case MayJoin():
-                    may_join, self._may_join = self._may_join, None
-                    if may_join is not None:
-                        may_join()
                 case Warn(reason):
                     log.warning("health of this node: %s", reason)
-                case Exclude(reason):
-                    self._may_join = None
-                    self._unhealthy(reason)
+                case MayJoin() | Exclude():
+                    self._events.append(action)
 
     def _start(self, checks: tuple[str, ...]) -> None:
         try:
