@@ -2,6 +2,9 @@
 
 A process that waits in the kernel for a server or a driver may not end by SIGKILL before that answers. So it is waited
 for only `ENDS_WITHIN` after it was killed.
+
+When all processes of the node were stopped, as by `scontrol suspend`, a check is not to blame for that time. It is
+known by a wake-up that comes late, and gives each check its whole time again.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ from typing import Final
 
 from nvrx_core.values import value
 
-__all__ = ["ENDS_WITHIN", "KillProbe", "LeaveProbe", "ProbeAction", "ProbeDeadlines"]
+__all__ = ["ENDS_WITHIN", "PAUSE", "KillProbe", "LeaveProbe", "ProbeAction", "ProbeDeadlines"]
 
 ENDS_WITHIN: Final = 0.5
 """Seconds from the SIGKILL of a check until it is left behind."""
+PAUSE: Final = 2.0
+"""Seconds by which a wake-up is late where the node was stopped; on a busy machine it is less."""
 
 
 @value
@@ -38,11 +43,13 @@ class ProbeDeadlines:
     """The deadlines of checks that run side by side.
 
     Args:
-        overall: monotonic seconds by which each of them is killed, whatever its own timeout is.
+        overall: seconds after which each of them is killed, whatever its own timeout is.
+        now: monotonic seconds.
     """
 
-    def __init__(self, overall: float) -> None:
-        self._overall, self._due, self._killed = overall, dict[int, float](), set[int]()
+    def __init__(self, overall: float, *, now: float) -> None:
+        self._timeout, self._overall = overall, now + overall
+        self._timeouts, self._due, self._killed = dict[int, float](), dict[int, float](), set[int]()
 
     @property
     def deadline(self) -> float:
@@ -51,11 +58,20 @@ class ProbeDeadlines:
 
     def started(self, number: int, timeout: float, *, now: float) -> None:
         """Handle that a check has begun; `timeout` in seconds."""
+        self._timeouts[number] = timeout
         self._due[number] = min(now + timeout, self._overall)
 
     def ended(self, number: int) -> None:
         """Handle that a check has ended."""
         self._due.pop(number, None)
+
+    def woken(self, *, now: float) -> None:
+        """Handle that the wait until `deadline` is over; a check whose node was stopped meanwhile begins anew."""
+        if now < self.deadline + PAUSE:
+            return
+        self._overall = now + self._timeout
+        for number in self._due.keys() - self._killed:
+            self.started(number, self._timeouts[number], now=now)
 
     def tick(self, *, now: float) -> tuple[ProbeAction, ...]:
         """Return what is due."""

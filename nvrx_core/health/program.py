@@ -139,7 +139,7 @@ def _run_probes(probes: Sequence[Probe], timeout: float, left: _LeftBehind) -> N
         left: gets the processes that are left behind.
     """
     running = dict[int, _Running]()
-    deadlines = ProbeDeadlines(time.monotonic() + timeout)
+    deadlines = ProbeDeadlines(timeout, now=time.monotonic())
     for number, probe in enumerate(probes):
         try:
             running[number] = _Running(probe)
@@ -150,7 +150,9 @@ def _run_probes(probes: Sequence[Probe], timeout: float, left: _LeftBehind) -> N
             deadlines.started(number, probe.timeout, now=time.monotonic())
     while running:
         by_reader = {each.reader: number for number, each in running.items()}
-        for reader in readable(by_reader, deadlines.deadline - time.monotonic()):
+        found = readable(by_reader, deadlines.deadline - time.monotonic())
+        deadlines.woken(now=time.monotonic())
+        for reader in found:
             number = by_reader[reader]
             if running[number].read():
                 deadlines.ended(number)

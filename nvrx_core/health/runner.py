@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from nvrx_core.health.probe_deadlines import ENDS_WITHIN
+from nvrx_core.health.probe_deadlines import ENDS_WITHIN, PAUSE
 from nvrx_core.health.probes import CHECKS
 from nvrx_core.health.result import CheckResult, HealthReport, Status
 from nvrx_core.health.settings import HealthSettings
@@ -67,7 +67,7 @@ class HealthRunner:
         if self._program is None:
             self._program = _started()
         self._results, self._began = [], time.monotonic()
-        self.deadline = self._began + self._timeout + 2 * ENDS_WITHIN + ANSWERS_LATE
+        self.deadline = self._began + self._timeout + ANSWERS_LATE
         assert self._program.stdin is not None
         assert self._program.stdout is not None
         request = {"settings": self._settings, "checks": list(checks), "devices": self._devices}
@@ -95,6 +95,8 @@ class HealthRunner:
             for line in lines:
                 if self._take(line):
                     return self._report()
+        if time.monotonic() >= self.deadline + PAUSE:  # this process was stopped, and so perhaps was the program
+            self.deadline = time.monotonic() + self._timeout + ANSWERS_LATE
         if time.monotonic() >= self.deadline:
             return self._fail(f"the program of the checks (pid {self._program.pid}) does not answer")
         return None

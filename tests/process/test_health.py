@@ -18,7 +18,7 @@ import pytest
 from nvrx_core.health.result import HealthReport, Status
 from nvrx_core.health.runner import HealthRunner, check_node
 from nvrx_core.health.settings import HealthSettings
-from nvrx_core.process.children import children_of
+from nvrx_core.process.children import children_of, descendants_of
 from nvrx_core.process.waiting import readable
 from tests.harness import nvhcd_stubs
 from tests.harness.health.daemon import DAEMON, PARTS, daemon, needs_fuse, write_check
@@ -146,6 +146,28 @@ runner.close()
     assert f"its process {pid} of an earlier check has not returned yet, in state D" in second
 
 
+@needs_fuse
+def test_the_time_in_which_the_node_is_stopped_does_not_count(tmp_path):
+    """As under `scontrol suspend`: the check has its whole time after it."""
+    folder = tmp_path / "mount"
+    folder.mkdir()
+    line = [
+        sys.executable, str(PARTS / "silent_mount.py"), str(folder), sys.executable, "-m", "nvrx_core.health", "--json",
+        "--ft-storage-healthcheck-path", str(folder), "--ft-health-check-timeout", "3",
+    ]  # fmt: skip
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as mount:
+        assert eventually(lambda: any(runs(pid, "nvrx_core.health.program") for pid in descendants_of(mount.pid)), 30)
+        program = next(pid for pid in descendants_of(mount.pid) if runs(pid, "nvrx_core.health.program"))
+        assert eventually(lambda: children_of(program), 30)
+        os.kill(program, signal.SIGSTOP)
+        time.sleep(6)
+        os.kill(program, signal.SIGCONT)
+        continued = time.monotonic()
+        report = json.loads(mount.communicate(timeout=60)[0])
+    assert time.monotonic() - continued > 2.9
+    assert [each[1] for each in of(report, "storage")] == ["unhealthy"]
+
+
 def checks(**settings: Any) -> HealthRunner:
     return HealthRunner(HealthSettings(storage_healthcheck_path="/,/proc", **settings))
 
@@ -201,7 +223,9 @@ def test_no_process_of_the_checks_outlives_a_caller_that_is_killed(nvml):
 
 
 def runs(pid: int, module: str) -> bool:
-    return module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    with contextlib.suppress(OSError):  # it has ended
+        return module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 # The node's health service

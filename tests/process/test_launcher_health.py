@@ -184,6 +184,13 @@ def test_a_command_of_an_exclusion_that_fails_does_not_hold_up_the_end(launcher:
     assert "the command of --ft-on-exclude cannot be run" in log
 
 
+def test_the_command_of_an_exclusion_is_run_for_the_request_of_a_rank_as_well(launcher: Start, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    job = launcher("excludes", "--ft-on-exclude", f"sh -c 'echo $NVRX_EXCLUDE_REASON > {told}'", NVRX_TEST_EXCLUDED="1")
+    has_ended(job)
+    assert told.read_text() == "rank 0 has asked for ExcludeThisNode: a bad GPU\n"
+
+
 def test_a_node_with_nothing_to_check_starts_no_program(launcher: Start, tmp_path: Path) -> None:
     job = launcher("gated")
     job.read(2, "start")
