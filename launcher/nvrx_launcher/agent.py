@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import signal
+import socket
 import sys
 import time
 import uuid
@@ -16,6 +17,7 @@ from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HangReport, Progress
+from nvrx_core.health.policy import Exclude, MayJoin
 from nvrx_core.process.signals import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
@@ -36,6 +38,7 @@ from nvrx_launcher.node_actions import (
     StartWorkers,
     StopWorkers,
 )
+from nvrx_launcher.node_health import NodeHealth
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import Coordination, NodeEvents
@@ -106,6 +109,8 @@ class Agent(NodeEvents, ControlEvents):
         self._specs = load_logs_specs(options) if options.logs_specs else specs
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop, self._given_console = EventLoop(), console
+        self._health = NodeHealth(self._loop, config, environ)
+        self._ready: tuple[int, str] | None = None
         self._stopping, self._code = Stopping(options.workers_kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
         self._hung, self._started, self._failure_lines = dict[int, str](), math.inf, list[str]()
@@ -129,10 +134,10 @@ class Agent(NodeEvents, ControlEvents):
             coordination.join()
             self._monitors.start()
             self._standstill = Standstill(now=time.monotonic())
-            while self._code < 0 or (self._code == 0 and self._left.is_any):
+            while self._code < 0 or (self._code == 0 and self._left.is_any) or self._health.is_excluding:
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
-                    self._workers,
+                    self._workers, self._health,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -146,6 +151,8 @@ class Agent(NodeEvents, ControlEvents):
                 self._left.tick(now=now)
                 self._monitors.tick(now=now)
                 self._workers.tick(now=now)
+                self._health.tick(now=now)
+                self._handle_health()
                 if now >= self._awaits_until:
                     self._awaits_until = math.inf
                     self._carry_out(self._policy.waited(self._awaited))
@@ -203,6 +210,7 @@ class Agent(NodeEvents, ControlEvents):
             console = Console()
             cleanup.callback(console.close)
         cleanup.callback(self._loop.close)
+        cleanup.callback(self._health.close)
         self._history = History(environment.events_directory())
         cleanup.callback(self._history.close)
         self._history.launched(self.options.workers, self.options.run_id)
@@ -268,7 +276,7 @@ class Agent(NodeEvents, ControlEvents):
                         self._left.workers_done()
                     elif kind is MessageKind.READY:
                         self._left.kill()
-                    self._coordination.tell(kind, cycle, reason)
+                    self._tell(kind, cycle, reason)
                 case JoinAgain():
                     self._left.kill()
                     self._coordination.join_again()
@@ -282,6 +290,26 @@ class Agent(NodeEvents, ControlEvents):
                     failpoint.hit("exit-code-before", self._policy.cycle)
                     self._code, self.reason = code, reason
                     self._events.ended(code, self._workers.failures)
+
+    def _tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
+        """Send a message to the coordinator; that this node is ready, once it is known to be healthy."""
+        if kind is MessageKind.READY and self._health.begin():
+            self._ready = (cycle, reason)
+            return
+        if kind is MessageKind.LEFT:
+            self._ready = None
+        self._coordination.tell(kind, cycle, reason)
+
+    def _handle_health(self) -> None:
+        for event in self._health.events():
+            match event:
+                case MayJoin():
+                    ready, self._ready = self._ready, None
+                    if ready is not None:
+                        self._coordination.tell(MessageKind.READY, *ready)
+                case Exclude(reason):
+                    log.error("this node is unhealthy and takes no part in the job: %s", reason)
+                    self._exclude(f"{socket.gethostname()} is unhealthy: {reason}")
 
     def _start(self, action: StartWorkers) -> None:
         failpoint.hit("cycle-begin", action.decision.cycle)
@@ -404,8 +432,13 @@ class Agent(NodeEvents, ControlEvents):
         if request.action is WorkloadAction.ShutdownWorkload:
             self._coordination.tell(MessageKind.STOP, self._policy.cycle, reason)
         elif request.action is WorkloadAction.ExcludeThisNode:
-            is_needed = self._coordination.hosts_store
-            self._carry_out(self._policy.leave(departure.excluded(reason, is_needed=is_needed)))
+            self._exclude(reason)
+
+    def _exclude(self, reason: str) -> None:
+        """Leave the job for good; a launcher that the others need stays, without workers."""
+        is_needed = self._coordination.hosts_store
+        self._health.excluded(reason)
+        self._carry_out(self._policy.leave(departure.excluded(reason, is_needed=is_needed)))
 
     def _stop_further(self, now: float) -> None:
         """Kill the workers that a signal has not ended; give up those that SIGKILL has not ended."""

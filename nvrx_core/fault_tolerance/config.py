@@ -1,4 +1,4 @@
-"""The settings of rank monitors and of the launcher, each declared once.
+"""The settings of rank monitors and of the launcher, each declared once; those of health checks are in `health`.
 
 The fields of `NOT_IMPLEMENTED` belong to features that do not exist; they are accepted so that a file written for
 nvidia-resiliency-ext loads.
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import logging
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from nvrx_core.health.settings import HealthSettings
 from nvrx_core.process import log_lines
 from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES
-from nvrx_core.settings.base import Settings
 from nvrx_core.settings.forms import (
     BOOLEAN,
     INTEGER,
     MEGABYTES,
     NUMBER,
     PATH,
-    PATHS,
     SECONDS,
     SECTION_TIMEOUTS,
     SWITCH,
@@ -28,26 +27,16 @@ from nvrx_core.settings.forms import (
 )
 from nvrx_core.settings.parameter import NOT_NEGATIVE, POSITIVE, Rule, above, at_least, one_of, setting
 from nvrx_core.settings.process_forms import ENDS_A_PROCESS, LOG_LEVEL, SIGNAL
-from nvrx_core.settings.spelling import Spelling
 
 __all__ = ["NOT_IMPLEMENTED", "FaultToleranceConfig"]
 
 NOT_IMPLEMENTED: Final = frozenset({
     "attribution_endpoint", "attribution_export_url", "attribution_stop_action", "check_remaining_processes",
-    "checkpoint_iteration_file", "cycle_info_dir", "enable_dist_storage_healthcheck", "enable_nic_healthcheck",
-    "enable_nic_monitor", "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout", "gpu_memory_tolerance_mb",
-    "install_exception_hook", "link_down_path_template", "link_state_path_template", "max_no_progress_cycles",
-    "min_progress_iterations", "node_health_check_interval", "pci_topo_file", "segment",
-    "storage_healthcheck_path",
+    "checkpoint_iteration_file", "cycle_info_dir", "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout",
+    "gpu_memory_tolerance_mb", "install_exception_hook", "max_no_progress_cycles", "min_progress_iterations", "segment",
 })  # fmt: skip
 """Settings of features that do not exist: accepted, with a warning where they are not the default."""
 
-_NIC_PATH: Final = replace(PATH, example="/sys/class/infiniband/{nic}/ports/1/state")
-_HAS_NIC: Final = Rule("one that has {nic} in it", lambda path: "{nic}" in path)
-_ABSOLUTE: Final = Rule(
-    "absolute, each of them",
-    lambda paths: all(path.strip().startswith("/") for path in paths.split(",")),
-)
 _ON_THE_PAGE: Final = Rule(
     f"{MAX_SECTIONS} sections or fewer, with names of at most {NAME_BYTES} bytes, none of them zero",
     lambda timeouts: len(timeouts) <= MAX_SECTIONS and all(map(_is_on_the_page, timeouts)),
@@ -59,7 +48,7 @@ def _is_on_the_page(name: str) -> bool:
 
 
 @dataclass
-class FaultToleranceConfig(Settings):
+class FaultToleranceConfig(HealthSettings):
     """Settings of rank monitors and of the launcher. Times are float seconds; None means without a limit.
 
     A value may be assigned; it is read and checked then. Timeouts may be written as "none", signals and log levels by
@@ -69,7 +58,6 @@ class FaultToleranceConfig(Settings):
         ConfigurationError: when a value is wrong, or a name does not exist.
     """
 
-    spelling: ClassVar[Spelling] = Spelling(section="fault_tolerance", prefix="ft")
     not_implemented: ClassVar[frozenset[str]] = NOT_IMPLEMENTED
 
     workload_check_interval: float = setting(
@@ -149,23 +137,6 @@ class FaultToleranceConfig(Settings):
         True, BOOLEAN, "Accepted and not used: a section is a write to shared memory, without a response."
     )
 
-    node_health_check_interval: float = setting(
-        5.0, SECONDS, "Time between two checks of GPUs and NICs.", rule=POSITIVE
-    )
-    enable_nic_monitor: bool = setting(False, BOOLEAN, "Watch the link-down counters of the NICs.")
-    enable_nic_healthcheck: bool = setting(True, BOOLEAN, "Check the NICs' link states before a rendezvous.")
-    pci_topo_file: str | None = setting(None, PATH, "PCI topology in the XML format of NCCL.")
-    link_down_path_template: str | None = setting(
-        None, _NIC_PATH, "Path of a NIC's link-down counter; holds `{nic}`.", rule=_HAS_NIC
-    )
-    link_state_path_template: str | None = setting(
-        None, _NIC_PATH, "Path of a NIC's link state; holds `{nic}`.", rule=_HAS_NIC
-    )
-    enable_dist_storage_healthcheck: bool = setting(False, BOOLEAN, "Check Lustre and NFS mounts before a rendezvous.")
-    storage_healthcheck_path: str | None = setting(
-        None, PATHS, "Absolute paths that must be readable before a rendezvous, with commas between them.",
-        rule=_ABSOLUTE, aliases=("storage_health_check_path",),
-    )  # fmt: skip
     segment: int | None = setting(None, INTEGER, "Nodes of one NVLink domain that are used together.", rule=at_least(1))
     numa_bind_strict: bool = setting(
         True, BOOLEAN, "Bind a worker's memory to its NUMA node, instead of preferring it."

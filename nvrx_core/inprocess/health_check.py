@@ -6,11 +6,18 @@ import logging
 import sys
 from abc import ABC, abstractmethod
 from datetime import timedelta
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from nvrx_core.errors import FaultCounterExceeded, require
+from nvrx_core.errors import FaultCounterExceeded, HealthCheckError, require
+from nvrx_core.health.gpu import GPU, NVLINK
+from nvrx_core.health.policy import Baseline
+from nvrx_core.health.result import Status
 from nvrx_core.process.bounded import call_bounded, cuda_device
 from nvrx_core.rank_assignment.base import FrozenState
+from nvrx_core.settings import environment
+
+if TYPE_CHECKING:
+    from nvrx_core.health.settings import HealthSettings
 
 __all__ = [
     "ChainedGPUHealthCheck", "ChainedNVLHealthCheck", "ChainedNicHealthCheck", "CudaHealthCheck", "FaultCounter",
@@ -96,40 +103,65 @@ class FaultCounter(HealthCheck):
         return state
 
 
-class _NotImplementedCheck(HealthCheck):
-    """A hardware check that this version does not implement; it logs one warning and passes.
+class _DeviceCheck(HealthCheck):
+    """A check of hardware, by a process that may hang without holding up this one (`nvrx_core.health`).
+
+    A check whose outcome is unknown, as on a node without NVML, passes, with one warning.
 
     Args:
-        device_index: the device to check, None for that of the local rank.
+        device_index: the number of the GPU in NVML; None for that of the local rank.
     """
 
     checked: ClassVar[str]
 
     def __init__(self, device_index: int | None = None) -> None:
         self.device_index = device_index
-        self._warned = False
+        self._baseline, self._told = Baseline(), set[str]()
 
     def __call__(self, state: FrozenState) -> FrozenState:
-        """Pass."""
-        if not self._warned:
-            log.warning("%s is disabled: this version cannot check %s", type(self).__name__, self.checked)
-            self._warned = True
+        """Check.
+
+        Raises:
+            HealthCheckError: when the hardware is unhealthy.
+            OSError: when no process can be started.
+        """
+        from nvrx_core.health.runner import check_node  # not for every rank: its imports take milliseconds
+
+        number = self.device_index
+        device = environment.visible_gpu(environment.local_rank()) if number is None else str(number)
+        report = self._baseline.judge(check_node(self._settings(), [self.checked], [device]))
+        for each in report.results:
+            if each.status is Status.UNKNOWN and str(each) not in self._told:
+                log.warning("%s does not know: %s", type(self).__name__, each)
+                self._told.add(str(each))
+        if failures := report.failures(strict=False):
+            raise HealthCheckError("; ".join(map(str, failures)), initial_rank=state.initial_rank)
         return state
 
+    def _settings(self) -> HealthSettings:
+        from nvrx_core.health.settings import HealthSettings
 
-class ChainedGPUHealthCheck(_NotImplementedCheck):
-    """A check of the GPU's recovery action; disabled in this version, with one warning."""
-
-    checked = "a GPU's recovery action"
-
-
-class ChainedNVLHealthCheck(_NotImplementedCheck):
-    """A check of the NVLinks of a GPU; disabled in this version, with one warning."""
-
-    checked = "the state of NVLinks"
+        return HealthSettings.from_environment(ignore_not_recognized=True)
 
 
-class ChainedNicHealthCheck(_NotImplementedCheck):
-    """A check for link losses of the network device next to a GPU; disabled in this version, with one warning."""
+class ChainedGPUHealthCheck(_DeviceCheck):
+    """A check of the GPU by NVML: its recovery action, a lost GPU, failed row remapping, new serious Xids."""
 
-    checked = "a network device's link losses"
+    checked = GPU
+
+
+class ChainedNVLHealthCheck(_DeviceCheck):
+    """A check that the NVLinks of the GPU that were active in the first check still are."""
+
+    checked = NVLINK
+
+
+class ChainedNicHealthCheck(_DeviceCheck):
+    """A check that the NIC next to the GPU has not lost its link since the first check."""
+
+    checked = "nic"
+
+    def _settings(self) -> HealthSettings:
+        settings = super()._settings()
+        settings.enable_nic_healthcheck, settings.enable_nic_monitor = False, True
+        return settings

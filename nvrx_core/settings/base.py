@@ -105,33 +105,48 @@ class Settings:
         return cls._from(in_file | cls._in_variables(environ))
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
+    def from_environment(cls, environ: Mapping[str, str] | None = None, *, ignore_not_recognized: bool = False) -> Self:
         """Return the settings of environment variables, else of the YAML file that one of them may name.
+
+        Args:
+            environ: the variables; None for those of this process.
+            ignore_not_recognized: accept variables and keys that are no settings, also misspelt ones.
 
         Raises:
             ConfigurationError: when the file cannot be read, or a variable, a key or a value is wrong.
         """
-        return cls.from_args(argparse.Namespace(), environ=environ)
+        return cls.from_args(argparse.Namespace(), environ=environ, ignore_not_recognized=ignore_not_recognized)
 
     @classmethod
-    def from_args(cls, args: argparse.Namespace, *, environ: Mapping[str, str] | None = None) -> Self:
+    def from_args(
+        cls,
+        args: argparse.Namespace,
+        *,
+        environ: Mapping[str, str] | None = None,
+        ignore_not_recognized: bool = False,
+    ) -> Self:
         """Return the settings of flags, else of variables, else of the YAML file that one of these may name.
 
         Args:
             args: the result of a parser that `add_arguments` has extended; None stands for a flag that is not given.
             environ: the variables; None for those of this process.
+            ignore_not_recognized: accept variables and keys that are no settings, also misspelt ones.
 
         Raises:
             ConfigurationError: when the file cannot be read, or a flag, a variable, a key or a value is wrong.
         """
-        given = cls._in_variables(environ) | sources.of_flags(args, cls, cls.spelling)
+        in_variables = cls._in_variables(environ, ignore_unknown=ignore_not_recognized)
+        given = in_variables | sources.of_flags(args, cls, cls.spelling)
         if sources.CFG_PATH not in given:
             return cls._from(given)
         path = _read(PATH, *given[sources.CFG_PATH], PATH.example)
         ignore_missing = sources.IGNORE_MISSING in given and _read(
             BOOLEAN, *given[sources.IGNORE_MISSING], BOOLEAN.example
         )
-        return cls._from(sources.of_file(path, cls, cls.spelling, ignore_missing=ignore_missing) | given)
+        in_file = sources.of_file(
+            path, cls, cls.spelling, ignore_missing=ignore_missing, ignore_unknown=ignore_not_recognized
+        )
+        return cls._from(in_file | given)
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
@@ -176,9 +191,9 @@ class Settings:
             vars(self)[name] = _read(declared, getattr(self, name), origin, _otherwise(default_of(field), declared))
 
     @classmethod
-    def _in_variables(cls, environ: Mapping[str, str] | None) -> Given:
+    def _in_variables(cls, environ: Mapping[str, str] | None, *, ignore_unknown: bool = False) -> Given:
         mine = environment.variables(cls.spelling.variables) if environ is None else environ
-        return sources.of_variables(mine, cls, cls.spelling)
+        return sources.of_variables(mine, cls, cls.spelling, ignore_unknown=ignore_unknown)
 
     @classmethod
     def _in_code(cls, name: str) -> Origin:

@@ -45,6 +45,7 @@ __all__ = [
     "started_by_torchrun",
     "store_endpoint",
     "variables",
+    "visible_gpu",
     "with_environment_as_now",
 ]
 
@@ -116,6 +117,12 @@ def rank_of_launcher(default: int | None = None) -> int:
 def local_rank() -> int:
     """Return this process's number on its host: LOCAL_RANK, else that of SLURM, Open MPI or MPICH; 0 for none."""
     return _first_number(("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"), 0)
+
+
+def visible_gpu(local_rank: int) -> str:
+    """Return the number or UUID of a local rank's GPU: its entry of `CUDA_VISIBLE_DEVICES`, else its own number."""
+    visible = [each.strip() for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    return visible[local_rank] if visible[0] and local_rank < len(visible) else str(local_rank)
 
 
 def rank_monitor_socket() -> str | None:

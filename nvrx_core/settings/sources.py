@@ -75,7 +75,7 @@ def of_file(path: str, owner: type, spelling: Spelling, *, ignore_missing: bool,
     }
 
 
-def of_variables(environ: Mapping[str, str], owner: type, spelling: Spelling) -> Given:
+def of_variables(environ: Mapping[str, str], owner: type, spelling: Spelling, *, ignore_unknown: bool = False) -> Given:
     """Return what environment variables give; those that name the file are given like settings.
 
     Raises:
@@ -83,6 +83,7 @@ def of_variables(environ: Mapping[str, str], owner: type, spelling: Spelling) ->
     """
     known = {spelling.variable(name): name for name in (*FILE_OPTIONS, *declarations(owner))}
     mine = {variable: value for variable, value in environ.items() if variable.startswith(spelling.variables) and value}
+    mine = {variable: value for variable, value in mine.items() if variable in known or not ignore_unknown}
     for variable in mine:
         refuse_unknown_name("environment", variable, known, spelling.section)
     return {

@@ -4,6 +4,7 @@ Regenerate: python -m tests.harness.fault_tolerance_options_page > docs/referenc
 """
 
 from nvrx_core.fault_tolerance.config import NOT_IMPLEMENTED, FaultToleranceConfig
+from nvrx_core.health.settings import HealthSettings
 from nvrx_core.settings.parameter import Declaration, declarations, default_of
 
 __all__ = ["page"]
@@ -48,6 +49,11 @@ TABLE = """
 | option | default | value | what it is for |
 |---|---|---|---|
 """
+HEALTH = """
+## Health checks
+
+What [`nvrx-health`](commands.md#nvrx-health) takes as well: [Check the health of a node](../how-to/node-health.md).
+"""
 LATER = """
 ## Not implemented yet
 
@@ -61,9 +67,10 @@ def page() -> str:
     rows = {
         name: row(name, default_of(field), each) for name, (field, each) in declarations(FaultToleranceConfig).items()
     }
+    health = "".join(rows.pop(name) for name in declarations(HealthSettings))
     present = "".join(text for name, text in rows.items() if name not in NOT_IMPLEMENTED)
     later = "".join(text for name, text in rows.items() if name in NOT_IMPLEMENTED)
-    return HEAD + TABLE + present + LATER + TABLE + later
+    return HEAD + TABLE + present + HEALTH + TABLE + health + LATER + TABLE + later
 
 
 def row(name: str, default: object, declared: Declaration) -> str:

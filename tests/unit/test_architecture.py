@@ -23,7 +23,12 @@ UNIT_TEST_FOLDERS = {
 }
 """The folders of unit tests whose name is not that of their package."""
 LIBRARIES = {"torch", "yaml"}
-EXTRAS = {"nvrx_core/store/etcd_client.py": {"etcd3gw", "requests"}}
+EXTRAS = {
+    "nvrx_core/store/etcd_client.py": {"etcd3gw", "requests"},
+    "nvrx_core/health/nvml.py": {"pynvml"},
+    "nvrx_core/health/service.py": {"grpc"},
+    "nvrx_core/health/nvhcd_pb2.py": {"google"},
+}
 ENVIRONMENT = (
     "nvrx_core/settings/environment.py",
     "nvrx_core/store/",

@@ -60,9 +60,9 @@ health_check        HealthCheck                               both   process/tes
 health_check        CudaHealthCheck                           both   unit/inprocess/test_plug_ins.py::test_cuda_health_check_synchronises_in_a_thread_and_then_itself
 health_check        FaultCounter                              both   process/test_plug_ins.py::test_a_rank_that_fails_too_often_leaves
 health_check        FaultCounterExceeded                      both   unit/inprocess/test_plug_ins.py::test_fault_counter_counts_this_ranks_own_faults
-health_check        ChainedGPUHealthCheck                     HEAD   unit/inprocess/test_plug_ins.py::test_a_disabled_check_warns_once_and_passes
-health_check        ChainedNVLHealthCheck                     HEAD   unit/inprocess/test_plug_ins.py::test_a_disabled_check_warns_once_and_passes
-health_check        ChainedNicHealthCheck                     HEAD   unit/inprocess/test_plug_ins.py::test_a_disabled_check_warns_once_and_passes
+health_check        ChainedGPUHealthCheck                     HEAD   process/test_health_checks_of_ranks.py::test_hardware_that_fails_makes_a_rank_leave
+health_check        ChainedNVLHealthCheck                     HEAD   process/test_health_checks_of_ranks.py::test_hardware_that_fails_makes_a_rank_leave
+health_check        ChainedNicHealthCheck                     HEAD   process/test_health_checks_of_ranks.py::test_hardware_that_fails_makes_a_rank_leave
 initialize          Initialize                                both   process/test_options.py::test_an_exception_in_initialize_restarts
 initialize          RetryController                           both   process/test_options.py::test_retry_controller_ends_all_ranks
 monitor_thread      RankShouldRestart                         both   process/test_plug_ins.py::test_a_function_may_ask_for_a_restart

@@ -30,6 +30,8 @@ DEFAULTS = {
     "restart_check_interval": 60.0, "skip_section_response": True, "node_health_check_interval": 5.0,
     "enable_nic_monitor": False, "enable_nic_healthcheck": True, "pci_topo_file": None,
     "link_down_path_template": None, "link_state_path_template": None, "enable_dist_storage_healthcheck": False,
+    "enable_gpu_healthcheck": True, "node_health_check_endpoint": None, "health_check_failures": 3,
+    "health_check_timeout": 60.0, "health_strict": False, "on_exclude": None,
     "storage_healthcheck_path": None, "segment": None, "numa_bind_strict": True, "gpu_memory_reclaim_timeout": 50.0,
     "gpu_memory_tolerance_mb": 512.0, "gpu_memory_poll_interval": 2.0, "check_remaining_processes": False,
     "install_exception_hook": False, "max_no_progress_cycles": 3, "min_progress_iterations": 1,
@@ -65,6 +67,12 @@ fault_tolerance:
   link_state_path_template: /sys/class/infiniband/{nic}/ports/1/state
   enable_dist_storage_healthcheck: true
   storage_healthcheck_path: "/data/checkpoints,/mnt/dataset"
+  enable_gpu_healthcheck: false
+  node_health_check_endpoint: unix:///var/run/nvhcd.sock
+  health_check_failures: 2
+  health_check_timeout: 120
+  health_strict: true
+  on_exclude: /usr/local/sbin/drain.sh
   skip_section_response: false
   segment: 4
   numa_bind_strict: false
@@ -84,7 +92,7 @@ fault_tolerance:
 """
 EXAMPLES = {
     "min_learned_timeout": "20.0",
-    "compat_names": "false",
+    "compat_names": "false", "enable_gpu_healthcheck": "no", "health_check_timeout": "20",
     "skip_section_response": "false", "enable_nic_healthcheck": "no", "numa_bind_strict": "0", "log_level": "ERROR",
     "log_format": "json",
     "rank_termination_signal": "SIGTERM", "attribution_stop_action": "no-restart", "gpu_memory_tolerance_mb": "1",

@@ -14,9 +14,6 @@ from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.finalize import Finalize, ThreadedFinalize
 from nvrx_core.inprocess.health_check import (
-    ChainedGPUHealthCheck,
-    ChainedNicHealthCheck,
-    ChainedNVLHealthCheck,
     CudaHealthCheck,
     FaultCounter,
     HealthCheck,
@@ -224,17 +221,6 @@ def test_fault_counter_without_a_limit_only_counts():
 def test_fault_counter_refuses_a_negative_limit():
     with pytest.raises(ValueError, match="max_rank_faults=-1: must be at least 0"):
         FaultCounter(-1)
-
-
-@pytest.mark.parametrize("kind", [ChainedGPUHealthCheck, ChainedNVLHealthCheck, ChainedNicHealthCheck])
-@pytest.mark.parametrize("device", [None, 3])
-def test_a_disabled_check_warns_once_and_passes(kind, device, caplog):
-    check, before = kind(device_index=device), state()
-    assert check.device_index == device
-    assert isinstance(check, HealthCheck)
-    assert check(before) is check(before) is before
-    (line,) = caplog.messages
-    assert line.startswith(f"{kind.__name__} is disabled: ")
 
 
 def test_the_deprecated_module_of_the_filters_warns():

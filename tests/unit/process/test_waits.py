@@ -15,7 +15,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[3]
 LIST = pathlib.Path(__file__).with_name("waits.txt")
 PACKAGES = (
-    "launcher/nvrx_launcher", "nvrx_core/store", "nvrx_core/fault_tolerance", "nvrx_core/process",
+    "launcher/nvrx_launcher", "nvrx_core/store", "nvrx_core/fault_tolerance", "nvrx_core/health", "nvrx_core/process",
     "nvrx_core/inprocess/monitor",
 )  # fmt: skip
 ENDLESS = {"recv", "recv_fds", "recvmsg", "recv_into", "recvfrom", "accept", "readline", "readlines", "sigwait",

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Drains a node that ft_launcher has excluded, so that Slurm gives it to no other job: --ft-on-exclude examples/health/drain.sh
+#
+# The launcher sets NVRX_EXCLUDED_NODE and NVRX_EXCLUDE_REASON. Only an operator of Slurm may drain a node, or a program
+# that sudo allows to the user of the job:  ALL ALL=(root) NOPASSWD: /usr/local/sbin/drain.sh
+set -euo pipefail
+
+node="${SLURMD_NODENAME:-${NVRX_EXCLUDED_NODE%%.*}}"
+scontrol update "nodename=$node" state=drain "reason=nvrx: ${NVRX_EXCLUDE_REASON:0:200}"
