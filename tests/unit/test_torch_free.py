@@ -8,7 +8,7 @@ import sys
 import pytest
 
 PACKAGES = (
-    "compatible_names", "errors", "events", "failpoint", "fault", "liveness", "parsing", "process",
+    "compatible_names", "errors", "events", "failpoint", "fault", "liveness", "logs", "parsing", "process",
     "progress", "settings", "values",
 )  # fmt: skip
 
