@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
+import socket
 import sys
 import time
 import uuid
@@ -25,6 +27,7 @@ from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
 from nvrx_launcher.left_processes import LeftProcesses
+from nvrx_launcher.log_service import LogService, Where
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_actions import (
     AwaitOthers,
@@ -51,6 +54,7 @@ from nvrx_launcher.stopping import Stopping, StopStep
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
+from nvrx_launcher.workers.cycle_pipe import CyclePipes
 from nvrx_launcher.workers.functions import FunctionStarter
 from nvrx_launcher.workers.group import WorkerGroup
 from nvrx_launcher.workers.import_path import import_path
@@ -100,7 +104,7 @@ class Agent:
         self.options, self.config = options, config
         self._launch = uuid.uuid4().hex
         self._is_command = is_command
-        self._environ = tagged(environ, self._launch)
+        self._environ, self._untagged = tagged(environ, self._launch), environ
         self._given_store = environ.get("NVRX_STORE_ENDPOINT", "")  # a user's own, in each cycle
         self._events = event_recorder(options)
         self._functions, self.reason = functions, ""
@@ -133,7 +137,7 @@ class Agent:
             while self._code < 0 or (self._code == 0 and self._left.is_any):
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
-                    self._workers,
+                    self._workers, self._cycle_logs,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -146,6 +150,7 @@ class Agent:
                 self._left.tick(now=now)
                 self._monitors.tick(now=now)
                 self._workers.tick(now=now)
+                self._cycle_logs.tick(now=now)
                 if now >= self._awaits_until:
                     self._awaits_until = math.inf
                     self._carry_out(self._policy.waited(self._awaited))
@@ -204,6 +209,8 @@ class Agent:
         until_left = cleanup.enter_context(ExitStack())  # released after the job is left, for which the loop turns
         self._coordination = join_job(self.options, self._loop, cleanup, self, pacing=pacing)  # signals still end it
         self._coordination.store.lost = self._store_lost
+        self._cycle_logs = self._open_cycle_logs()
+        cleanup.callback(self._cycle_logs.close)
         reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
         self._loop.watch(reader, read)
         until_left.callback(self._loop.forget, reader)
@@ -217,7 +224,8 @@ class Agent:
             functions=self._functions,
         )  # fmt: skip
         cleanup.callback(self._warm_start.close)
-        logs = Logs(self.options, files, self._environ, console)
+        pipes = CyclePipes(self._cycle_logs) if self.options.logs.prefix else None
+        logs = Logs(self.options, files, self._environ, console, pipes=pipes)
         cleanup.callback(logs.close)
         self._workers = WorkerGroup(
             self.options, self._loop, logs, starter=self._warm_start.starter, exited=self._exited,
@@ -225,6 +233,15 @@ class Agent:
         )  # fmt: skip
         cleanup.callback(self._workers.close)
         return self._coordination
+
+    def _open_cycle_logs(self) -> LogService:
+        options = self.options
+        is_alone = options.max_nodes == 1
+        where = Where(
+            node=f"{socket.gethostname()}:{os.getpid()}", host="127.0.0.1" if is_alone else options.endpoint[0],
+            is_host=is_alone or self._coordination.hosts_store, nodes=options.max_nodes, job=options.run_id,
+        )  # fmt: skip
+        return LogService(options.logs, self._loop, where, self._untagged)
 
     def _inherited(self, local_rank: int) -> Mapping[str, str]:
         """Return what a worker inherits."""

@@ -16,6 +16,7 @@ from typing import Final
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.parsing import endpoint_text, parse_endpoint
 from nvrx_launcher.host_list import expected_hosts
+from nvrx_launcher.log_options import LogOptions
 from nvrx_launcher.rendezvous_settings import OURS, STATIC, RendezvousSettings
 from nvrx_launcher.worker_options import WorkerOptions
 
@@ -71,6 +72,7 @@ class LaunchOptions:
         policy: when workers are restarted.
         rendezvous: the settings of the rendezvous.
         worker: how this node's workers are set up.
+        logs: per-cycle logs.
         expected_hosts: the job's hosts, where Slurm has named them.
     """
 
@@ -106,6 +108,7 @@ class LaunchOptions:
     policy: str
     rendezvous: RendezvousSettings
     worker: WorkerOptions
+    logs: LogOptions
     expected_hosts: tuple[str, ...] = ()
 
     @property
@@ -167,7 +170,8 @@ class LaunchOptions:
             order=_order(environ) if given.node_rank is None else given.node_rank,
             backend=backend, node_rank=node_rank, monitor_interval=given.monitor_interval, policy=given.restart_policy,
             rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
-            worker=WorkerOptions.of(given, workers, environ), expected_hosts=expected_hosts(environ),
+            worker=WorkerOptions.of(given, workers, environ), logs=LogOptions.of(given, most, backend),
+            expected_hosts=expected_hosts(environ),
         )  # fmt: skip
 
 

@@ -31,13 +31,14 @@ class FileWriter:
 
     Args:
         folders: the files.
+        nodes: how many nodes there are.
 
     Attributes:
         reception: the nodes' sessions; guarded by `changed`.
     """
 
-    def __init__(self, folders: LogFolders) -> None:
-        self._folders, self.reception = folders, Reception()
+    def __init__(self, folders: LogFolders, nodes: int = 0) -> None:
+        self._folders, self.reception = folders, Reception(nodes)
         self._queue, self._waits, self._is_closing = WriteQueue(), list[_Wait](), False
         self.changed = threading.Condition()
         self._thread = HelperThread(self._run, name="nvrx-log-writer")

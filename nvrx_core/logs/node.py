@@ -30,8 +30,9 @@ __all__ = ["NodeProcess", "main"]
 
 log = logging.getLogger("nvrx_core.logs")
 READ: Final = 1 << 20
+SAYS_SO_AFTER: Final = 1.0
 LINE_EVERY: Final = 30.0
-"""Seconds between two lines about an outage."""
+"""Seconds from the begin of an outage to the first line about it, and between two lines."""
 
 
 class NodeProcess:
@@ -109,7 +110,8 @@ class NodeProcess:
 
     def _say_failure(self, why: str) -> None:
         now = time.monotonic()
-        self._failed_since = self._failed_since or now
+        if not self._failed_since:
+            self._failed_since, self._says_at = now, now + SAYS_SO_AFTER
         if now >= self._says_at:
             self._says_at = now + LINE_EVERY
             kept = self._buffer.size / 2**20
@@ -117,8 +119,9 @@ class NodeProcess:
 
     def _say_recovery(self, status: str) -> None:
         if self._failed_since:
-            log.info("the log server takes lines again, after %.1f s", time.monotonic() - self._failed_since)
-            self._failed_since, self._says_at = 0.0, 0.0
+            outage, self._failed_since = time.monotonic() - self._failed_since, 0.0
+            if outage >= SAYS_SO_AFTER:
+                log.info("the log server takes lines again, after %.1f s", outage)
         if status != self._status and status:
             log.warning("lines are lost at the log server: %s", status)
         self._status = status

@@ -66,6 +66,7 @@ class NodeBuffer:
         lost: what was dropped, in all.
         size: bytes that are kept.
         retries: failed attempts in a row.
+        is_done: the server has everything, and knows that it is all.
     """
 
     def __init__(self, node: str, session: str, *, limit: int = LIMIT, spread: float = 0.0) -> None:
@@ -73,6 +74,7 @@ class NodeBuffer:
         self._chunks, self._sequence, self.size = deque[_Waiting](), 0, 0
         self._in_flight, self._due_at, self._is_ending = 0, math.inf, False
         self._path, self._unsaid, self.lost, self.retries = "", dict[str, Loss](), Loss(), 0
+        self.is_done = False
         self._not_before, self._stops_at = -math.inf, math.inf
 
     def put(self, path: str, data: bytes, *, now: float) -> None:
@@ -95,11 +97,6 @@ class NodeBuffer:
     def end(self, *, now: float, within: float) -> None:
         """Nothing more is put: send what is left, without waiting for more, for `within` seconds."""
         self._is_ending, self._stops_at = True, now + within
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the server has everything, and knows that it is all."""
-        return self._is_ending and not self._path and not self._chunks
 
     def is_over(self, *, now: float) -> bool:
         """Whether nothing more is to be done after `end`: everything is sent, or the time is up."""
@@ -131,7 +128,7 @@ class NodeBuffer:
             removed = self._chunks.popleft()
             self.size -= removed.size
             if removed.sent is not None and removed.sent.is_last:
-                self._path = ""
+                self.is_done = True
         self._in_flight, self.retries, self._not_before = 0, 0, -math.inf
         self._due_at = now + LINGERS if self._chunks else math.inf
 
@@ -150,7 +147,7 @@ class NodeBuffer:
 
     def _due(self) -> float:
         if not self._chunks:
-            return -math.inf if self._is_ending and self._path else math.inf
+            return -math.inf if self._is_ending and not self.is_done else math.inf
         return -math.inf if self._is_ending or self.size >= BATCH else self._due_at
 
     def _number(self, waiting: _Waiting) -> Chunk:

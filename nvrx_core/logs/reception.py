@@ -32,13 +32,16 @@ class _Session:
 class Reception:
     """The sessions of all nodes.
 
+    Args:
+        nodes: how many nodes there are; an ending server waits for them.
+
     Attributes:
         duplicates: chunks that were received again.
         lost_bytes, lost_lines: what nodes have dropped.
     """
 
-    def __init__(self) -> None:
-        self._sessions = OrderedDict[tuple[str, str], _Session]()
+    def __init__(self, nodes: int = 0) -> None:
+        self._sessions, self._nodes, self._ended = OrderedDict[tuple[str, str], _Session](), nodes, 0
         self._heard_at, self._stops_at, self._is_ending = -math.inf, math.inf, False
         self.duplicates = self.lost_bytes = self.lost_lines = 0
 
@@ -61,6 +64,7 @@ class Reception:
         session.last = chunk.sequence
         if chunk.is_last:
             del self._sessions[key]
+            self._ended += 1
         if not chunk.lost_bytes:
             return chunk.data
         self.lost_bytes += chunk.lost_bytes
@@ -72,7 +76,7 @@ class Reception:
         return sum(now - session.heard_at < CONNECTED for session in self._sessions.values())
 
     def end(self, *, now: float, within: float) -> None:
-        """Wait for the sessions that have not ended, for `within` seconds at most."""
+        """Wait for the nodes that have not ended, for `within` seconds at most."""
         self._is_ending, self._stops_at, self._heard_at = True, now + within, now
 
     @property
@@ -82,7 +86,8 @@ class Reception:
 
     def is_over(self, *, now: float) -> bool:
         """Whether an ending server waits for nothing any more."""
-        return self._is_ending and (not self._sessions or now >= self.deadline)
+        has_all = not self._sessions and self._ended >= self._nodes
+        return self._is_ending and (has_all or now >= self.deadline)
 
 
 def _notice(chunk: Chunk) -> bytes:

@@ -60,7 +60,8 @@ class Root:
 
     def put(self, chunk: Chunk) -> Awaitable[str]:
         """Accept a chunk; the result is "" once it is in its file, or why it never will be."""
-        self._writer.check(chunk.path)
+        if chunk.path or chunk.data:  # else it says that a node without lines has ended
+            self._writer.check(chunk.path)
         if not self._writer.has_room:
             raise BusyError
         loop = asyncio.get_running_loop()
@@ -168,7 +169,7 @@ async def _serve(given: argparse.Namespace) -> int:
         tls = Tls(authority=given.tls_authority) if given.tls_authority else None
         receiver = Forwarder(Client(given.forward, token=token, tls=tls), given.max_queue_chunks)
     else:
-        receiver = Root(FileWriter(LogFolders(given.root)))
+        receiver = Root(FileWriter(LogFolders(given.root), given.nodes))
     host = given.listen.rpartition(":")[0]
     tls = Tls(given.tls_certificate, given.tls_key) if given.tls_certificate else None
     port, stop = await serve(given.listen, receiver, token=token, tls=tls)
@@ -210,6 +211,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m nvrx_core.logs.server", description=__doc__)
     parser.add_argument("--listen", required=True, help="address and port; port 0 for a free one")
     parser.add_argument("--root", action="append", default=[], help="a folder whose files it appends to; repeatable")
+    parser.add_argument("--nodes", type=int, default=0, help="nodes that it waits for at its end")
     parser.add_argument("--forward", default="", help="be a leaf of the server at this endpoint")
     parser.add_argument("--max-queue-chunks", type=int, default=QUEUE_CHUNKS, help="chunks that wait in a leaf")
     parser.add_argument("--tls-certificate", default="", help="PEM file with the certificate of this server")

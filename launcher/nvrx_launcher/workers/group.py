@@ -144,7 +144,8 @@ class WorkerGroup:
         """Return how a worker ended, with its exception; one that the launcher has stopped has not failed."""
         failure = Failure(worker.local_rank, worker.rank, worker.pid, code, self._logs.error_file(worker.local_rank))
         is_shown = self._logs.shows_errors(worker.local_rank)
-        report = failure_report(failure, out_of_memory=self._memory_kills.rose(), is_shown=is_shown)
+        latest = self._logs.latest(worker.local_rank)
+        report = failure_report(failure, out_of_memory=self._memory_kills.rose(), is_shown=is_shown, output=latest)
         self._memory_kills.note()
         if not self._stopping:
             self.failures[worker.local_rank] = failure

@@ -147,8 +147,11 @@ def test_the_end_is_over_when_the_time_is_up():
     assert (lost.bytes, lost.lines, kept.size) == (len(LINE), 1, 0)
 
 
-def test_a_node_that_has_said_nothing_has_nothing_to_end():
+def test_a_node_without_lines_says_that_it_has_ended():
     kept = buffer()
     kept.end(now=0.0, within=5.0)
+    (last,) = kept.take(now=0.0)
+    assert (last.path, last.data, last.is_last) == ("", b"", True)
+    kept.written(now=0.0)
     assert kept.is_done
     assert kept.take(now=0.0) == ()

@@ -56,8 +56,18 @@ def test_a_server_ends_when_all_sessions_have_ended():
     assert received.is_over(now=101.0)
 
 
+def test_a_server_waits_for_nodes_that_have_not_sent_anything_yet():
+    received = Reception(nodes=2)
+    received.accept(chunk(1, is_last=True), now=0.0)
+    received.end(now=1.0, within=60.0)
+    assert not received.is_over(now=1.0)
+    received.accept(chunk(1, "n1"), now=2.0)
+    received.accept(chunk(2, "n1", is_last=True), now=2.0)
+    assert received.is_over(now=2.0)
+
+
 def test_a_server_ends_when_nothing_comes_any_more_and_at_its_deadline():
-    received = Reception()
+    received = Reception(nodes=1)
     received.end(now=0.0, within=60.0)
     for now in range(60):
         received.accept(chunk(now + 1), now=now)
