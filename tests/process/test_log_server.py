@@ -185,7 +185,7 @@ def test_thousands_of_silent_connections_do_not_keep_a_node_out(tmp_path, servic
     allow_more_files()
     server = service.server("--root", str(tmp_path))
     host, _, port = server.endpoint.rpartition(":")
-    silent = [socket.create_connection((host, int(port)), 10) for _ in range(5000)]
+    silent = [socket.create_connection((host, int(port)), 10) for _ in range(10_000)]
     try:
         assert ask("send", server.endpoint, [{"path": "good.log"}]) == [""]
     finally:
