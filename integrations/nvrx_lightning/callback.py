@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -80,7 +81,7 @@ class FaultToleranceCallback(PhaseReports):
         logger_name: str | None = None,
     ) -> None:
         super().__init__()
-        if minimum_timeout is not None and not minimum_timeout > 0:
+        if minimum_timeout is not None and not (isinstance(minimum_timeout, Real) and minimum_timeout > 0):
             raise ValueError(f"minimum_timeout: {minimum_timeout!r} is no time; write seconds above 0, as in 30.0")
         self._autoresume, self._calculates = autoresume, calculate_timeouts
         self._exp_dir, self._least = exp_dir, minimum_timeout

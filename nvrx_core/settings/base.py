@@ -35,6 +35,12 @@ class Settings:
     """The settings that are accepted with a warning, and change nothing."""
     _origins: dict[str, Origin]
 
+    def __new__(cls, *_: object, **settings: object) -> Self:
+        """Refuse an unknown name here: the constructor of a dataclass does not say which one was meant."""
+        for name in settings:
+            refuse_unknown_name(cls.__name__, name, declarations(cls), cls.__name__)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for name, (field, _) in declarations(self).items():
             if getattr(self, name) == default_of(field):

@@ -47,6 +47,10 @@ PAUSE_LEAST: Final = 0.002
 PAUSE_MOST: Final = 0.25
 """Bounds of the pause between two attempts, in seconds: an eighth of the time waited so far."""
 BACKLOG: Final = 4096
+_THIS_MACHINE: Final = (
+    "; that address is this machine: for a store on another one, name its host in MASTER_ADDR, NVRX_STORE_ENDPOINT or "
+    "--rdzv-endpoint"
+)
 
 
 class StoreConnectionError(RestartError):
@@ -73,16 +77,16 @@ def await_listener(host: str, port: int, timeout: timedelta) -> None:
     """
     start = time.monotonic()
     deadline, next_line = start + timeout.total_seconds(), start + LINE_EVERY
+    where, hint = endpoint_text(host, port), _THIS_MACHINE if host == "localhost" or is_loopback(host) else ""
     while (refused := _refusal(host, port)) is not None:
         now = time.monotonic()
         if now >= deadline:
             raise StoreConnectionError(
-                f"no control store on {endpoint_text(host, port)} within {timeout.total_seconds():g} s ({refused}); "
-                "is rank 0, or the process that hosts the store, running and reachable?"
+                f"no control store on {where} within {timeout.total_seconds():g} s ({refused}); "
+                f"is rank 0, or the process that hosts the store, running and reachable?{hint}"
             )
         if now >= next_line:
-            where = endpoint_text(host, port)
-            log.warning("waiting for the control store on %s since %.0f s (%s)", where, now - start, refused)
+            log.warning("waiting for the control store on %s since %.0f s (%s)%s", where, now - start, refused, hint)
             next_line += LINE_EVERY
         pause = min(PAUSE_MOST, max(PAUSE_LEAST, (now - start) / 8))
         select.select([], [], [], min(pause, deadline - now))

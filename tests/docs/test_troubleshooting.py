@@ -14,6 +14,7 @@ PAGE = ROOT / "docs" / "how-to" / "troubleshooting.md"
 ELSEWHERE = "\n## Messages of torch\n"
 HEADING = re.compile(r"^### (.+)$", re.MULTILINE)
 VARIABLE = "…"
+LIGHTNINGS = PAGE.read_text().partition("\n## Messages of Lightning\n")[2]
 OURS, TORCHS = PAGE.read_text().partition("\n## Messages of the C++ library\n")[0].split(ELSEWHERE)
 
 
@@ -49,6 +50,13 @@ def test_torch_has_the_message(message: str) -> None:
     ):
         for part in message.removesuffix(VARIABLE).rstrip().split(", "):
             assert library.find(part.encode()) >= 0
+
+
+@pytest.mark.parametrize("message", HEADING.findall(LIGHTNINGS))
+def test_lightning_has_the_message(message: str) -> None:
+    folder = importlib.util.find_spec("lightning").submodule_search_locations[0]
+    connector = pathlib.Path(folder, "pytorch", "trainer", "connectors", "accelerator_connector.py")
+    assert message.removesuffix(VARIABLE).rstrip() in connector.read_text()
 
 
 @pytest.mark.parametrize("part", [OURS, TORCHS], ids=["ours", "torch's"])

@@ -201,6 +201,11 @@ MISTAKES = {
         "store_kwargs={'timeout': timedelta(seconds=0.2)}",
         "no control store on 127.0.0.1:9 within 0.2 s", "running and reachable?", NVRX_STORE_ENDPOINT="127.0.0.1:9",
     ),
+    "no MASTER_ADDR": plain(
+        "store_kwargs={'timeout': timedelta(seconds=0.2)}",
+        "no control store on 127.0.0.1:", "that address is this machine", "name its host in MASTER_ADDR",
+        RANK="1", WORLD_SIZE="2", MASTER_ADDR=None,
+    ),
     # the environment
     "RANK alone": plain("", "RANK='0' is set alone; set RANK and WORLD_SIZE, or neither", WORLD_SIZE=None),
     "RANK out of range": plain("", "RANK=2 is not in the range", "are 0 to 1", RANK="2", WORLD_SIZE="2"),

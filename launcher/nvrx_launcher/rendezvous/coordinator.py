@@ -289,7 +289,8 @@ class Coordinator:
         self._budget.began(now=now)
         self._members, self._gathering = CycleMembers(chosen), Gathering(self.rules, is_first=False)
         first = self._nodes[members[0].node]
-        reason = f"{len(members)} nodes, {len(self._nodes) - len(members)} spare"
+        plural = "" if len(members) == 1 else "s"
+        reason = f"{len(members)} node{plural}, {len(self._nodes) - len(members)} spare"
         return (
             Decision(
                 Verdict.RUN, self.cycle, reason, members=members, master_addr=first.address, master_port=first.port

@@ -1,4 +1,4 @@
-"""Mistakes by which a script cannot start in any worker: it does not compile, or it imports what is not installed.
+"""Mistakes by which a script cannot start in any worker: it does not compile, or it or an import of its is not found.
 
 Only the imports at its beginning count: what follows another statement may depend on it, as on a change of `sys.path`.
 """
@@ -68,7 +68,13 @@ def script_mistake(options: LaunchOptions, environ: Mapping[str, str]) -> str:
         environ: the environment that workers inherit.
     """
     script = Path(options.script)
-    if options.module or options.no_python or environ.get("PYTHON_EXEC") or script.suffix != ".py":
+    if options.no_python or environ.get("PYTHON_EXEC"):
+        return ""
+    paths = [*filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
+    if options.module:
+        package = options.script.partition(".")[0]
+        return "" if _is_found(package, [os.getcwd(), *paths]) else f"-m {options.script}: {package} is not found"
+    if script.suffix != ".py":
         return ""
     try:
         text = script.read_bytes()
@@ -79,7 +85,7 @@ def script_mistake(options: LaunchOptions, environ: Mapping[str, str]) -> str:
         return f"{script} does not compile: {error}"
     except (OSError, RecursionError, MemoryError):  # it cannot be read here, or is nested too deep for the parser
         return ""
-    folders = [str(script.resolve().parent), *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
+    folders = [str(script.resolve().parent), *paths]
     missing = [name for name in _first_imports(tree) if not _is_found(name, folders)]
     hint = f"; nvrx is imported as {', '.join(_OURS)}" if missing[:1] == ["nvrx"] else ""
     return f"{script} imports {missing[0]}, which is not found{hint}" if missing else ""

@@ -279,6 +279,8 @@ class Interrupt:
         delivery, self._delivery = self._delivery or Delivery(self), None
         delivery.unblock = unblock
         run(drive(delivery.machine, delivery, time.monotonic))
+        if self._handler:
+            self._caught.ran_on(self._handler)
 
 
 class Delivery:

@@ -18,7 +18,7 @@ _INJECTED: Final = "/nvrx_core/testing/"
 """Faults that are injected stand for code of the user's."""
 _SWALLOWED_BY: Final = (
     "the interruption of a restart was swallowed at %s, where every BaseException is caught; write `except Exception:` "
-    "there, which lets it through; raising it again"
+    "there, which lets it through; %s"
 )
 
 
@@ -54,12 +54,20 @@ class CaughtInterruptions:
             handler: file and line of the user's handler, "" where it is not known.
         """
         if handler:
-            log.log(self._level_at(handler), _SWALLOWED_BY, handler)
+            log.log(self._level_at(handler), _SWALLOWED_BY, handler, "raising it again")
         elif times == WARN_AFTER:
             text = "the interruption was swallowed %d times, last at %s; raising it again"
             log.log(self._level(last_frame), text, times, last_frame)
         elif times:
             log.debug("the interruption was swallowed at %s", last_frame)
+
+    def ran_on(self, handler: str) -> None:
+        """Log that the function has swallowed the exception and run to its end before it was raised again.
+
+        Args:
+            handler: file and line of the user's handler.
+        """
+        log.log(self._level_at(handler), _SWALLOWED_BY, handler, "the function has run on to its end")
 
     def _level_at(self, place: str) -> int:
         """Return the level of a line about code at this place, which only its author can change."""

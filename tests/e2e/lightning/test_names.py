@@ -31,4 +31,5 @@ def test_no_private_name_of_lightning_has_moved(prepare):
         assert line["a class of the user's"] == ""
         assert "write max_restarts=" in line["misspelt in a class of the user's"]
         assert line["misspelt in the callback"] == "FaultToleranceCallback has no option autoresum; write autoresume="
+        assert "(seconds=30) is no time; write seconds above 0" in line["a time for the callback"]
         assert 'start_method="popen"' in line["spawn"]

@@ -137,8 +137,10 @@ def test_a_value_may_be_assigned_and_is_checked_then():
     assert made.retries == 4
 
 
-def test_a_name_that_does_not_exist_cannot_be_assigned():
+def test_a_name_that_does_not_exist_cannot_be_set():
     made = Example()
+    with pytest.raises(ConfigurationError, match=r"^Example: retrys: unknown key.*did you mean retries\?$"):
+        Example(retrys=2)
     with pytest.raises(ConfigurationError, match=r"retrys: unknown key.*did you mean retries\?"):
         made.retrys = 4
     assert made == Example()

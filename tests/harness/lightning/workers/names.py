@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -90,6 +91,7 @@ def options_of(family: str) -> dict[str, Any]:
         "a class of the user's": refusal(of_the_users(base), mine=1),
         "misspelt in a class of the user's": refusal(of_the_users(base), max_restart=1),
         "misspelt in the callback": refusal(FaultToleranceCallback, autoresum=True),
+        "a time for the callback": refusal(FaultToleranceCallback, minimum_timeout=timedelta(seconds=30)),
         "spawn": refusal(
             lookup(family, "Trainer"), accelerator="cpu", devices=2, logger=False, strategy=made(start_method="spawn")
         ),

@@ -388,6 +388,29 @@ def test_the_line_of_each_handler_that_swallows_the_interruption_is_logged_once(
     ]
 
 
+def test_a_function_that_swallows_the_interruption_and_ends_is_told_of_its_handler(interrupt, caplog):
+    requested(interrupt)
+    try:
+        fire()
+    except BaseException:
+        handled = True
+    assert handled
+    interrupt.leave()
+    interrupt.drive(lambda: pytest.fail("nothing to unblock"))
+    (told,) = warnings(caplog)
+    assert f"swallowed at {interrupt._handler}, where every BaseException is caught" in told
+    assert told.endswith("the function has run on to its end")
+
+
+def test_a_function_that_the_interruption_ends_is_told_of_no_handler(interrupt, caplog):
+    requested(interrupt)
+    with pytest.raises(RankShouldRestart):
+        fire()
+    interrupt.leave()
+    interrupt.drive(lambda: pytest.fail("nothing to unblock"))
+    assert warnings(caplog) == []
+
+
 def test_a_stored_interruption_that_goes_later_names_no_handler(interrupt):
     requested(interrupt)
     with suppress(BaseException):

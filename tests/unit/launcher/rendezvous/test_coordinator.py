@@ -60,6 +60,11 @@ def test_a_cycle_begins_when_all_nodes_are_ready():
     assert made.deadline == math.inf
 
 
+def test_one_node_is_told_in_the_singular():
+    (decision,) = coordinator(1, 1).received(ready(0), now=0.0)
+    assert decision.reason == "1 node, 0 spare"
+
+
 def test_the_infrastructure_orders_the_ranks():
     made = coordinator()
     made.received(ready(0, order=1), now=0.0)

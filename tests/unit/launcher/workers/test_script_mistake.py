@@ -57,8 +57,18 @@ def test_a_module_of_pythonpath_is_found(tmp_path):
 def test_nothing_is_said_of_what_is_no_script(tmp_path):
     (tmp_path / "train.py").write_text("import no_such_module\n")
     script = str(tmp_path / "train.py")
-    assert mistake("-m", "train") == mistake("--no-python", script) == mistake(str(tmp_path / "gone.py")) == ""
+    assert mistake("--no-python", script) == mistake(str(tmp_path / "gone.py")) == ""
+    assert mistake(str(tmp_path / "train")) == ""
     assert mistake(script, environ={"PYTHON_EXEC": "python3"}) == ""
+
+
+def test_a_module_to_run_that_is_nowhere_is_a_mistake(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").touch()
+    assert mistake("-m", "mine.train") == "-m mine.train: mine is not found"
+    assert mistake("-m", "mine.train", environ={"PYTHONPATH": str(tmp_path)}) == mistake("-m", "torch.utils") == ""
+    monkeypatch.chdir(tmp_path)
+    assert mistake("-m", "mine.train") == ""
 
 
 def test_it_is_sought_once_a_cycle(tmp_path):
