@@ -63,6 +63,7 @@ THREAD_NAMES: Final = (
     "nvrx-local-monitor",  # the rank monitor of a rank that has started its own
     "nvrx-watchdog",  # the progress watchdog without a wrapper
     "nvrx-stacks",  # the stacks of a rank, on request
+    "nvrx-log-writer",  # what a log server appends to files
     "nvrx-owner-lock",  # the end of the thread that a monitor process belongs to
 )
 """The helper threads of launchers, stores and monitors; each hits the failpoint of its name when it starts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import signal
 import socket
 import sys
@@ -27,6 +28,7 @@ from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
 from nvrx_launcher.left_processes import LeftProcesses
+from nvrx_launcher.log_service import LogService, Where
 from nvrx_launcher.loop import EventLoop, Standstill
 from nvrx_launcher.node_actions import (
     AwaitOthers,
@@ -54,6 +56,7 @@ from nvrx_launcher.store_host import HostedStoreLost, RoundAnswer, StoreUsed
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
+from nvrx_launcher.workers.cycle_pipe import CyclePipes
 from nvrx_launcher.workers.functions import FunctionStarter
 from nvrx_launcher.workers.group import WorkerGroup, survivor
 from nvrx_launcher.workers.log_files import TorchrunFiles
@@ -102,7 +105,7 @@ class Agent(NodeEvents, ControlEvents):
         self.options, self.config = options, config
         self._launch = uuid.uuid4().hex
         self._is_command = is_command
-        self._environ = tagged(environ, self._launch)
+        self._environ, self._untagged = tagged(environ, self._launch), environ
         self._given_store = environ.get("NVRX_STORE_ENDPOINT", "")  # a user's own, in each cycle
         self._events = event_recorder(options)
         self._functions, self.reason = functions, ""
@@ -137,7 +140,7 @@ class Agent(NodeEvents, ControlEvents):
             while self._code < 0 or (self._code == 0 and self._left.is_any) or self._health.is_excluding:
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
-                    self._workers, self._health,
+                    self._workers, self._health, self._cycle_logs,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -153,6 +156,7 @@ class Agent(NodeEvents, ControlEvents):
                 self._workers.tick(now=now)
                 self._health.tick(now=now)
                 self._handle_health()
+                self._cycle_logs.tick(now=now)
                 if now >= self._awaits_until:
                     self._awaits_until = math.inf
                     self._carry_out(self._policy.waited(self._awaited))
@@ -231,6 +235,8 @@ class Agent(NodeEvents, ControlEvents):
         pacing = PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff)
         until_left = cleanup.enter_context(ExitStack())  # released after the job is left, for which the loop turns
         self._coordination = join_job(self.options, self._loop, cleanup, self, pacing=pacing)  # signals still end it
+        self._cycle_logs = self._open_cycle_logs()
+        cleanup.callback(self._cycle_logs.close)
         reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
         self._loop.watch(reader, read)
         until_left.callback(self._loop.forget, reader)
@@ -244,7 +250,8 @@ class Agent(NodeEvents, ControlEvents):
             functions=self._functions,
         )  # fmt: skip
         cleanup.callback(self._warm_start.close)
-        logs = Logs(self.options, files, self._environ, console)
+        pipes = CyclePipes(self._cycle_logs) if self.options.logs.prefix else None
+        logs = Logs(self.options, files, self._environ, console, pipes=pipes)
         cleanup.callback(logs.close)
         self._workers = WorkerGroup(
             self.options, self._loop, logs, starter=self._warm_start.starter,
@@ -252,6 +259,15 @@ class Agent(NodeEvents, ControlEvents):
         )  # fmt: skip
         cleanup.callback(self._workers.close)
         return self._coordination
+
+    def _open_cycle_logs(self) -> LogService:
+        options = self.options
+        is_alone = options.max_nodes == 1
+        where = Where(
+            node=f"{socket.gethostname()}:{os.getpid()}", host="127.0.0.1" if is_alone else options.endpoint[0],
+            is_host=is_alone or self._coordination.hosts_store, nodes=options.max_nodes, job=options.run_id,
+        )  # fmt: skip
+        return LogService(options.logs, self._loop, where, self._untagged)
 
     def _inherited(self, local_rank: int) -> Mapping[str, str]:
         """Return what a worker inherits."""

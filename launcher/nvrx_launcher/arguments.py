@@ -130,6 +130,47 @@ OPTIONS: Final = (
         "When workers are restarted: when any has failed, or when fewer nodes than the minimum are healthy.",
         "any-failed", choices=("any-failed", "min-healthy"), is_torchruns=False,
     ),
+    Option(
+        "ft-per-cycle-applog-prefix", "Output of all workers goes to one file for each cycle: /logs/train.log makes "
+        "/logs/train_cycle0.log, /logs/train_cycle1.log.", is_torchruns=False,
+    ),
+    Option(
+        "ft-nvrx-logfile", "File for the log of all launchers, by the log server, which it turns on; they write to the "
+        "console as well.", is_torchruns=False,
+    ),
+    Option(
+        "ft-enable-log-server", "true: one process beside the rendezvous writes the per-cycle logs of all nodes; "
+        "false: each node appends to them itself. Needs the extra grpc.", is_torchruns=False,
+    ),
+    Option(
+        "ft-log-server-port", "Port of the log server; with leaves, their ports, and the one after them is the root's.",
+        50051, int, is_torchruns=False,
+    ),
+    Option(
+        "ft-log-aggregator-count", "Processes that collect logs: 1 for the root only, N for N leaves before it, 0 for "
+        "a leaf for every 1536 nodes.", 0, int, is_torchruns=False,
+    ),
+    Option(
+        "ft-log-leaf-max-queue-chunks", "Chunks that may wait in a leaf; -1: 256 for each of its nodes, 16384 at "
+        "least, 1000000 at most.", -1, int, is_torchruns=False,
+    ),
+    Option(
+        "ft-log-server-log-prefix", "Own logs of the log server go to files with this prefix, _root.log and "
+        "_leaf_N.log; to the launcher's stderr by default.", is_torchruns=False,
+    ),
+    Option(
+        "ft-log-server-graceful-shutdown-timeout", "Seconds for the lines that are left when the launcher ends.", 60.0,
+        float, is_torchruns=False,
+    ),
+    Option(
+        "ft-log-token-file", "File with the token that nodes must show to the log server, 16 to 1024 bytes, the same "
+        "on all nodes; by default it follows from --rdzv-id.", is_torchruns=False,
+    ),
+    Option("ft-log-tls-certificate", "PEM file with the certificate of the log server.", is_torchruns=False),
+    Option("ft-log-tls-key", "PEM file with its key.", is_torchruns=False),
+    Option(
+        "ft-log-tls-authority", "PEM file with the authority that has signed it: nodes use TLS.", is_torchruns=False
+    ),
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.parsing import endpoint_text, parse_endpoint
+from nvrx_launcher.log_options import LogOptions
 from nvrx_launcher.rendezvous_settings import OURS, STATIC, RendezvousSettings
 
 __all__ = ["LaunchOptions", "Streams", "expand_hosts", "expected_hosts"]
@@ -77,6 +78,7 @@ class LaunchOptions:
         monitor_interval: seconds between two looks at a rendezvous that tells nothing by itself.
         restart_policy: when workers are restarted.
         rendezvous: the settings of the rendezvous.
+        logs: per-cycle logs.
         start_method: how a worker that is a function is started: spawn, fork or forkserver.
         logs_specs: name of an entry point of the group `torchrun.logs_specs`, which says where logs go; None: ours.
         event_log_handler: name of a handler of torch elastic's events; "null" for none.
@@ -118,6 +120,7 @@ class LaunchOptions:
     monitor_interval: float
     restart_policy: str
     rendezvous: RendezvousSettings
+    logs: LogOptions
     start_method: str = "spawn"
     logs_specs: str | None = None
     event_log_handler: str = "null"
@@ -194,6 +197,7 @@ class LaunchOptions:
             order=_order(environ) if given.node_rank is None else given.node_rank,
             rdzv_backend=backend, node_rank=node_rank, monitor_interval=given.monitor_interval,
             restart_policy=given.restart_policy, rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
+            logs=LogOptions.of(given, most, backend),
             start_method=given.start_method, logs_specs=given.logs_specs, event_log_handler=given.event_log_handler,
             duplicate_stdout_filters=tuple(given.duplicate_stdout_filters),
             duplicate_stderr_filters=tuple(given.duplicate_stderr_filters),

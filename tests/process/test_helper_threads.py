@@ -47,6 +47,13 @@ ELSEWHERE = {
         "sys.argv[1:] = [str(listener.detach()), 'job']\n"
         "main()\n"
     )),
+    "nvrx-log-writer": (75, (
+        "import time\n"
+        "from nvrx_core.logs.file_writer import FileWriter\n"
+        "from nvrx_core.logs.log_folder import LogFolders\n"
+        "FileWriter(LogFolders(['/tmp']))\n"
+        "time.sleep(60)\n"
+    )),
     "nvrx-local-monitor": (1, (
         "from nvrx_core.fault_tolerance.local import start_local_monitor\n"
         "start_local_monitor()\n"

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 PACKAGES = (
-    "compatible_names", "errors", "events", "failpoint", "fault", "health", "liveness", "parsing", "process",
+    "compatible_names", "errors", "events", "failpoint", "fault", "health", "liveness", "logs", "parsing",
+    "process",
     "progress", "settings", "values",
 )  # fmt: skip
 

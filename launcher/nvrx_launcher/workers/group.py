@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nvrx_core import failpoint
+from nvrx_core.logs.rank_lines import last_traceback
 from nvrx_core.process.memory import MemoryKills
 from nvrx_core.process.signals import signal_name
 from nvrx_launcher.exit_codes import FAILED
@@ -165,7 +166,8 @@ class WorkerGroup:
         """Return how a worker ended, with its exception; one that the launcher has stopped has not failed."""
         failure = Failure(worker.local_rank, worker.rank, worker.pid, code, self._logs.error_file(worker.local_rank))
         is_shown = self._logs.shows_errors(worker.local_rank)
-        report = failure_report(failure, out_of_memory=self._memory_kills.rose(), is_shown=is_shown)
+        latest = self._logs.latest(worker.local_rank)
+        report = failure_report(failure, out_of_memory=self._memory_kills.rose(), is_shown=is_shown, output=latest)
         self._memory_kills.note()
         if not self._stopping:
             self.failures[worker.local_rank] = failure
@@ -181,20 +183,23 @@ def _placement(action: StartWorkers) -> Placement:
     )  # fmt: skip
 
 
-def failure_report(failure: Failure, *, out_of_memory: bool = False, is_shown: bool = False) -> str:
-    """Return how a worker ended, and the exception in its error file, if torch's `record` wrote one.
+def failure_report(
+    failure: Failure, *, out_of_memory: bool = False, is_shown: bool = False, output: bytes = b""
+) -> str:  # fmt: skip
+    """Return how a worker ended, and its exception: the one in its error file, if torch's `record` wrote one.
 
     Args:
         failure: the worker's failure.
         out_of_memory: the OOM killer has killed a process of this cgroup while the worker ran.
         is_shown: what the worker writes to stderr is shown, so that its traceback is not repeated.
+        output: its latest output, in which its last traceback is looked for otherwise.
     """
     code = failure.code
     how = f"was ended by {signal_name(-code)}" if code < 0 else f"has failed with exit code {code}"
     if code == -signal.SIGKILL and out_of_memory:
         how += ", and the kernel's OOM killer was active in its cgroup"
     who = f"rank {failure.rank} (local rank {failure.local_rank}, pid {failure.pid})"
-    return f"{who} {how}{_exception(failure.error_file, is_shown=is_shown)}"
+    return f"{who} {how}{_exception(failure.error_file, is_shown=is_shown) or _printed(output)}"
 
 
 def _exception(path: Path, *, is_shown: bool) -> str:
@@ -205,6 +210,11 @@ def _exception(path: Path, *, is_shown: bool) -> str:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
     return f": {detail}\n{'' if is_shown else trace}".rstrip()
+
+
+def _printed(output: bytes) -> str:
+    trace = last_traceback(output)
+    return f": {trace.splitlines()[-1]}\n{trace}" if trace else ""
 
 
 def survivor(pid: int) -> str:

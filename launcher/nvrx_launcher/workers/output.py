@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 from nvrx_launcher.backlog import Backlog
 from nvrx_launcher.console import DRAIN_TIMEOUT, Console
@@ -28,7 +28,7 @@ from nvrx_launcher.outlet import Outlet, Writer, to_descriptor
 from nvrx_launcher.workers.log_files import CycleFiles, LogFiles, Stream
 from nvrx_launcher.workers.worker import Output
 
-__all__ = ["Filter", "Lines", "Logs", "Tee", "Tees"]
+__all__ = ["CHUNK", "Filter", "Lines", "Logs", "Pipes", "Tee", "Tees"]
 
 CHUNK: Final = 1 << 16
 FILE_LIMIT: Final = 1 << 20
@@ -131,10 +131,13 @@ class Tee:
     """
 
     def __init__(self, file: Outlet, console: LineOutlet, prefix: bytes) -> None:
+        self._open_pipe()
+        self._file, self._console, self._prefix, self._lines = file, console, prefix, Lines()
+
+    def _open_pipe(self) -> None:
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
         self.is_at_end = False
-        self._file, self._console, self._prefix, self._lines = file, console, prefix, Lines()
 
     @property
     def deadline(self) -> float:
@@ -288,6 +291,19 @@ class Tees:
             self._loop.watch(tee.reader, lambda: self._read(tee))
 
 
+class Pipes(Protocol):
+    """The pipes of workers whose output has one destination, the log of the cycle (`cycle_pipe`)."""
+
+    def begin(self, cycle: int, environments: Mapping[int, Mapping[str, str]]) -> None:
+        """Begin a cycle with the workers that have these environments, by local rank."""
+
+    def open(self, local_rank: int, rank: int, attach: Callable[[Tee], object]) -> Output:
+        """Open the streams of a worker; `attach` is called with the pipe that the loop must read."""
+
+    def latest(self, local_rank: int) -> bytes:
+        """Return the latest output of a worker."""
+
+
 class Logs:
     """The streams of the workers of one node.
 
@@ -296,12 +312,14 @@ class Logs:
         files: creates the log files.
         environ: the launcher's environment.
         console: the launcher's streams.
+        pipes: where the output goes instead, if there are per-cycle logs.
     """
 
     def __init__(
-        self, options: LaunchOptions, files: LogFiles, environ: Mapping[str, str], console: Console
+        self, options: LaunchOptions, files: LogFiles, environ: Mapping[str, str], console: Console, *,
+        pipes: Pipes | None = None,
     ) -> None:  # fmt: skip
-        self._options, self._log_files = options, files
+        self._options, self._log_files, self._pipes = options, files, pipes
         self._template = string.Template(environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", PREFIX))
         self._cycle = CycleFiles({}, "", "")
         self._consoles, self._console, self._writer = dict[str, LineOutlet](), console, Writer()
@@ -322,6 +340,8 @@ class Logs:
         }
         for local_rank, environment in environments.items():
             environment["TORCHELASTIC_ERROR_FILE"] = files.workers[local_rank].error
+        if self._pipes is not None:
+            self._pipes.begin(cycle, environments)
 
     def end(self) -> None:
         """Close the files that all workers share."""
@@ -342,10 +362,16 @@ class Logs:
 
     def shows_errors(self, local_rank: int) -> bool:
         """Return whether the console has what a worker writes to stderr."""
-        return self._cycle.workers[local_rank].stderr.is_shown
+        return self._pipes is None and self._cycle.workers[local_rank].stderr.is_shown
+
+    def latest(self, local_rank: int) -> bytes:
+        """Return the latest output of a worker, b"" where the launcher does not have it."""
+        return b"" if self._pipes is None else self._pipes.latest(local_rank)
 
     def open(self, local_rank: int, rank: int, attach: Callable[[Tee], object]) -> Output:
         """Open the streams of a worker; `attach` is called with those that the loop must read."""
+        if self._pipes is not None:
+            return self._pipes.open(local_rank, rank, attach)
         values = {"role_name": self._options.role, "rank": rank, "local_rank": local_rank}
         prefix, files = self._template.safe_substitute(values).encode(), self._cycle.workers[local_rank]
 

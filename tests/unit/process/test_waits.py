@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 LIST = pathlib.Path(__file__).with_name("waits.txt")
 PACKAGES = (
     "launcher/nvrx_launcher", "nvrx_core/store", "nvrx_core/fault_tolerance", "nvrx_core/health", "nvrx_core/process",
-    "nvrx_core/inprocess/monitor",
+    "nvrx_core/inprocess/monitor", "nvrx_core/logs",
 )  # fmt: skip
 ENDLESS = {"recv", "recv_fds", "recvmsg", "recv_into", "recvfrom", "accept", "readline", "readlines", "sigwait",
            "eventfd_read", "pthread_mutex_lock"}  # fmt: skip

@@ -34,3 +34,12 @@ def test_a_traceback_that_the_worker_has_shown_is_not_repeated(tmp_path: Path) -
 @pytest.mark.parametrize("is_shown", [False, True])
 def test_without_an_error_file_the_line_is_all(tmp_path: Path, is_shown: bool) -> None:
     assert failure_report(failure(tmp_path, written=False), is_shown=is_shown) == LINE
+
+
+def test_without_an_error_file_the_traceback_is_that_of_the_output(tmp_path: Path) -> None:
+    printed = TRACE.replace("injected", "printed")
+    output = f"step 1\n{printed}\nterminated\n".encode()
+    report = failure_report(failure(tmp_path, written=False), output=output)
+    assert report == f"{LINE}: TypeError: printed\n{printed}"
+    assert failure_report(failure(tmp_path, written=False), output=b"no trace") == LINE
+    assert failure_report(failure(tmp_path), output=output) == f"{LINE}: TypeError: injected\n{TRACE}"

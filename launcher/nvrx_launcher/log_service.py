@@ -1,0 +1,315 @@
+"""The launcher's side of per-cycle logs: its destinations, and the processes of the log server.
+
+Without a log server a thread appends to the cycle's file. With one, a process of this node keeps the lines and sends
+them (`nvrx_core.logs.node`); the launcher that hosts the rendezvous also has the server and its leaves. A process that
+exits is started again after a pause. Nothing here waits for a destination: a thread writes, and what it cannot pass on
+is counted (`nvrx_launcher.outlet`).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from nvrx_core.errors import ConfigurationError
+from nvrx_core.logs.chunks import cycle_file
+from nvrx_core.logs.frames import frame
+from nvrx_core.parsing import endpoint_text
+from nvrx_core.process.children import note_child
+from nvrx_core.process.lifeline import describe_exit, exit_status, open_pidfd
+from nvrx_core.process.waiting import readable
+from nvrx_launcher.backlog import Backlog
+from nvrx_launcher.log_options import LogOptions
+from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.outlet import Outlet, Writer, to_descriptor
+
+__all__ = ["LogService", "Where"]
+
+log = logging.getLogger("nvrx_launcher")
+TO_SENDER: Final = 8 << 20
+"""Bytes that may wait for the process that sends them."""
+FIRST_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 30.0
+"""Seconds before a process is started again, which double from the first to the longest."""
+WORKED: Final = 60.0
+"""Seconds after which a process has worked: the next pause is the first one again."""
+ENDS_LATER: Final = 15.0
+"""Seconds beyond those for what is left in which a process ends: a server writes, and exits."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """The place of this launcher in the job.
+
+    Attributes:
+        node: the node's name.
+        host: where the server listens: the host of the rendezvous endpoint.
+        is_host: the server runs beside this launcher.
+        nodes: how many nodes may be in the job.
+        job: the job's name.
+    """
+
+    node: str
+    host: str
+    is_host: bool
+    nodes: int
+    job: str
+
+
+class _Program:
+    """A process that is started again when it exits, until `close`."""
+
+    def __init__(
+        self, loop: EventLoop, name: str, command: Sequence[str], *, token: bytes, log_file: str = "",
+        environ: Mapping[str, str], started: Callable[[IO[bytes]], object] = bool,
+    ) -> None:  # fmt: skip
+        self._loop, self._name, self._command, self._token, self._log_file = loop, name, command, token, log_file
+        self._environ, self._started = environ, started
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended, self._pause, self._began, self.deadline = -1, FIRST_PAUSE, 0.0, math.inf
+
+    def start(self) -> None:
+        """Start it; where that fails, later."""
+        self.deadline, self._began = math.inf, time.monotonic()
+        token = os.memfd_create("nvrx-log-token", os.MFD_CLOEXEC)
+        try:
+            os.write(token, self._token)
+            errors = open(self._log_file, "ab", buffering=0) if self._log_file else None  # noqa: SIM115
+            self._process = subprocess.Popen(
+                [*self._command, "--token-file", f"/proc/self/fd/{token}"], stdin=subprocess.PIPE, env=self._environ,
+                stdout=subprocess.DEVNULL, stderr=errors, pass_fds=[token], start_new_session=True,
+            )  # fmt: skip
+            if errors is not None:
+                errors.close()
+        except OSError as error:
+            log.warning("cannot start the %s: %s", self._name, error)
+            self._again()
+            return
+        finally:
+            os.close(token)
+        note_child(self._process.pid)
+        assert self._process.stdin is not None
+        self._ended = open_pidfd(self._process.pid)
+        self._loop.watch(self._ended, self._exited)
+        self._started(self._process.stdin)
+
+    def tick(self, *, now: float) -> None:
+        """Start it again when its pause is over."""
+        if now >= self.deadline:
+            self.start()
+
+    def finish(self) -> None:
+        """Let it end by itself: its input ends."""
+        self.deadline = math.inf
+        if self._process is not None:
+            self._loop.forget(self._ended)
+            assert self._process.stdin is not None
+            with suppress(OSError):
+                self._process.stdin.close()
+
+    def close(self, deadline: float) -> None:
+        """Wait until it has ended; kill it at a time of the monotonic clock."""
+        if self._process is None:
+            return
+        if not readable([self._ended], max(0.0, deadline - time.monotonic())):
+            log.warning("the %s (pid %d) does not end in time, and is killed", self._name, self._process.pid)
+            self._process.kill()
+        self._forget()
+
+    def _exited(self) -> None:
+        assert self._process is not None
+        self._loop.forget(self._ended)
+        how = describe_exit(exit_status(self._process.pid, self._ended))
+        log.warning("the %s (pid %d) was %s, and is started again", self._name, self._process.pid, how)
+        self._forget()
+        self._again()
+
+    def _forget(self) -> None:
+        assert self._process is not None
+        self._process.wait(ENDS_LATER)
+        os.close(self._ended)
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process = None
+
+    def _again(self) -> None:
+        now = time.monotonic()
+        self._pause = FIRST_PAUSE if now - self._began > WORKED else self._pause
+        self.deadline, self._pause = now + self._pause, min(LONGEST_PAUSE, 2 * self._pause)
+
+
+class LogService:
+    """The destinations of per-cycle logs, if the options ask for them.
+
+    Args:
+        options: what is written, and how.
+        loop: watches the processes.
+        where: the place of this launcher.
+        environ: the launcher's environment.
+
+    Raises:
+        ConfigurationError: when the folder of a log file, or the file with the token, cannot be used.
+    """
+
+    def __init__(self, options: LogOptions, loop: EventLoop, where: Where, environ: Mapping[str, str]) -> None:
+        self._options, self._where, self._writer = options, where, Writer()
+        self._environ = {"GRPC_VERBOSITY": "NONE", **environ}
+        self.path, self._outlet = "", Outlet(None, "", self._writer, Backlog(0))
+        self._handler: _FileHandler | None = None
+        self._servers = list[_Program]()
+        self._sender: _Program | None = None
+        self._loop = loop
+        loop.watch(self._writer.room, functools.partial(os.eventfd_read, self._writer.room))
+        for path in filter(None, (options.prefix, options.launcher_file)):
+            try:
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                problem = f"its folder cannot be made: {error}"
+                raise ConfigurationError("command line", "logs", f"{path}: {problem}", "give another one") from None
+        if options.has_server:
+            self._start()
+        if options.launcher_file:
+            self._handler = _FileHandler(self, options.launcher_file)
+            root = logging.getLogger()
+            self._handler.setFormatter(root.handlers[0].formatter if root.handlers else None)
+            root.addHandler(self._handler)
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due, monotonic seconds."""
+        return min((each.deadline for each in self._programs()), default=math.inf)
+
+    def tick(self, *, now: float) -> None:
+        """Start what has exited."""
+        for each in self._programs():
+            each.tick(now=now)
+
+    def begin(self, cycle: int) -> None:
+        """Write to the file of a cycle from now on."""
+        self.path = cycle_file(self._options.prefix, cycle)
+        log.info("output of the workers of cycle %d is in %s", cycle, self.path)
+        if self._options.has_server:
+            return
+        self._outlet.close()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            fd = os.open(self.path, flags, 0o640)
+        except OSError as error:
+            log.warning("output of the workers of cycle %d is lost: %s", cycle, error)
+            self._outlet = Outlet(None, self.path, self._writer, Backlog(0))
+            return
+        self._outlet = Outlet(
+            to_descriptor(fd), self.path, self._writer, Backlog(self._options.buffer),
+            release=functools.partial(os.close, fd),
+        )  # fmt: skip
+
+    def write(self, lines: bytes) -> None:
+        """Append whole lines to the file of the cycle; from the thread of the loop."""
+        if lines:
+            self.write_to(self.path, lines)
+
+    def write_to(self, path: str, lines: bytes) -> None:
+        """Append whole lines to a file; from any thread."""
+        self._outlet.write(frame(path, lines) if self._options.has_server else lines)
+
+    def close(self) -> None:
+        """Send or write what is left, within the time for it, and end the processes."""
+        if self._handler is not None:
+            logging.getLogger().removeHandler(self._handler)
+        deadline = time.monotonic() + self._options.ends_within
+        self._outlet.close()
+        if not self._writer.close(self._options.ends_within):
+            self._writer.say_lost()
+        self._loop.forget(self._writer.room)
+        for each in self._programs():
+            each.finish()
+            each.close(deadline + ENDS_LATER)
+
+    def _programs(self) -> list[_Program]:
+        """Return the processes in the order in which they end: the root hears the end of all nodes by the leaves."""
+        return [*([self._sender] if self._sender else []), *self._servers]
+
+    def _start(self) -> None:
+        options, where = self._options, self._where
+        token = self._token()
+        common = ["--job", where.job, "--within", f"{options.ends_within:g}"]
+        if options.tls_authority:
+            common += ["--tls-authority", options.tls_authority]
+
+        def server(name: str, port: int, *more: str, within: float) -> None:
+            command = [
+                sys.executable, "-m", "nvrx_core.logs.server", "--listen", endpoint_text(where.host, port),
+                *common, "--within", f"{within:g}", *more,
+            ]  # fmt: skip
+            if options.tls_certificate:
+                command += ["--tls-certificate", options.tls_certificate, "--tls-key", options.tls_key]
+            file = f"{options.server_log_prefix}_{name}.log" if options.server_log_prefix else ""
+            program = _Program(
+                self._loop, f"log server ({name})", command, token=token, log_file=file, environ=self._environ
+            )
+            self._servers.append(program)
+            program.start()
+
+        if where.is_host:
+            root = endpoint_text(where.host, options.root_port)
+            for leaf in range(options.leaves):
+                more = ("--forward", root, "--max-queue-chunks", str(options.leaf_queue))
+                server(f"leaf_{leaf}", options.port + leaf, *more, within=0.0)
+            files = filter(None, (options.prefix, options.launcher_file))
+            roots = dict.fromkeys(os.path.dirname(os.path.normpath(file)) for file in files)
+            within = options.ends_within * (2 if options.leaves else 1)
+            folders = (each for folder in roots for each in ("--root", folder))
+            server("root", options.root_port, "--nodes", str(where.nodes), *folders, within=within)
+            self._servers.insert(0, self._servers.pop())
+        command = [
+            sys.executable, "-m", "nvrx_core.logs.node", "--node", where.node, "--limit", str(options.buffer),
+            "--endpoint", endpoint_text(where.host, options.leaf_of(where.node)), *common,
+        ]  # fmt: skip
+        self._sender = _Program(
+            self._loop, "log sender", command, token=token, environ=self._environ, started=self._send_to
+        )
+        self._sender.start()
+
+    def _send_to(self, stream: IO[bytes]) -> None:
+        """Write to the sender's process; what an earlier one did not read is lost, and said."""
+        self._outlet.close()
+        fd = os.dup(stream.fileno())
+        stream.close()  # the outlet's is the only one then: its end is the input's
+        self._outlet = Outlet(
+            to_descriptor(fd), "the log sender", self._writer, Backlog(TO_SENDER),
+            release=functools.partial(os.close, fd),
+        )  # fmt: skip
+
+    def _token(self) -> bytes:
+        options = self._options
+        if not options.token_file:
+            return options.derived_token(self._where.job)
+        try:
+            return Path(options.token_file).read_bytes()
+        except OSError as error:
+            advice = "write 16 to 1024 bytes into it, the same on each node"
+            raise ConfigurationError("command line", "--ft-log-token-file", str(error), advice) from None
+
+
+class _FileHandler(logging.Handler):
+    """Writes log lines of this launcher to the file for them."""
+
+    def __init__(self, service: LogService, path: str) -> None:
+        super().__init__()
+        self._service, self._path = service, path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record; one that cannot be formatted is the console's business."""
+        with suppress(Exception):  # boundary: arguments that do not fit a format
+            self._service.write_to(self._path, f"{self.format(record)}\n".encode(errors="backslashreplace"))

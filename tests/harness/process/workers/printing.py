@@ -1,0 +1,51 @@
+"""Workers that print: `printing.py CASE`, for per-cycle logs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+rank, cycle = (int(os.environ.get(name, "0")) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT"))
+LINES = 40_000
+
+
+def fails() -> None:
+    """Rank 2 raises in cycle 0; nobody calls torch's `record`."""
+    print(f"step of cycle {cycle}", flush=True)
+    if cycle == 0:
+        if rank == 2:
+            raise ValueError("the batch is empty")
+        time.sleep(60)
+
+
+def is_killed() -> None:
+    """Rank 2 kills itself right after a print, in the middle of a line."""
+    if cycle == 0:
+        if rank == 2:
+            os.write(1, b"the last words")
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+
+def prints() -> None:
+    """Prints for some seconds, and longer than the log server lives."""
+    for number in range(LINES):
+        print("line", number, "x" * 40)
+        if number % 1000 == 0:
+            sys.stdout.flush()
+            time.sleep(0.1)
+
+
+def floods() -> None:
+    """Prints more than any pipe takes, and fails if that takes long."""
+    began = time.monotonic()
+    for _ in range(256):
+        os.write(1, b"x" * 65535 + b"\n")
+    if time.monotonic() - began > 30:
+        raise TimeoutError("a worker waits for its log")
+
+
+if __name__ == "__main__":
+    {"fails": fails, "is_killed": is_killed, "prints": prints, "floods": floods}[sys.argv[1]]()

@@ -1,0 +1,131 @@
+"""Per-cycle logs of launchers: by each node, and by a log server that fails meanwhile."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness.process.host import free_ports
+from tests.harness.process.launch import Launch, Nodes, Start
+from tests.harness.process.workers.printing import LINES
+
+WORKER = {"worker": "printing.py"}
+
+
+def server_options(**more: str) -> tuple[str, ...]:
+    return ("--ft-enable-log-server", "true", "--ft-log-server-port", str(free_ports(4)), *more)
+
+
+def children(job: Launch, text: str) -> list[int]:
+    """The processes below a launcher with a text in their command."""
+    command = ["pgrep", "-P", str(job.process.pid), "-f", text]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    return list(map(int, found.stdout.split()))
+
+
+def wait_for(condition: Callable[[], object], within: float = 30.0) -> None:
+    deadline = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    return tmp_path / "logs" / "train.log"
+
+
+def of_cycle(prefix: Path, cycle: int) -> list[str]:
+    return prefix.with_name(f"train_cycle{cycle}.log").read_text().splitlines()
+
+
+@pytest.mark.parametrize("server", [(), server_options()], ids=["each node", "server"])
+def test_the_culprits_traceback_is_in_the_log_of_its_cycle_and_of_its_launcher(nodes: Nodes, prefix, server) -> None:
+    options = ("--nnodes", "2", "--max-restarts", "1", "--ft-per-cycle-applog-prefix", str(prefix), *server)
+    ends = [job.finish() for job in nodes(2, "fails", *options, **WORKER)]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert sorted(of_cycle(prefix, 1)) == [f"{rank}: step of cycle 1" for rank in range(4)]
+    assert "2: ValueError: the batch is empty" in of_cycle(prefix, 0)
+    logs = [log for _, log in ends]
+    assert all("ValueError: the batch is empty" in log for log in logs), logs
+    assert sum("Traceback (most recent call last):\n  File" in log for log in logs) == 1, logs
+
+
+@pytest.mark.parametrize("server", [(), server_options()], ids=["each node", "server"])
+def test_the_last_words_of_a_worker_that_is_killed_arrive(nodes: Nodes, prefix, server) -> None:
+    options = ("--nnodes", "2", "--max-restarts", "1", "--ft-per-cycle-applog-prefix", str(prefix), *server)
+    ends = [job.finish() for job in nodes(2, "is_killed", *options, **WORKER)]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert of_cycle(prefix, 0) == ["2: the last words"]
+
+
+@pytest.mark.parametrize("leaves", [0, 2])
+def test_a_server_that_is_killed_under_load_loses_no_line(nodes: Nodes, prefix, leaves) -> None:
+    options = (
+        "--nnodes", "2", "--ft-per-cycle-applog-prefix", str(prefix), *server_options(),
+        *(("--ft-log-aggregator-count", str(leaves)) if leaves else ()),
+        "--ft-nvrx-logfile", str(prefix.with_name("nvrx.log")),
+    )  # fmt: skip
+    jobs = nodes(2, "prints", *options, **WORKER)
+    cycle = prefix.with_name("train_cycle0.log")
+    killed = list[int]()
+    while len(killed) < 2:
+        wait_for(lambda: cycle.exists() and cycle.stat().st_size)
+        found = [pid for job in jobs for pid in children(job, "logs.server.*--root") if pid not in killed]
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+        time.sleep(0.1)
+    ends = [job.finish(120) for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    found = Counter(of_cycle(prefix, 0))
+    assert set(found) == {f"{rank}: line {number} {'x' * 40}" for rank in range(4) for number in range(LINES)}
+    launchers = prefix.with_name("nvrx.log").read_text()
+    assert len(re.findall("was ended by SIGKILL, and is started again", launchers)) == 2, launchers
+    assert launchers.count("all workers are done") == 2
+
+
+def test_a_worker_does_not_wait_for_a_log_that_takes_nothing(launcher: Start, prefix) -> None:
+    options = ("--ft-per-cycle-applog-prefix", str(prefix), *server_options(),
+               "--ft-log-server-graceful-shutdown-timeout", "1")  # fmt: skip
+    job = launcher("floods", *options, **WORKER)
+    wait_for(lambda: children(job, "logs.node"))
+    (sender,) = children(job, "logs.node")
+    os.kill(sender, signal.SIGSTOP)
+    code, log = job.finish(90)
+    assert code == 0, log
+    assert "does not end in time, and is killed" in log
+    assert re.search(r"\d+ bytes of output were lost: the log sender", log), log
+
+
+def test_a_full_disk_ends_no_training_and_is_said_once(launcher: Start, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)], check=True, timeout=10)
+    try:
+        code, log = launcher("floods", "--ft-per-cycle-applog-prefix", str(small / "train.log"), **WORKER).finish()
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True, timeout=10)
+    assert code == 0, log
+    assert log.count("No space left on device") == 1, log
+    assert re.search(r"\d+ bytes of output were lost: .*train_cycle0.log", log), log
+
+
+def test_without_the_options_nothing_of_it_is_started_or_imported(launcher: Start, tmp_path: Path) -> None:
+    (tmp_path / "grpc.py").write_text("raise SystemExit('grpc is imported')")
+    (tmp_path / "google").mkdir()
+    (tmp_path / "google" / "__init__.py").write_text("raise SystemExit('protobuf is imported')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    job = launcher("prints", PYTHONPATH=path, **WORKER)
+    assert not children(job, "nvrx_core.logs")
+    job.process.terminate()
+    job.finish()
+    assert "imported" not in job.log
