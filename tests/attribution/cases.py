@@ -1,0 +1,68 @@
+"""The labelled corpus: logs of failures with what is to be said of them.
+
+`corpus/development.txt` is what the rules were written by, `corpus/held_out.txt` what they are measured on; the split
+is by source: by launcher and form of the logs for those that were injected (`inject.py`), by the place where a text
+was published for the others. A file has cases, each a line `=== {label}` and its logs, each after a line `--- NAME`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nvrx_core.attribution.reading import log_files, verdict_of_files
+from nvrx_core.attribution.verdict import Verdict
+
+__all__ = ["PARTS", "Case", "cases"]
+
+PARTS = ("development", "held_out")
+_CASE = re.compile(r"^=== (?P<label>\{.*\})$", re.MULTILINE)
+_FILE = re.compile(r"^--- (?P<name>\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Logs, and what is to be said of them.
+
+    Attributes:
+        name: of the case.
+        source: where it is from.
+        failure: the class.
+        rank: the culprit, None where the logs do not name one.
+        host: its host, None where it is not labelled.
+        logs: text by the name of a file.
+    """
+
+    name: str
+    source: str
+    failure: str
+    rank: int | None
+    host: str | None
+    logs: dict[str, str]
+
+    @property
+    def is_injected(self) -> bool:
+        """Whether the fault was really injected."""
+        return self.source.startswith("injected/")
+
+    def verdict(self, folder: Path) -> Verdict:
+        """Write the logs into an empty folder, and return what is said of them."""
+        for name, text in self.logs.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return verdict_of_files(log_files([folder]))
+
+
+def cases(part: str) -> Iterator[Case]:
+    """Yield the cases of a part."""
+    text = (Path(__file__).parent / "corpus" / f"{part}.txt").read_text()
+    _, *pieces = _CASE.split(text)
+    for label, body in zip(pieces[::2], pieces[1::2], strict=True):
+        values = json.loads(label)
+        _, *files = _FILE.split(body)
+        logs = {name: content.removeprefix("\n") for name, content in zip(files[::2], files[1::2], strict=True)}
+        yield Case(values["case"], values["source"], values["class"], values["rank"], values.get("host"), logs)
