@@ -42,7 +42,7 @@ _CHAINED: Final = ("During handling of the above exception", "The above exceptio
 _FRAME: Final = re.compile(r"\s|[│╭╰┃|]|\^|\.\.\. \d+ ")
 _STEP: Final = re.compile(r"(?i)\b(?:global_?)?(?:step|iter(?:ation)?|batch|epoch|it)\b[\s=:#\[('\"]{0,4}(?P<step>\d+)")
 _FINISHED: Final = re.compile(
-    r"(?i)\b(?:training|train|job|run|fit|all workers?|epochs?|workers?)\b.{0,40}\b(?:finished"
+    r"(?i)\b(?:training|train|job|run|all workers)\b.{0,40}\b(?:finished"
     r"|completed?|done|succeeded|successful)"
     r"|\bfinished (?:after|training)|\bexit(?:ed)? (?:code|status)[ :=]{1,2}0\b|ends with code 0\b"
     r"|max_(?:epochs|steps)=.* reached|'train_runtime'"
@@ -50,6 +50,7 @@ _FINISHED: Final = re.compile(
 _CYCLE: Final = re.compile(r"\[ft_launcher[^\]]*\] (?:INFO )?cycle (?P<cycle>\d+): ")
 _RESTARTED: Final = re.compile(r"will restart worker group|Restarting worker group|restart(?:ing)? the worker group")
 _QUIET: Final = frozenset({"INFO", "DEBUG", "WARNING", "WARN", "TRACE", "NOTICE"})
+_LOUD: Final = frozenset({"WARNING", "WARN", "ERROR", "CRITICAL"})
 _SUMMARY_FIELD: Final = re.compile(r"\s+(?P<name>time|host|rank|exitcode)\s+: (?P<value>.*)")
 _SUMMARY_RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _MENTIONED_RANK: Final = re.compile(
@@ -116,7 +117,7 @@ class Seen:
     Attributes:
         ranks: those that have written a line, with their host, None where it is not known.
         lines: how many lines there were.
-        hosts_of_locals: the rank and host of (host, local rank), as torchrun's summary has them.
+        ranks_of_locals: the rank of a local rank, as torchrun's summary has it.
         steps: by host, when it has reported a step.
     """
 
@@ -149,29 +150,23 @@ class _Stream:
         in_traceback: lines since the last traceback began, 0 outside of one.
         chained: the next exception belongs to the failure before it.
         was_logged: the last traceback follows a log message, as by `logging.exception`.
-        last: the last line that was none of a traceback.
-        last_level: the level of that.
+        last_level: the level of the last line that was none of a traceback.
         findings: of the stream.
-        unhandled: the findings since when steps are counted.
         steps_since: how many lines have reported a step since the last exception.
         time: the last time.
         summary: the fields of torchrun's summary, so far.
         in_root_cause: they are those of the first observed failure.
-        cycle: the number of the cycle.
     """
 
     in_traceback: int = 0
     chained: bool = False
     was_logged: bool = False
-    last: str = ""
     last_level: str = ""
     findings: list[Finding] = field(default_factory=list)
-    handled_at: list[int] = field(default_factory=list)
     steps_since: int = 0
     time: float | None = None
     summary: dict[str, str] = field(default_factory=dict)
     in_root_cause: bool = False
-    error_type: str | None = None
 
 
 class Classifier:
@@ -258,7 +253,7 @@ class Classifier:
     def _of_traceback(self, stream: _Stream, line: Line) -> bool:
         text = line.text
         if _TRACEBACK.search(text):
-            stream.was_logged = bool(stream.last_level) and not stream.in_traceback
+            stream.was_logged = stream.last_level in _LOUD
             stream.in_traceback = 1
             return True
         if text.startswith(_CHAINED):
@@ -295,8 +290,8 @@ class Classifier:
             if named and (named.start() == 0 or level) and not _HANDLED.search(text):
                 self._raised(stream, line, named["type"])
                 return True
-            if _FINISHED.search(text) and not named:
-                self._finished(stream)
+            if stream.findings and not named and _FINISHED.search(text):
+                self._handled(stream)
             return bool(named)
         if (level in _QUIET and not rule.any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
             return True
@@ -378,10 +373,6 @@ class Classifier:
             steps.setdefault(step, time)
             if len(steps) > MAX_STEPS:
                 del steps[next(iter(steps))]
-
-    def _finished(self, stream: _Stream) -> None:
-        if stream.findings:
-            self._handled(stream)
 
     def _handled(self, stream: _Stream) -> None:
         stream.findings = [each for each in stream.findings if each.kind in {Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED}]

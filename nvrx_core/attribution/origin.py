@@ -36,8 +36,8 @@ _PREFIXES: Final = tuple(
     re.compile(each)
     for each in (
         r"\[(?i:rank)[ :=]{0,2}(?P<rank>\d{1,7})\]:?(?: |$)?",
-        (r"\[(?P<role>[A-Za-z]\w{0,40}?)(?P<local>\d{1,4})\]:\s?(?!\s)"
-        r"|\[(?P<role2>[A-Za-z]\w{0,40}?)(?P<local2>\d{1,4})\]:(?=\s)"),
+        (r"\[(?P<role>[A-Za-z][A-Za-z_-]{0,40})(?P<local>\d{1,4})\]:\s?(?!\s)"
+        r"|\[(?P<role2>[A-Za-z][A-Za-z_-]{0,40})(?P<local2>\d{1,4})\]:(?=\s)"),
         r"\[[IWEF](?P<mmdd>\d{3,4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?)[^\]]{0,120}\] ?",
         r"\[[IWEF] [\w./]{1,60}:\d+\] ?",
         r"[IWEF](?P<mmdd>\d{4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) +\d+ (?:\S+ )?[^\]\s]{1,200}\] ?",

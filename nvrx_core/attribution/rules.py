@@ -252,12 +252,12 @@ CLASSES: Final = (
             Rule("collective operation timeout", "", Kind.STALLED),
             Rule(
                 "last enqueued",
-                r"(?P<pg>PG (?:ID )?\w+)?[^\]]*\bRank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
+                r"\[(?P<pg>[^\]]*)\bRank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
                 Kind.NOTE,
             ),
             Rule(
                 "Last enqueued",
-                r"(?P<pg>PG (?:ID )?\w+)?[^\]]*\bRank (?P<rank>\d+)\].*Last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
+                r"\[(?P<pg>[^\]]*)\bRank (?P<rank>\d+)\].*Last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
                 Kind.NOTE,
             ),
             Rule("Some NCCL operations have failed or timed out", "", Kind.NOTE),
