@@ -34,6 +34,7 @@ _NAMED_ERROR: Final = re.compile(
     r"(?:^|(?<=\s)|(?<=[\[(:]))(?:[A-Za-z_]\w*\.)*(?P<type>[A-Z]\w*(?:Error|Exception|Interrupt"
     r"|Failure|InjectedFault))(?:: (?P<message>.*)|\s*$)"
 )
+_OF_ERRORS: Final = ("Error", "Exception", "Interrupt", "Failure", "InjectedFault")
 _IN_PROCESS: Final = re.compile(
     r"\b(?:BASE_)?EXCEPTION(?: \([^)]*\))? on rank (?P<rank>\d+) \(initial rank \d+,"
     r" (?P<host>[\w.-]+) pid \d+\): (?P<message>.*)"
@@ -223,7 +224,7 @@ class Classifier:
         if line.text.startswith(("Failures:", "Other Failures:")):
             stream.in_root_cause = False
             return True
-        if not (match := _SUMMARY_FIELD.match(line.text)):
+        if not line.text.startswith(" ") or not (match := _SUMMARY_FIELD.match(line.text)):
             return False
         name, value = match["name"], match["value"].strip()
         stream.summary = {name: value} if name == "time" else {**stream.summary, name: value}
@@ -278,7 +279,7 @@ class Classifier:
             self._progress(stream, line, int(step["step"]))
         if "NCCL INFO " in text:
             return False
-        if in_process := _IN_PROCESS.search(text):
+        if "EXCEPTION" in text and (in_process := _IN_PROCESS.search(text)):
             origin = replace(line.origin, rank=int(in_process["rank"]), host=in_process["host"])
             raised = _RAISED.match(in_process["message"])
             told = replace(line, text=in_process["message"], origin=origin)
@@ -286,16 +287,16 @@ class Classifier:
             return True
         failure, rule, match = _rule_of(text)
         if rule is None:
-            named = None if level in _QUIET else _NAMED_ERROR.search(text)
+            named = None if level in _QUIET else _named_error(text)
             if named and (named.start() == 0 or level) and not _HANDLED.search(text):
                 self._raised(stream, line, named["type"])
                 return True
             if stream.findings and not named and _FINISHED.search(text):
-                self._handled(stream)
-            return bool(named)
+                self._handled(stream, line.origin.cycle)
+            return named is not None
         if (level in _QUIET and not rule.any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
             return True
-        named = _NAMED_ERROR.search(text)
+        named = _named_error(text)
         self._matched(stream, line, (failure, rule, match), named["type"] if named else None)
         return True
 
@@ -366,7 +367,7 @@ class Classifier:
         """Take a line that reports a step: after several of them, an exception that was logged has been handled."""
         stream.steps_since += 1
         if stream.was_logged and stream.steps_since >= RECOVERED_AFTER:
-            self._handled(stream)
+            self._handled(stream, line.origin.cycle)
         host, time = line.origin.host, line.origin.time
         if host is not None and time is not None and (host in self.seen.steps or len(self.seen.steps) < MAX_FINDINGS):
             steps = self.seen.steps[host]
@@ -374,8 +375,20 @@ class Classifier:
             if len(steps) > MAX_STEPS:
                 del steps[next(iter(steps))]
 
-    def _handled(self, stream: _Stream) -> None:
-        stream.findings = [each for each in stream.findings if each.kind in {Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED}]
+    def _handled(self, stream: _Stream, cycle: int | None) -> None:
+        """Forget what the job has gone on after in the same cycle, unless nvrx reports a restart in process."""
+        stream.findings = [
+            each
+            for each in stream.findings
+            if each.kind in {Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED}
+            or each.line.origin.cycle != cycle
+            or " (initial rank " in each.line.whole
+        ]
+
+
+def _named_error(text: str) -> re.Match[str] | None:
+    """Return the name of an exception in a text; most texts have no part of one."""
+    return _NAMED_ERROR.search(text) if any(part in text for part in _OF_ERRORS) else None
 
 
 _SHARED: Final = (

@@ -44,6 +44,11 @@ def test_a_traceback_that_never_ends_is_given_up() -> None:
         (f"2024-01-01 00:00:01 INFO step 4 loss 1\n{TRACEBACK}{STEPS}", "user_exception"),
         (f"{TRACEBACK}training finished after 9 steps\n", "clean"),
         (f"{TRACEBACK}Killed\ntraining finished after 9 steps\n", "operator_kill"),
+        (f"{TRACEBACK}INFO [ft_launcher] cycle 1: 1 nodes\ntraining finished after 9 steps\n", "user_exception"),
+        (
+            "restart 1 in 4.1 ms (this rank): SOFT_TIMEOUT on rank 2 (initial rank 2, vm pid 9): x\ntraining finished\n",
+            "hang",
+        ),
         ("ERROR job: connection reset by peer\nERROR job: KeyError: 1\n", "user_exception"),
     ],
 )
