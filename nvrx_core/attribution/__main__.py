@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the verdict; return exit code 2 when there is nothing to read."""
     parser = argparse.ArgumentParser("nvrx-why", description="Say who was to blame for the end of a job, and why.")
     parser.add_argument("logs", metavar="DIR|LOG", nargs="+", type=Path, help="the job's logs, or folders of them")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one object, for programs")
     arguments = parser.parse_args(argv)
     try:
         files = log_files(arguments.logs)

@@ -83,10 +83,8 @@ def measure_speed(megabytes: int) -> None:
             verdict_of_files([path])
             seconds = time.process_time() - began
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-            print(
-                f"{name}: {size >> 20} MiB at {size / 1e6 / seconds:.1f} MB/s, so 10 GB in {1e10 * seconds / size:.0f} s;"
-                f" {peak:.0f} MiB of memory"
-            )
+            speed = f"{size >> 20} MiB at {size / 1e6 / seconds:.1f} MB/s, so 10 GB in {1e10 * seconds / size:.0f} s"
+            print(f"{name}: {speed}; {peak:.0f} MiB of memory")
 
 
 if __name__ == "__main__":

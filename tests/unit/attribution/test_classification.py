@@ -46,7 +46,7 @@ def test_a_traceback_that_never_ends_is_given_up() -> None:
         (f"{TRACEBACK}Killed\ntraining finished after 9 steps\n", "operator_kill"),
         (f"{TRACEBACK}INFO [ft_launcher] cycle 1: 1 nodes\ntraining finished after 9 steps\n", "user_exception"),
         (
-            "restart 1 in 4.1 ms (this rank): SOFT_TIMEOUT on rank 2 (initial rank 2, vm pid 9): x\ntraining finished\n",
+            "restart 1 in 4.1 ms: SOFT_TIMEOUT on rank 2 (initial rank 2, vm pid 9): x\ntraining finished\n",
             "hang",
         ),
         ("ERROR job: connection reset by peer\nERROR job: KeyError: 1\n", "user_exception"),
