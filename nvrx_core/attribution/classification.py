@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from nvrx_core.attribution.origin import Line, seconds_of_year
+from nvrx_core.attribution.origin import GLOG, Line, seconds_of_year
 from nvrx_core.attribution.rules import CLASSES, IGNORED_EXCEPTIONS, Kind, Rule
 from nvrx_core.attribution.verdict import Action, Evidence, shown
 
@@ -50,7 +50,7 @@ _FINISHED: Final = re.compile(
 )
 _CYCLE: Final = re.compile(r"\[ft_launcher[^\]]*\] (?:INFO )?cycle (?P<cycle>\d+): ")
 _RESTARTED: Final = re.compile(r"will restart worker group|Restarting worker group|restart(?:ing)? the worker group")
-_QUIET: Final = frozenset({"INFO", "DEBUG", "WARNING", "WARN", "TRACE", "NOTICE"})
+_QUIET: Final = frozenset({GLOG, "INFO", "DEBUG", "WARNING", "WARN", "TRACE", "NOTICE"})
 _LOUD: Final = frozenset({"WARNING", "WARN", "ERROR", "CRITICAL"})
 _SUMMARY_FIELD: Final = re.compile(r"\s+(?P<name>time|host|rank|exitcode)\s+: (?P<value>.*)")
 _SUMMARY_RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
@@ -286,17 +286,19 @@ class Classifier:
             self._raised(stream, told, raised["type"] if raised else "")
             return True
         failure, rule, match = _rule_of(text)
+        is_quiet = level in _QUIET or "Warning: " in text
         if rule is None:
-            named = None if level in _QUIET else _named_error(text)
+            named = None if is_quiet else _named_error(text)
             if named and (named.start() == 0 or level) and not _HANDLED.search(text):
                 self._raised(stream, line, named["type"])
                 return True
             if stream.findings and not named and _FINISHED.search(text):
                 self._handled(stream, line.origin.cycle)
             return named is not None
-        if (level in _QUIET and not rule.any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
+        if (is_quiet and not rule.any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
             return True
         named = _named_error(text)
+        stream.was_logged = level in _LOUD
         self._matched(stream, line, (failure, rule, match), named["type"] if named else None)
         return True
 

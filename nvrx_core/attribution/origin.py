@@ -15,11 +15,15 @@ from typing import Final
 
 from nvrx_core.attribution.verdict import without_escapes
 
-__all__ = ["Line", "Origin", "of_file", "parse", "seconds_of_year"]
+__all__ = ["GLOG", "Line", "Origin", "of_file", "parse", "seconds_of_year"]
 
 MAX_LINE: Final = 4_096
 """Characters of a line that are looked at."""
+MAX_RECORD: Final = 1 << 16
+"""Characters of a line that is a JSON object."""
 MAX_PREFIXES: Final = 8
+GLOG: Final = "GLOG"
+"""The level of an information or a warning of C++ code, or of torchrun."""
 MAX_RANK: Final = 1 << 20
 
 _HOST: Final = r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}"
@@ -38,9 +42,9 @@ _PREFIXES: Final = tuple(
         r"\[(?i:rank)[ :=]{0,2}(?P<rank>\d{1,7})\]:?(?: |$)?",
         (r"\[(?P<role>[A-Za-z][A-Za-z_-]{0,40})(?P<local>\d{1,4})\]:\s?(?!\s)"
         r"|\[(?P<role2>[A-Za-z][A-Za-z_-]{0,40})(?P<local2>\d{1,4})\]:(?=\s)"),
-        r"\[[IWEF](?P<mmdd>\d{3,4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?)[^\]]{0,120}\] ?",
-        r"\[[IWEF] [\w./]{1,60}:\d+\] ?",
-        r"[IWEF](?P<mmdd>\d{4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) +\d+ (?:\S+ )?[^\]\s]{1,200}\] ?",
+        r"\[(?P<glog>[IWEF])(?P<mmdd>\d{3,4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?)[^\]]{0,120}\] ?",
+        r"\[(?P<glog>[IWEF]) [\w./]{1,60}:\d+\] ?",
+        r"(?P<glog>[IWEF])(?P<mmdd>\d{4}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?) +\d+ (?:\S+ )?[^\]\s]{1,200}\] ?",
         r"[(\[]?" + _DATE + r"[)\]]?(?: ?[|:-](?= ))? ?",
         r"(?P<name>[A-Z][a-z]{2}) +(?P<day>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d(?:\.\d+)?)"
         r" (?P<host>" + _HOST + r") [\w./@-]{1,60}(?:\[\d+\])?: ?",
@@ -67,7 +71,7 @@ _ISO_HOST: Final = re.compile(
     r"|(?P<host2>(?=[A-Za-z-]*\d)[A-Za-z][A-Za-z0-9-]{1,200}) (?=\[[Rr]ank)"
 )
 _JSON_KEYS: Final = {
-    "rank": ("rank", "global_rank", "Rank"), "local": ("local_rank",),
+    "rank": ("rank", "global_rank", "Rank", "initial_rank"), "local": ("local_rank",),
     "host": ("host", "hostname", "node_name", "nodename"),
     "text": ("message", "msg", "log", "text", "reason", "event"), "level": ("level", "levelname", "severity"),
     "time": ("time", "timestamp", "ts", "asctime", "wall"),
@@ -136,14 +140,15 @@ def parse(file: str, number: int, raw: str, of_its_file: Origin = Origin()) -> t
         raw: the line.
         of_its_file: what the file's name says (`of_file`); what the line says wins.
     """
-    whole = without_escapes(raw[:MAX_LINE]).rstrip()
+    is_record = "{" in raw[:256] and len(raw) <= MAX_RECORD and raw.rstrip().endswith("}")
+    whole = without_escapes(raw if is_record else raw[:MAX_LINE]).rstrip()
     if not whole.strip():
         return ()
     origin, text = _without_prefixes(whole, of_its_file)
-    record = _record(text, raw)
+    record = _record(text)
     if record is None:
-        return (Line(file, number, text, whole, origin),)
-    return _lines_of(record, Line(file, number, text, whole, origin))
+        return (Line(file, number, text[:MAX_LINE], whole[:MAX_LINE], origin),)
+    return _lines_of(record, Line(file, number, text[:MAX_LINE], whole[:MAX_LINE], origin))
 
 
 def of_file(name: str) -> Origin:
@@ -204,6 +209,8 @@ def _without_prefixes(text: str, origin: Origin) -> tuple[Origin, str]:
             origin = replace(origin, host=groups["host"])
         if "level" in groups:
             origin = replace(origin, level=groups["level"].upper())
+        if groups.get("glog") in {"I", "W"}:
+            origin = replace(origin, level=GLOG)
     if weak is not None and origin.rank is None and origin.local is None:
         origin = replace(origin, rank=weak)
     return origin, text
@@ -217,9 +224,9 @@ def _time(groups: Mapping[str, str]) -> float | None:
     return seconds_of_year(month, day, groups["clock"])
 
 
-def _record(text: str, raw: str) -> Mapping[str, object] | None:
+def _record(text: str) -> Mapping[str, object] | None:
     """Return the JSON object that a line is, None where it is none."""
-    if not text.startswith("{") or not text.endswith("}") or len(raw) > MAX_LINE * 16:
+    if not text.startswith("{") or not text.endswith("}"):
         return None
     try:
         found = json.loads(text)
@@ -247,6 +254,8 @@ def _lines_of(record: Mapping[str, object], line: Line) -> tuple[Line, ...]:
     elif isinstance(moment, str) and (match := re.match(_DATE, moment)):
         origin = replace(origin, time=_time(match.groupdict()))
     text = str(values["text"])
+    if isinstance(values["text"], dict):  # the error file of torch's `record`, whose call stack quotes source code
+        text = str(values["text"].get("message", ""))
     if "interruption" in record:  # the event of a fault, as the launcher's and the wrapper's logs have it in words
         initial, pid = record.get("faulty_initial_rank"), record.get("pid")
         where = f"rank {record.get('rank')} (initial rank {initial}, {origin.host} pid {pid})"

@@ -200,7 +200,7 @@ CLASSES: Final = (
             Rule("PREEMPTED", r"\bPREEMPTED\b", Kind.SCHEDULER, any_level=True),
             Rule(
                 "reemption",
-                r"(?i)preemption (?:notice|signal|event|request|warning)|(?:due to|because of|by|for)"
+                r"(?i)preemption (?:notice|signal|event|request|warning)(?! ?handl)|(?:due to|because of|by|for)"
                 r" preemption\b|maintenance.*preemption",
                 Kind.SCHEDULER,
                 any_level=True,
@@ -749,6 +749,12 @@ CLASSES: Final = (
         "failed, and the logs do not say why",
         (
             # How a process ended; `classification` makes the class of the code.
+            Rule(
+                "terminated with code",
+                r"process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)",
+                Kind.ENDED,
+                any_level=True,
+            ),
             Rule(
                 "failed (exitcode: ",
                 r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)",

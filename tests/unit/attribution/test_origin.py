@@ -44,6 +44,7 @@ def _one(raw: str, rank: int | None = None) -> Line:
         ('{"local_rank": 1, "rank": true, "host": "a b", "message": "oops"}', None, 1, None, "oops"),
         ('{"rank": -1, "local_rank": -1, "log": "[rank2]: oops"}', 2, None, None, "oops"),
         ('{"x": 1}', None, None, None, '{"x": 1}'),
+        ('{"initial_rank": 1, "event": "left", "host": "n1"}', 1, None, "n1", "left"),
         ("{not json}", None, None, None, "{not json}"),
         ("{'loss': 1.0}", None, None, None, "{'loss': 1.0}"),
     ],
@@ -92,6 +93,12 @@ def test_an_empty_line_is_none_and_a_long_one_is_cut() -> None:
 def test_a_record_with_a_traceback_is_several_lines() -> None:
     raw = '{"rank": 1, "level": "ERROR", "message": "it failed", "traceback": "Traceback:\\n\\nValueError: x"}'
     assert [line.text for line in parse("f", 1, raw)] == ["it failed", "Traceback:", "ValueError: x"]
+
+
+def test_a_long_record_is_read_and_what_of_it_is_kept_is_cut() -> None:
+    raw = '{"rank": 1, "pad": "' + "x" * 20_000 + '", "message": "ValueError: x"}'
+    line = _one(raw)
+    assert (line.text, line.origin.rank, len(line.whole)) == ("ValueError: x", 1, MAX_LINE)
 
 
 def test_a_record_that_is_nested_too_deep_is_text() -> None:
