@@ -33,7 +33,7 @@ SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
 PART = -m pytest --quiet --durations=10 $(SKIPS) --part=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-searches test-documents coverage check bench bench-peer docs clean
+.PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-searches test-documents coverage check bench bench-peer bench-attribution docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ bench: $(VENV)/.installed ## how fast it recovers, and what it costs meanwhile
 bench-peer: $(VENV)/.installed $(PEER_VENV)/.installed ## the same and the launchers (P8, P9b) beside nvidia-resiliency-ext
 	@$(PY) tests/benchmarks/bench.py --peer $(PEER_VENV)/bin/python $(BENCH_ARGS)
 	@$(if $(BENCH_ARGS),,$(PY) tests/benchmarks/launchers.py --peer $(PEER_VENV)/bin/python)
+
+bench-attribution: $(VENV)/.installed ## how well nvrx-why names what has failed, on logs that its rules were not written by
+	@$(PY) tests/benchmarks/attribution.py --megabytes 32 $(BENCH_ARGS)
 
 docs: $(VENV)/.integrations ## the documents as a site in build/site, with every code block tried
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet

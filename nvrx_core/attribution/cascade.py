@@ -1,0 +1,327 @@
+"""The first fault among its consequences: from findings to one verdict. Pure.
+
+When a rank fails, the others report lost connections and collectives that time out, and the launcher and the scheduler
+end them. The order of what may be the cause: what the kernel or the driver has recorded; what ended the job from
+outside, unless it had failed before; the first rank that says why it fails, or that a signal has ended; a rank that has
+ended without a word; what a communication library says; and last a rank that others have lost or waited for. The
+earlier of two is told by their lines in one file, else by time, with the hosts' clocks aligned (`Seen.clock_offsets`).
+Where the lines do not say which rank it was, the verdict names none: a wrong name is worse.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from nvrx_core.attribution.classification import Finding, Seen
+from nvrx_core.attribution.rules import BY_NAME, Kind
+from nvrx_core.attribution.verdict import Action, Verdict, shown
+
+__all__ = ["decide"]
+
+MAX_EVIDENCE: Final = 5
+LONGEST_DETAIL: Final = 160
+_CONFIDENCE: Final[Mapping[Kind, float]] = {
+    Kind.MACHINE: 0.95, Kind.CAUSE: 0.95, Kind.SCHEDULER: 0.9, Kind.EXCEPTION: 0.85, Kind.ENDED: 0.8,
+    Kind.COLLECTIVE: 0.7, Kind.STALLED: 0.7, Kind.CONSEQUENCE: 0.4,
+    Kind.SYMPTOM: 0.5,
+}  # fmt: skip
+_ADVICE: Final = {
+    Action.RESTART: "restart", Action.EXCLUDE_NODE: "exclude the node", Action.STOP: "stop, and correct it first",
+}  # fmt: skip
+_NO_TEXT: Final = (Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED)
+_OF_OTHERS: Final = (Kind.COLLECTIVE, Kind.STALLED, Kind.CONSEQUENCE)
+_OF_A_GPU: Final = frozenset({"cuda_error", "gpu_lost", "ecc_error", "nccl_error"})
+
+
+@dataclass(frozen=True)
+class _Culprit:
+    """The finding that decides, and the rank that it is about."""
+
+    finding: Finding
+    rank: int | None
+    failure: str
+    confidence: float
+    everywhere: bool = False
+
+
+def decide(findings: Iterable[Finding], seen: Seen) -> Verdict:
+    """Return the verdict.
+
+    Args:
+        findings: what the lines say of failures.
+        seen: what they say apart from that.
+    """
+    found = _with_ranks(findings, seen)
+    found = _of_last_cycle(found)
+    notes = [each for each in found if each.kind is Kind.NOTE]
+    failures = [each for each in found if each.kind is not Kind.NOTE]
+    if not failures:
+        return _without_failure(seen)
+    culprit = _Cascade(failures, notes, seen).culprit()
+    return _verdict(culprit, failures, seen)
+
+
+def _with_ranks(findings: Iterable[Finding], seen: Seen) -> list[Finding]:
+    """Name the rank of what is said of a local rank, or of a process."""
+    found, by_pid = list[Finding](), dict[int, int]()
+    for each in findings:
+        origin = each.line.origin
+        if origin.rank is None and origin.local is not None:
+            rank = seen.ranks_of_locals.get(origin.local, origin.local)
+            found.append(replace(each, line=replace(each.line, origin=replace(origin, rank=rank))))
+        else:
+            found.append(each)
+        if each.pid is not None and (known := found[-1].line.origin.rank) is not None:
+            by_pid.setdefault(each.pid, known)
+    return [
+        replace(each, line=replace(each.line, origin=replace(each.line.origin, rank=by_pid[each.pid])))
+        if each.line.origin.rank is None and each.pid in by_pid
+        else each
+        for each in found
+    ]
+
+
+def _of_last_cycle(found: Sequence[Finding]) -> list[Finding]:
+    cycles = [
+        each.line.origin.cycle for each in found if each.line.origin.cycle is not None and each.kind is not Kind.NOTE
+    ]
+    last = max(cycles, default=None)
+    return [each for each in found if each.line.origin.cycle in (None, last)] if last is not None else list(found)
+
+
+class _Cascade:
+    """The findings of a cycle, of which one is the cause."""
+
+    def __init__(self, failures: Sequence[Finding], notes: Sequence[Finding], seen: Seen) -> None:
+        self._failures, self._notes, self._seen = failures, notes, seen
+        self._offsets = seen.clock_offsets()
+        self._by_kind: dict[Kind, list[Finding]] = defaultdict(list)
+        for each in failures:
+            self._by_kind[each.kind].append(each)
+
+    def culprit(self) -> _Culprit:
+        """Return the cause."""
+        own = self._own()
+        ended = [each for each in self._by_kind[Kind.ENDED] if each.failure != "unknown"]
+        for found in (self._of_machine(), self._from_outside(own, ended), self._of_rank(own, ended), self._silent()):
+            if found is not None:
+                return found
+        if collective := self._by_kind[Kind.COLLECTIVE]:
+            ranks = {_rank(each) for each in collective}
+            return self._named(self._first(collective), ranks.pop() if len(ranks) == 1 else None)
+        if stalled := self._by_kind[Kind.STALLED]:
+            return self._stalled(stalled)
+        if lost := self._by_kind[Kind.CONSEQUENCE]:
+            return self._named(self._first(lost), self._only_other(lost))
+        others = [each for each in self._failures if each.kind is not Kind.SYMPTOM]
+        return self._named(self._first(others or self._failures))
+
+    def _named(self, finding: Finding, rank: int | None = None, failure: str = "", *, factor: float = 1.0) -> _Culprit:
+        rank = _rank(finding) if rank is None and finding.kind not in _OF_OTHERS else rank
+        confidence = _CONFIDENCE[finding.kind] * factor
+        return _Culprit(finding, rank, failure or finding.failure, round(confidence, 2))
+
+    def _own(self) -> list[Finding]:
+        """Return what ranks say of their own failure, without what follows a lost connection on the same rank."""
+        before: dict[int | None, Finding] = {}
+        for each in sorted((f for f in self._failures if f.kind in (Kind.STALLED, Kind.CONSEQUENCE)), key=_order):
+            before.setdefault(_rank(each), each)
+        own = [*self._by_kind[Kind.CAUSE], *self._by_kind[Kind.EXCEPTION]]
+
+        def follows(each: Finding) -> bool:
+            rank = _rank(each)
+            return rank is not None and rank in before and self._is_before(before[rank], each)
+
+        return [each for each in own if not follows(each)]
+
+    def _of_machine(self) -> _Culprit | None:
+        if not (recorded := self._by_kind[Kind.MACHINE]):
+            return None
+        first = self._first(recorded)
+        alike = [each for each in recorded if each.failure == first.failure]
+        rank = next((_rank(each) for each in alike if _rank(each) is not None), None)
+        host = next((each.line.origin.host for each in alike if each.line.origin.host), None)
+        if host and first.line.origin.host is None:
+            first = replace(first, line=replace(first.line, origin=replace(first.line.origin, host=host)))
+        if rank is None:
+            killed = {_rank(f) for f in self._failures if f.kind is Kind.ENDED and f.failure == "operator_kill"}
+            of_gpus = {_rank(f) for f in self._failures if f.kind is Kind.CAUSE and f.failure in _OF_A_GPU}
+            related = (killed if first.failure == "host_out_of_memory" else of_gpus) - {None}
+            rank = related.pop() if len(related) == 1 else None
+        return self._named(first, rank)
+
+    def _from_outside(self, own: Sequence[Finding], ended: Sequence[Finding]) -> _Culprit | None:
+        """Return what ended the job from outside, None where it had failed before."""
+        if not (told := self._by_kind[Kind.SCHEDULER]):
+            return None
+        exact = [each for each in told if each.failure != "operator_kill"]
+        first = self._first(exact or told)
+        earliest = self._first(told)
+        is_cancelled = "CANCELLED" in first.line.text
+        for each in self._failures:
+            if each.kind is Kind.CAUSE and each in own and not self._is_before(earliest, each, unknown=False):
+                return None
+            if (each in own or each in ended or each.kind is Kind.STALLED) and self._is_before(
+                each, earliest, unknown=False
+            ):
+                return None
+            if (
+                each.kind is Kind.CONSEQUENCE
+                and is_cancelled
+                and not exact
+                and self._is_before(each, earliest, unknown=False)
+            ):
+                return None
+        ranks = {_rank(each) for each in told if each.failure == first.failure} - {None}
+        is_of_job = is_cancelled or len(ranks) != 1
+        return _Culprit(first, None if is_of_job else ranks.pop(), first.failure, _CONFIDENCE[Kind.SCHEDULER])
+
+    def _of_rank(self, own: Sequence[Finding], ended: Sequence[Finding]) -> _Culprit | None:
+        """Return the first rank that has failed by itself."""
+        root = self._root()
+        of_root = [each for each in own if root is not None and _rank(each) == _rank(root) and _rank(root) is not None]
+        if root is not None and root in ended and not of_root:
+            return self._of_signal(root, own)
+        candidates = of_root or own
+        if not candidates:
+            return self._of_signal(self._first(ended), own) if ended else None
+        first = self._first(candidates)
+        alike = {_rank(each) for each in own if (each.failure, each.error_type) == (first.failure, first.error_type)}
+        if None not in alike and len(alike) > 1 and alike == set(self._seen.ranks):
+            return replace(self._named(first), rank=None, everywhere=True)
+        exact = [each for each in own if _rank(each) == _rank(first) and each.kind is Kind.CAUSE]
+        if first.kind is Kind.EXCEPTION and exact and self._is_near(first, exact[0]):
+            first = exact[0]
+        named = {_rank(each) for each in self._failures if each.failure == first.failure} - {None}
+        if _rank(first) is None and len(named) == 1:
+            return self._named(first, named.pop())
+        rivals = {_rank(each) for each in own} - {_rank(first)}
+        return self._named(first, factor=0.8 if rivals and not of_root else 1.0)
+
+    def _is_near(self, one: Finding, other: Finding) -> bool:
+        """Whether two lines are of one report."""
+        return one.line.file == other.line.file and abs(one.line.number - other.line.number) < 40
+
+    def _of_signal(self, finding: Finding, own: Sequence[Finding]) -> _Culprit:
+        """A kill may have been the kernel's, or anybody's: the logs do not say."""
+        return self._named(finding, factor=0.6 if finding.failure == "operator_kill" or own else 1.1)
+
+    def _root(self) -> Finding | None:
+        """Return the first end of a process that a launcher has reported."""
+        ends = [each for each in self._by_kind[Kind.ENDED] if _rank(each) is not None]
+        return self._first([each for each in ends if each.is_root] or ends) if ends else None
+
+    def _silent(self) -> _Culprit | None:
+        """Return a rank that has ended without saying anything, None where it may have spoken of others."""
+        spoken = [each for each in self._failures if each.kind in _OF_OTHERS]
+        ranks = {_rank(each) for each in spoken}
+        if None in ranks:
+            return None
+        ends = [each for each in self._by_kind[Kind.ENDED] if _rank(each) is not None and _rank(each) not in ranks]
+        return self._named(self._first(ends), factor=0.5) if ends else None
+
+    def _stalled(self, stalled: Sequence[Finding]) -> _Culprit:
+        of_nccl = [each for each in stalled if each.failure == "nccl_timeout"]
+        first = self._first(of_nccl or stalled)
+        groups: dict[str, dict[int, int]] = defaultdict(dict)
+        for each in self._notes:
+            if each.work is not None and (rank := _rank(each)) is not None:
+                groups[each.work[0]][rank] = min(each.work[1], groups[each.work[0]].get(rank, each.work[1]))
+        works = max(groups.values(), key=len, default={})
+        behind = [rank for rank, work in works.items() if work == min(works.values())]
+        if len(works) > 1 and len(behind) == 1:
+            return self._named(first, behind[0], factor=1.2)
+        rank = self._only_other(stalled)
+        if rank is None:  # those whose connection was closed by one that had timed out have waited, too
+            rank = self._only_other([*stalled, *self._by_kind[Kind.CONSEQUENCE]])
+        return self._named(first, rank)
+
+    def _only_other(self, told: Iterable[Finding]) -> int | None:
+        """Return the one rank that does not say what all others say."""
+        others = set(self._seen.ranks) - {_rank(each) for each in told}
+        return others.pop() if len(others) == 1 and len(self._seen.ranks) > 1 else None
+
+    def _first(self, findings: Sequence[Finding]) -> Finding:
+        first = findings[0]
+        for each in findings[1:]:
+            if self._is_before(each, first):
+                first = each
+        return first
+
+    def _is_before(self, one: Finding, other: Finding, *, unknown: bool | None = None) -> bool:
+        """Whether a finding is earlier than another one.
+
+        Args:
+            one: the finding.
+            other: the other one.
+            unknown: the answer where lines and clocks do not say it; None: by kind, then by the order of reading.
+        """
+        if one.line.file == other.line.file:
+            return one.order < other.order
+        mine, theirs = self._time(one), self._time(other)
+        if mine is not None and theirs is not None and mine != theirs:
+            return mine < theirs
+        return (one.kind, one.order) < (other.kind, other.order) if unknown is None else unknown
+
+    def _time(self, finding: Finding) -> float | None:
+        origin = finding.line.origin
+        return None if origin.time is None else origin.time - self._offsets.get(origin.host or "", 0.0)
+
+
+def _rank(finding: Finding) -> int | None:
+    return finding.line.origin.rank
+
+
+def _order(finding: Finding) -> int:
+    return finding.order
+
+
+def _without_failure(seen: Seen) -> Verdict:
+    if not seen.lines:
+        sentence = "unknown: the logs have no lines"
+        return Verdict("unknown", None, None, None, Action.RESTART, None, 0.0, (), sentence)
+    sentence = f"clean: no failure was found in {seen.lines} lines"
+    return Verdict("clean", None, None, None, Action.NONE, None, 0.9, (), sentence)
+
+
+def _verdict(culprit: _Culprit, failures: Sequence[Finding], seen: Seen) -> Verdict:
+    finding, rank = culprit.finding, culprit.rank
+    entry = BY_NAME[culprit.failure]
+    action = finding.action or entry.action
+    is_about_itself = finding.kind not in _OF_OTHERS
+    host = finding.line.origin.host if is_about_itself or rank is None else None
+    if host is None and rank is not None:
+        host = seen.ranks.get(rank) or next(
+            (f.line.origin.host for f in failures if _rank(f) == rank and f.line.origin.host), None
+        )
+    others = [each for each in failures if each is not finding]
+    of_rank = [each for each in others if rank is not None and _rank(each) == rank and each.kind < Kind.COLLECTIVE]
+    rest = [each for each in others if each not in of_rank]
+    evidence = tuple(dict.fromkeys(each.evidence for each in [finding, *of_rank, *rest]))[:MAX_EVIDENCE]
+    affected = len({_rank(each) for each in rest} - {rank, None})
+    where = f" on {host}" if host else ""
+    who = (
+        "every rank"
+        if culprit.everywhere
+        else f"rank {rank}{where}"
+        if rank is not None
+        else f"a rank{where}"
+        if is_about_itself and finding.kind is not Kind.SCHEDULER
+        else "the job"
+    )
+    detail = shown(finding.line.text)
+    detail = detail if len(detail) <= LONGEST_DETAIL else f"{detail[: LONGEST_DETAIL - 3]}..."
+    follow = (
+        f"; {affected} other rank{'s' if affected > 1 else ''} failed in consequence"
+        if affected and not culprit.everywhere
+        else ""
+    )
+    confidence = min(0.99, culprit.confidence)
+    return Verdict(
+        culprit.failure, finding.error_type, rank, host, action,
+        host if action is Action.EXCLUDE_NODE else None, round(confidence, 2), evidence,
+        f"{who} {entry.sentence}: {detail}{follow}; {_ADVICE[action]}",
+    )  # fmt: skip

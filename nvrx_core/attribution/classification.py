@@ -1,0 +1,423 @@
+"""What the lines of a log say: findings, each with the rank, the host and the time that it is about. Pure.
+
+A traceback counts by its last line: the frames quote source code. An exception of which no rule knows the text is
+`user_exception`. A failure that a log reports and the job goes on after, such as a retried upload, is no finding.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from nvrx_core.attribution.origin import GLOG, Line, seconds_of_year
+from nvrx_core.attribution.rules import CLASSES, IGNORED_EXCEPTIONS, Kind, Rule
+from nvrx_core.attribution.verdict import Action, Evidence, shown
+
+__all__ = ["Classifier", "Finding", "Seen", "ending"]
+
+MAX_FINDINGS: Final = 64
+"""Findings that are kept of a rank in a file: the first ones."""
+MAX_STREAMS: Final = 1 << 16
+MAX_TRACEBACK: Final = 400
+"""Lines of a traceback."""
+MAX_STEPS: Final = 64
+RECOVERED_AFTER: Final = 3
+"""Steps that a rank must have made after a reported failure, for that to count as handled."""
+
+_TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):?\s*$")
+_RAISED: Final = re.compile(r"(?:[+|] +)*(?:[A-Za-z_]\w*\.)*(?P<type>[A-Z]\w*)(?:: (?P<message>.*)|:?$)")
+_NAMED_ERROR: Final = re.compile(
+    r"(?:^|(?<=\s)|(?<=[\[(:]))(?:[A-Za-z_]\w*\.)*(?P<type>[A-Z]\w*(?:Error|Exception|Interrupt"
+    r"|Failure|InjectedFault))(?:: (?P<message>.*)|\s*$)"
+)
+_OF_ERRORS: Final = ("Error", "Exception", "Interrupt", "Failure", "InjectedFault")
+_IN_PROCESS: Final = re.compile(
+    r"\b(?:BASE_)?EXCEPTION(?: \([^)]*\))? on rank (?P<rank>\d+) \(initial rank \d+,"
+    r" (?P<host>[\w.-]+) pid \d+\): (?P<message>.*)"
+)
+_CHAINED: Final = ("During handling of the above exception", "The above exception was the direct cause")
+_FRAME: Final = re.compile(r"\s|[│╭╰┃|]|\^|\.\.\. \d+ ")
+_STEP: Final = re.compile(r"(?i)\b(?:global_?)?(?:step|iter(?:ation)?|batch|epoch|it)\b[\s=:#\[('\"]{0,4}(?P<step>\d+)")
+_FINISHED: Final = re.compile(
+    r"(?i)\b(?:training|train|job|run|all workers)\b.{0,40}\b(?:finished"
+    r"|completed?|done|succeeded|successful)"
+    r"|\bfinished (?:after|training)|\bexit(?:ed)? (?:code|status)[ :=]{1,2}0\b|ends with code 0\b"
+    r"|max_(?:epochs|steps)=.* reached|'train_runtime'"
+)
+_CYCLE: Final = re.compile(r"\[ft_launcher[^\]]*\] (?:INFO )?cycle (?P<cycle>\d+): ")
+_RESTARTED: Final = re.compile(r"will restart worker group|Restarting worker group|restart(?:ing)? the worker group")
+_QUIET: Final = frozenset({GLOG, "INFO", "DEBUG", "WARNING", "WARN", "TRACE", "NOTICE"})
+_LOUD: Final = frozenset({"WARNING", "WARN", "ERROR", "CRITICAL"})
+_SUMMARY_FIELD: Final = re.compile(r"\s+(?P<name>time|host|rank|exitcode)\s+: (?P<value>.*)")
+_SUMMARY_RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
+_MENTIONED_RANK: Final = re.compile(
+    r"\[(?:[^\]]* )?Rank (?P<rank>\d+)\]|^Rank (?P<rank2>\d+): |\bon rank (?P<rank3>\d+)\b"
+)
+_HANDLED: Final = re.compile(
+    r"(?i)\b(?:retry|retrying|retries|ignored|ignoring|skipping|skipped|falling back|fallback|will"
+    r" continue|continuing|Exception ignored)\b"
+)
+_SIGNALS: Final = {
+    "SIGKILL": 9, "SIGSEGV": 11, "SIGBUS": 7, "SIGILL": 4, "SIGFPE": 8, "SIGABRT": 6, "SIGTERM": 15, "SIGINT": 2,
+    "SIGHUP": 1, "Aborted": 6,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a line says of a failure.
+
+    Attributes:
+        failure: the name of the class.
+        kind: how much it says.
+        line: where; its origin has rank, host and time, by the line's text where that names them.
+        order: the number of the finding, in the order in which the lines were read.
+        error_type: the name of the exception, None for none.
+        action: instead of that of the class.
+        pid: the process that the line is about.
+        is_root: torchrun calls it the first observed failure.
+        work: the number of the last collective that the rank has enqueued, with its group.
+    """
+
+    failure: str
+    kind: Kind
+    line: Line
+    order: int
+    error_type: str | None = None
+    action: Action | None = None
+    pid: int | None = None
+    is_root: bool = False
+    work: tuple[str, int] | None = None
+
+    @property
+    def evidence(self) -> Evidence:
+        """The line, as it may be shown."""
+        return Evidence(self.line.file, self.line.number, shown(self.line.whole))
+
+
+def ending(code: int) -> tuple[str, Kind, Action | None]:
+    """Return what an exit code says: class, kind and action; a negative one is a signal, as is one above 128."""
+    signal = -code if code < 0 else code - 128 if 128 < code < 160 else 0
+    if signal in {4, 7, 8, 11}:
+        return "segmentation_fault", Kind.ENDED, None
+    if signal == 9:
+        return "operator_kill", Kind.ENDED, Action.RESTART
+    if signal in {1, 2, 15}:
+        return "operator_kill", Kind.SCHEDULER, Action.RESTART
+    return "unknown", Kind.ENDED, None
+
+
+@dataclass
+class Seen:
+    """What all lines together say, apart from the findings.
+
+    Attributes:
+        ranks: those that have written a line, with their host, None where it is not known.
+        lines: how many lines there were.
+        ranks_of_locals: the rank of a local rank, as torchrun's summary has it.
+        steps: by host, when it has reported a step.
+    """
+
+    ranks: dict[int, str | None] = field(default_factory=dict)
+    lines: int = 0
+    ranks_of_locals: dict[int, int] = field(default_factory=dict)
+    steps: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+
+    def clock_offsets(self) -> Mapping[str, float]:
+        """Return by how much each host's clock is ahead of the first one's.
+
+        A step ends on all hosts at about the same time, so that the median over the steps which two hosts report is
+        the difference of their clocks. Hosts with fewer than three steps in common with the first have none.
+        """
+        hosts = list(self.steps)
+        offsets = dict[str, float]()
+        for host in hosts[1:]:
+            mine, reference = self.steps[host], self.steps[hosts[0]]
+            differences = [mine[step] - reference[step] for step in mine.keys() & reference.keys()]
+            if len(differences) >= 3:
+                offsets[host] = statistics.median(differences)
+        return offsets
+
+
+@dataclass
+class _Stream:
+    """The lines of one rank in one file.
+
+    Attributes:
+        in_traceback: lines since the last traceback began, 0 outside of one.
+        chained: the next exception belongs to the failure before it.
+        was_logged: the last traceback follows a log message, as by `logging.exception`.
+        last_level: the level of the last line that was none of a traceback.
+        findings: of the stream.
+        steps_since: how many lines have reported a step since the last exception.
+        time: the last time.
+        summary: the fields of torchrun's summary, so far.
+        in_root_cause: they are those of the first observed failure.
+    """
+
+    in_traceback: int = 0
+    chained: bool = False
+    was_logged: bool = False
+    last_level: str = ""
+    findings: list[Finding] = field(default_factory=list)
+    steps_since: int = 0
+    time: float | None = None
+    summary: dict[str, str] = field(default_factory=dict)
+    in_root_cause: bool = False
+
+
+class Classifier:
+    """Turns lines into findings.
+
+    Attributes:
+        seen: what the lines say, apart from the findings.
+    """
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self._streams: dict[tuple[str, int | None, int | None], _Stream] = {}
+        self._cycles: dict[str, int] = {}
+        self._order = 0
+
+    def feed(self, line: Line) -> bool:
+        """Take a line; return whether it, or what surrounds it, says something: a line like it must be taken, too."""
+        self.seen.lines += 1
+        line = self._in_cycle(line)
+        origin = line.origin
+        key = (line.file, origin.rank, origin.local)
+        stream = self._streams.get(key)
+        if stream is None:
+            if len(self._streams) >= MAX_STREAMS:
+                return False
+            stream = self._streams[key] = _Stream()
+        rank = origin.rank if origin.rank is not None else origin.local
+        if rank is not None and self.seen.ranks.get(rank) is None and len(self.seen.ranks) < MAX_STREAMS:
+            self.seen.ranks[rank] = origin.host
+        if origin.time is not None:
+            stream.time = origin.time
+        elif stream.time is not None:
+            line = replace(line, origin=replace(origin, time=stream.time))
+        return self._of_summary(stream, line) or self._of_traceback(stream, line) or self._of_text(stream, line)
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the findings that no later line of their rank has shown to be handled, in order."""
+        found = [each for stream in self._streams.values() for each in stream.findings]
+        yield from sorted(found, key=lambda finding: finding.order)
+
+    def _in_cycle(self, line: Line) -> Line:
+        if "cycle " in line.whole and (match := _CYCLE.search(line.whole)):
+            self._cycles[line.file] = int(match["cycle"])
+        elif "estart" in line.text and _RESTARTED.search(line.text):
+            self._cycles[line.file] = self._cycles.get(line.file, 0) + 1
+        cycle = line.origin.cycle if line.origin.cycle is not None else self._cycles.get(line.file)
+        return line if cycle == line.origin.cycle else replace(line, origin=replace(line.origin, cycle=cycle))
+
+    def _of_summary(self, stream: _Stream, line: Line) -> bool:
+        """Take a line of the summary that torchrun prints of the workers that have failed."""
+        if line.text.startswith("Root Cause (first observed failure)"):
+            stream.in_root_cause = True
+            return True
+        if line.text.startswith(("Failures:", "Other Failures:")):
+            stream.in_root_cause = False
+            return True
+        if not line.text.startswith(" ") or not (match := _SUMMARY_FIELD.match(line.text)):
+            return False
+        name, value = match["name"], match["value"].strip()
+        stream.summary = {name: value} if name == "time" else {**stream.summary, name: value}
+        if name != "exitcode" or not (code := re.match(r"(-?\d+)(?: \(pid: (\d+)\))?", value)):
+            return True
+        origin = line.origin
+        if ranks := _SUMMARY_RANK.match(stream.summary.get("rank", "")):
+            rank, local = int(ranks["rank"]), int(ranks["local"])
+            self.seen.ranks_of_locals.setdefault(local, rank)
+            host = stream.summary.get("host", "")
+            known = host if re.fullmatch(r"[\w.-]{1,253}", host) and host != "localhost" else origin.host
+            origin = replace(origin, rank=rank, local=local, host=known)
+            if self.seen.ranks.get(rank) is None:
+                self.seen.ranks[rank] = known
+        if moment := re.match(r"\d{4}-(\d\d)-(\d\d)_(\d\d:\d\d:\d\d)", stream.summary.get("time", "")):
+            origin = replace(origin, time=seconds_of_year(int(moment[1]), int(moment[2]), moment[3]))
+        failure, kind, action = ending(int(code[1]))
+        if kind is Kind.SCHEDULER:  # torchrun itself has sent SIGTERM to all but the first
+            if not stream.in_root_cause:
+                return True
+            kind = Kind.ENDED
+        told = replace(line, origin=origin)
+        pid = int(code[2]) if code[2] else None
+        self._add(stream, Finding(failure, kind, told, 0, None, action, pid, stream.in_root_cause))
+        return True
+
+    def _of_traceback(self, stream: _Stream, line: Line) -> bool:
+        text = line.text
+        if _TRACEBACK.search(text):
+            stream.was_logged = stream.last_level in _LOUD
+            stream.in_traceback = 1
+            return True
+        if text.startswith(_CHAINED):
+            stream.chained = True
+            return True
+        if not stream.in_traceback:
+            return False
+        stream.in_traceback += 1
+        if _FRAME.match(text) and stream.in_traceback < MAX_TRACEBACK:
+            return True
+        stream.in_traceback = 0
+        if raised := _RAISED.match(text):
+            self._raised(stream, line, raised["type"])
+            return True
+        return False
+
+    def _of_text(self, stream: _Stream, line: Line) -> bool:
+        text, level = line.text, line.origin.level
+        if not stream.in_traceback and not _FRAME.match(text):
+            stream.last_level = level
+        if step := _STEP.search(text):
+            self._progress(stream, line, int(step["step"]))
+        if "NCCL INFO " in text:
+            return False
+        if "EXCEPTION" in text and (in_process := _IN_PROCESS.search(text)):
+            origin = replace(line.origin, rank=int(in_process["rank"]), host=in_process["host"])
+            raised = _RAISED.match(in_process["message"])
+            told = replace(line, text=in_process["message"], origin=origin)
+            self._raised(stream, told, raised["type"] if raised else "")
+            return True
+        failure, rule, match = _rule_of(text)
+        is_quiet = level in _QUIET or "Warning: " in text
+        if rule is None:
+            named = None if is_quiet else _named_error(text)
+            if named and (named.start() == 0 or level) and not _HANDLED.search(text):
+                self._raised(stream, line, named["type"])
+                return True
+            if stream.findings and not named and _FINISHED.search(text):
+                self._handled(stream, line.origin.cycle)
+            return named is not None
+        if (is_quiet and not rule.any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
+            return True
+        named = _named_error(text)
+        stream.was_logged = level in _LOUD
+        self._matched(stream, line, (failure, rule, match), named["type"] if named else None)
+        return True
+
+    def _raised(self, stream: _Stream, line: Line, error_type: str) -> None:
+        """Take the last line of a traceback, or one like it."""
+        failure, rule, match = _rule_of(line.text)
+        if error_type in IGNORED_EXCEPTIONS and failure not in {"operator_kill", "data_loader"}:
+            return
+        if stream.chained and stream.findings:
+            stream.chained = False
+            before = stream.findings[-1]
+            is_exact = rule is not None and rule.kind < Kind.EXCEPTION
+            if (
+                before.kind is not Kind.EXCEPTION
+                or not before.error_type
+                or (before.kind is Kind.EXCEPTION and rule and not is_exact)
+            ):
+                return
+            stream.findings.pop()
+        stream.chained = False
+        if rule is None or rule.kind is Kind.NOTE:
+            self._add(stream, Finding("user_exception", Kind.EXCEPTION, line, 0, error_type or None))
+        else:
+            self._matched(stream, line, (failure, rule, match), error_type or None)
+        stream.steps_since = 0
+
+    def _matched(
+        self, stream: _Stream, line: Line, found: tuple[str, Rule, re.Match[str] | bool], error_type: str | None
+    ) -> None:
+        failure, rule, match = found
+        groups = match.groupdict() if isinstance(match, re.Match) else {}
+        origin, kind, action = line.origin, rule.kind, rule.action
+        rank = groups.get("rank") or groups.get("local")
+        if rank is None and (named := _MENTIONED_RANK.search(line.text)):
+            rank = named["rank"] or named["rank2"] or named["rank3"]
+        if rank is not None:
+            origin = (
+                replace(origin, rank=int(rank))
+                if not groups.get("local")
+                else replace(origin, rank=None, local=int(rank))
+            )
+        if host := groups.get("host"):
+            origin = replace(origin, host=host)
+        if rule.kind is Kind.ENDED and failure == "unknown":
+            code = groups.get("code")
+            signal = _SIGNALS.get(groups.get("signal") or "", 0)
+            number = int(code) if code else -signal
+            if number == 0 and code:
+                return
+            failure, kind, action = ending(number)
+            if kind is Kind.SCHEDULER and "rank" in groups and "was ended by" not in line.text:
+                return
+            kind = Kind.ENDED
+        work = (groups.get("pg") or "", int(groups["work"])) if groups.get("work") else None
+        pid = int(groups["pid"]) if groups.get("pid") else None
+        told = replace(line, origin=origin)
+        is_root = rule.kind is Kind.ENDED and "failed (exitcode" in line.text
+        self._add(stream, Finding(failure, kind, told, 0, error_type, action, pid, is_root, work))
+
+    def _add(self, stream: _Stream, finding: Finding) -> None:
+        if len(stream.findings) < MAX_FINDINGS:
+            self._order += 1
+            stream.findings.append(replace(finding, order=self._order))
+            if finding.kind in {Kind.CAUSE, Kind.EXCEPTION, Kind.CONSEQUENCE}:
+                stream.steps_since = 0
+
+    def _progress(self, stream: _Stream, line: Line, step: int) -> None:
+        """Take a line that reports a step: after several of them, an exception that was logged has been handled."""
+        stream.steps_since += 1
+        if stream.was_logged and stream.steps_since >= RECOVERED_AFTER:
+            self._handled(stream, line.origin.cycle)
+        host, time = line.origin.host, line.origin.time
+        if host is not None and time is not None and (host in self.seen.steps or len(self.seen.steps) < MAX_FINDINGS):
+            steps = self.seen.steps[host]
+            steps.setdefault(step, time)
+            if len(steps) > MAX_STEPS:
+                del steps[next(iter(steps))]
+
+    def _handled(self, stream: _Stream, cycle: int | None) -> None:
+        """Forget what the job has gone on after in the same cycle, unless nvrx reports a restart in process."""
+        stream.findings = [
+            each
+            for each in stream.findings
+            if each.kind in {Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED}
+            or each.line.origin.cycle != cycle
+            or " (initial rank " in each.line.whole
+        ]
+
+
+def _named_error(text: str) -> re.Match[str] | None:
+    """Return the name of an exception in a text; most texts have no part of one."""
+    return _NAMED_ERROR.search(text) if any(part in text for part in _OF_ERRORS) else None
+
+
+_SHARED: Final = (
+    "rror", "tion", "ted ", "mory", "iled", "atch", "not ", "vice", " is ", "meou", "kill", "ble ", " be ", "sign",
+    "_STA", " out", "xcee", "was ", "vali", "type", "lure", "lled", "UE T", "t en", "sion", "ress", "loss", "ing ",
+    "file", "cess", "_ERR",
+)  # fmt: skip
+"""Parts that many texts of rules have: a line without one is not searched for those."""
+
+
+def _grouped() -> dict[str, list[tuple[int, str, Rule, str]]]:
+    """Return the rules, each with its number, text and class, by a part that their texts have in common."""
+    groups = defaultdict[str, list[tuple[int, str, Rule, str]]](list)
+    rules = [(rule, each.name) for each in CLASSES for rule in each.rules]
+    for number, (rule, failure) in enumerate(rules):
+        part = next((part for part in _SHARED if part in rule.text), rule.text)
+        groups[part].append((number, rule.text, rule, failure))
+    return dict(groups)
+
+
+_GROUPS: Final = tuple(_grouped().items())
+
+
+def _rule_of(text: str) -> tuple[str, Rule | None, re.Match[str] | bool]:
+    """Return the first rule that a text matches, with its class and the match."""
+    possible = [rule for part, rules in _GROUPS if part in text for rule in rules if rule[1] in text]
+    for _, _, rule, failure in sorted(possible, key=lambda each: each[0]):
+        if match := rule.search(text):
+            return failure, rule, match
+    return "", None, False

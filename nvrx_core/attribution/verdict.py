@@ -1,0 +1,114 @@
+"""The verdict, and what of a log may be shown. Pure.
+
+Log text is untrusted: what reaches a verdict has no control characters, no secrets that are recognised, and a bounded
+length.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Action", "Evidence", "Verdict", "shown", "without_escapes"]
+
+MAX_SHOWN: Final = 300
+"""Characters of a line of evidence."""
+_ESCAPES: Final = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
+)
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
+_REDACTED: Final = "[redacted]"
+_SECRETS: Final = (
+    re.compile(
+        r"(?i)((?:pass(?:word|wd|phrase)?|secret|token|api[_-]?key|access[_-]?key(?:[_-]?id)?"
+        r"|credentials?|authorization|cookie)"
+        r"[\"']?\s*[=:]\s*[\"']?)(?:(?:bearer|basic)\s+)?[^\s\"',;}&]+"
+    ),
+    re.compile(r"(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}"),
+    re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@/]+(?=@)"),
+    re.compile(
+        r"()\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|nvapi-[\w-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+        r"|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    ),
+    re.compile(r"(?i)((?:wandb|key|token|secret)\W{1,3})[0-9a-f]{32,}\b"),
+    re.compile(r"()-----BEGIN [A-Z ]*PRIVATE KEY-----.*"),
+)
+
+
+class Action(enum.Enum):
+    """What to do about a failure."""
+
+    RESTART = "restart"
+    EXCLUDE_NODE = "exclude_node"
+    STOP = "stop"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A line that a verdict rests on.
+
+    Attributes:
+        file: its file, as it was named.
+        line: its number, from 1; 0 for what is not from a file.
+        text: the line, as `shown` returns it.
+    """
+
+    file: str
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Who was to blame, and why.
+
+    Attributes:
+        failure: the name of the class of failure, see `rules.CLASSES`.
+        error_type: the name of the Python exception, None for none.
+        rank: the culprit, None where it is not known or all ranks failed alike.
+        host: its host, None where it is not known.
+        action: what to do.
+        node_to_exclude: a host, where the action is to exclude a node and the host is known.
+        confidence: from 0 to 1; an estimate by the kind of the evidence, not a measured probability.
+        evidence: lines, the deciding one first.
+        sentence: the verdict in a sentence.
+    """
+
+    failure: str
+    error_type: str | None
+    rank: int | None
+    host: str | None
+    action: Action
+    node_to_exclude: str | None
+    confidence: float
+    evidence: tuple[Evidence, ...]
+    sentence: str
+
+    def as_json(self) -> dict[str, object]:
+        """Return the object that `nvrx-why --json` prints."""
+        return {
+            "class": self.failure, "error_type": self.error_type, "rank": self.rank, "host": self.host,
+            "node_to_exclude": self.node_to_exclude, "action": self.action.value, "confidence": self.confidence,
+            "evidence": [{"file": each.file, "line": each.line, "text": each.text} for each in self.evidence],
+            "sentence": self.sentence,
+        }  # fmt: skip
+
+
+def without_escapes(text: str) -> str:
+    """Return a text without the escape sequences of terminals."""
+    return _ESCAPES.sub("", text) if "\x1b" in text or "\x9b" in text else text
+
+
+def shown(text: str) -> str:
+    """Return a text of a log as a terminal or a message may have it: one line, bounded, without secrets."""
+    text = without_escapes(text[: 8 * MAX_SHOWN]).replace("\t", " ")
+    if not text.isascii() or not text.isprintable():
+        text = "".join("?" if unicodedata.category(each) in _HIDDEN else each for each in text)
+    for secret in _SECRETS:
+        text = secret.sub(rf"\1{_REDACTED}", text)
+    text = text.strip()
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."

@@ -1,0 +1,101 @@
+"""Tracebacks, launchers' reports, and failures that a job has survived."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvrx_core.attribution import classification
+from nvrx_core.attribution.classification import MAX_FINDINGS, MAX_STEPS, Classifier
+from nvrx_core.attribution.origin import parse
+from tests.attribution.cases import verdict_of_text
+
+TRACEBACK = "Traceback (most recent call last):\n  File 'a', line 1\n    raise CUDA out of memory\nKeyError: 1\n"
+STEPS = "step 5 loss 1\nstep 6 loss 1\nstep 7 loss 1\n"
+
+
+def _fed(text: str, file: str = "run.log") -> Classifier:
+    classifier = Classifier()
+    for number, raw in enumerate(text.splitlines(), 1):
+        for line in parse(file, number, raw):
+            classifier.feed(line)
+    return classifier
+
+
+def test_the_frames_of_a_traceback_say_nothing() -> None:
+    (finding,) = _fed(TRACEBACK).findings()
+    assert (finding.failure, finding.error_type, finding.line.number) == ("user_exception", "KeyError", 4)
+
+
+def test_a_traceback_that_ends_without_an_exception_is_none() -> None:
+    assert not list(_fed("Traceback (most recent call last):\n  File 'a'\nnot an exception\n").findings())
+
+
+def test_a_traceback_that_never_ends_is_given_up() -> None:
+    endless = "Traceback (most recent call last):\n" + "  frame\n" * 500 + "KeyError: 1\n"
+    assert len(list(_fed(endless).findings())) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        (f"2024-01-01 00:00:01 ERROR upload failed\n{TRACEBACK}{STEPS}", "clean"),
+        (f"2024-01-01 00:00:01 ERROR upload failed\n{TRACEBACK}step 5 loss 1\n", "user_exception"),
+        (f"{TRACEBACK}{STEPS}", "user_exception"),
+        (f"2024-01-01 00:00:01 INFO step 4 loss 1\n{TRACEBACK}{STEPS}", "user_exception"),
+        (f"{TRACEBACK}training finished after 9 steps\n", "clean"),
+        (f"{TRACEBACK}Killed\ntraining finished after 9 steps\n", "operator_kill"),
+        (f"{TRACEBACK}INFO [ft_launcher] cycle 1: 1 nodes\ntraining finished after 9 steps\n", "user_exception"),
+        (
+            "restart 1 in 4.1 ms: SOFT_TIMEOUT on rank 2 (initial rank 2, vm pid 9): x\ntraining finished\n",
+            "hang",
+        ),
+        ("ERROR job: connection reset by peer\nERROR job: KeyError: 1\n", "user_exception"),
+    ],
+)
+def test_a_failure_that_the_job_has_survived_is_none(text: str, failure: str) -> None:
+    assert verdict_of_text(text).failure == failure
+
+
+@pytest.mark.parametrize(
+    ("text", "failure", "rank"),
+    [
+        ("  exitcode  : -11 (pid: 9)", "segmentation_fault", None),
+        ("  rank      : 3 (local_rank: 1)\n  exitcode  : -11", "segmentation_fault", 3),
+        (
+            "[rank3]: x\n  rank      : 3 (local_rank: 1)\n  host      : n2\n  exitcode  : 137 (pid: 9)",
+            "operator_kill",
+            3,
+        ),
+        ("node2: [rank3]: x\n  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 9)", "operator_kill", 3),
+        ("  rank      : 3 (local_rank: 1)\n  host      : n2\n  exitcode  : -15 (pid: 9)", "clean", None),
+        ("  rank      : 3 (local_rank: 1)\n  exitcode  : many", "clean", None),
+        ("Other Failures:\n  rank      : 1 (local_rank: 1)\n  exitcode  : -6", "unknown", 1),
+        ("process exits with return code = 0", "clean", None),
+        ("worker 3 exited with code -15", "clean", None),
+        ("worker 3 exited with code -9", "operator_kill", 3),
+        ("rank 2 (local rank 2, pid 5) was ended by SIGTERM", "operator_kill", 2),
+        ("mpirun noticed that process rank 1 with PID 5 on node n2 exited on signal 6 (Aborted).", "unknown", 1),
+        ("EXCEPTION on rank 2 (initial rank 3, n1 pid 9): no colon", "user_exception", 2),
+        ("EXCEPTION (x) on rank 2 (initial rank 3, n1 pid 9): OSError: [Errno 28] x", "disk_full", 2),
+        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: x", "clean", None),
+    ],
+)
+def test_reports_of_launchers(text: str, failure: str, rank: int | None) -> None:
+    verdict = verdict_of_text(text)
+    assert (verdict.failure, verdict.rank) == (failure, rank)
+
+
+def test_the_findings_of_a_rank_are_bounded() -> None:
+    assert len(list(_fed("KeyError: 1\n" * 200).findings())) == MAX_FINDINGS
+
+
+def test_ranks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classification, "MAX_STREAMS", 1)
+    classifier = _fed("[rank0]: x\n[rank1]: KeyError: 1\n")
+    assert not list(classifier.findings())
+    assert set(classifier.seen.ranks) == {0}
+
+
+def test_the_steps_of_a_host_are_bounded() -> None:
+    text = "".join(f"2024-01-01 00:00:01 n1 [rank0] step {step}\n" for step in range(200))
+    assert len(_fed(text).seen.steps["n1"]) == MAX_STEPS
