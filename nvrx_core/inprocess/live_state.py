@@ -1,27 +1,8 @@
 """Training state that survives a restart in memory: a fault costs no step.
 
-Write the step of the training as a function, and let `LiveState.commit` call it:
-
-    live = inprocess.LiveState()
-
-    @inprocess.Wrapper()
-    def train(call_wrapper):
-        ...
-        def advance():
-            optimizer.step()
-            scheduler.step()
-
-        first = live.resume(model, optimizer, advance, shared={"scheduler": scheduler}, local={"sampler": sampler})
-        if first is None:
-            first = load_checkpoint()
-            live.start(first)
-        ddp = DistributedDataParallel(model, init_sync=False)
-        for step in range(first, steps):
-            loss(ddp, step).backward()
-            live.commit(step)
-            optimizer.zero_grad()
-
-`nvrx_core.inprocess.live.memory` has the protocol.
+The step of the training is a function, which `LiveState.commit` calls after a vote of all ranks; `LiveState.resume`
+puts what the ranks have in memory into the objects of the next iteration. The protocol is in
+`nvrx_core.inprocess.live.memory`.
 """
 
 from __future__ import annotations

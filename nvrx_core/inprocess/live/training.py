@@ -194,7 +194,7 @@ class LiveTraining(Generic[Objects, Row, Rows]):
             before, self.memory = self.memory, self.memory.begin_advance()
             try:
                 await ports.advance(objects)
-            except BaseException:
+            except BaseException:  # boundary: the step of the user
                 if not ports.is_changed():
                     self.memory = before  # it can be done again
                 raise
