@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         finalize as finalize,
         health_check as health_check,
         initialize as initialize,
+        live_state as live_state,
         monitor_thread as monitor_thread,
         nested_restarter as nested_restarter,
         progress_watchdog as progress_watchdog,
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
         wrap as wrap,
     )
     from nvrx_core.inprocess.compose import Compose
+    from nvrx_core.inprocess.live_state import LiveState
     from nvrx_core.inprocess.restart_record import RestartRecord, last_restart
     from nvrx_core.inprocess.state import FrozenState, Mode, State
     from nvrx_core.inprocess.wrap import CallWrapper, Wrapper, current_call
 
 __all__ = [
-    "CallWrapper", "Compose", "FrozenState", "Mode", "RestartRecord", "State", "Wrapper", "current_call",
+    "CallWrapper", "Compose", "FrozenState", "LiveState", "Mode", "RestartRecord", "State", "Wrapper", "current_call",
     "last_restart",
 ]  # fmt: skip
 
@@ -42,6 +44,7 @@ _HOME = {
     "Wrapper": "wrap",
     "Compose": "compose",
     "FrozenState": "state",
+    "LiveState": "live_state",
     "Mode": "state",
     "State": "state",
     "RestartRecord": "restart_record",
@@ -57,6 +60,7 @@ _MODULES = (
     "finalize",
     "health_check",
     "initialize",
+    "live_state",
     "monitor_thread",
     "nested_restarter",
     "progress_watchdog",

@@ -95,6 +95,10 @@ rank_filter         RankFilter                                0.4.1  unit/inproc
 rank_filter         ActivateAllRanks                          0.4.1  unit/inprocess/test_plug_ins.py::test_the_deprecated_module_of_the_filters_warns
 rank_filter         MaxActiveWorldSize                        0.4.1  unit/inprocess/test_plug_ins.py::test_the_deprecated_module_of_the_filters_warns
 rank_filter         ActiveWorldSizeDivisibleBy                0.4.1  unit/inprocess/test_plug_ins.py::test_the_deprecated_module_of_the_filters_warns
+live_state          LiveState                                 nvrx   process/test_live_state.py::test_faults_at_any_point_cost_no_step_and_no_bit
+live_state          LiveState.commit                          nvrx   process/test_live_state.py::test_faults_at_any_point_cost_no_step_and_no_bit
+live_state          LiveState.resume                          nvrx   process/test_live_state.py::test_faults_at_any_point_cost_no_step_and_no_bit
+live_state          LiveState.start                           nvrx   process/test_live_state.py::test_faults_at_any_point_cost_no_step_and_no_bit
 restart_record      RestartRecord                             nvrx   process/test_current_call.py::test_the_running_call_and_the_last_restart_are_at_hand
 restart_record      last_restart                              nvrx   process/test_current_call.py::test_the_running_call_and_the_last_restart_are_at_hand
 state               Mode                                      both   unit/inprocess/test_state.py::test_a_snapshot_does_not_change
@@ -269,8 +273,8 @@ def test_modules_and_classes_are_attributes_of_the_package():
     for module in inprocess._MODULES:
         assert getattr(inprocess, module).__name__ == f"nvrx_core.inprocess.{module}"
     assert inprocess.__all__ == [
-        "CallWrapper", "Compose", "FrozenState", "Mode", "RestartRecord", "State", "Wrapper", "current_call",
-        "last_restart",
+        "CallWrapper", "Compose", "FrozenState", "LiveState", "Mode", "RestartRecord", "State", "Wrapper",
+        "current_call", "last_restart",
     ]  # fmt: skip
     assert all(getattr(inprocess, name).__name__ == name for name in inprocess.__all__)
     assert {*inprocess.__all__, *inprocess._MODULES} <= set(dir(inprocess))

@@ -1,0 +1,1 @@
+"""Training state that survives a restart in memory."""

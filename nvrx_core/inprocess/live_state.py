@@ -1,0 +1,251 @@
+"""Training state that survives a restart in memory: a fault costs no step.
+
+The step of the training is a function, which `LiveState.commit` calls after a vote of all ranks; `LiveState.resume`
+puts what the ranks have in memory into the objects of the next iteration. The protocol is in
+`nvrx_core.inprocess.live.memory`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from nvrx_core.flow import operation, run
+from nvrx_core.inprocess.live import objects as tensors, row as rows
+from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard
+from nvrx_core.inprocess.live.objects import Objects
+from nvrx_core.inprocess.live.row import Stateful
+from nvrx_core.inprocess.live.training import LiveTraining
+from nvrx_core.inprocess.wrap import CallWrapper, current_call
+
+__all__ = ["LiveState"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+_ROOM: Final = 16384
+"""Bytes of a row, until one is longer."""
+
+
+class LiveState:
+    """The state of a training, kept in the ranks' memory. Make one outside of the wrapped function.
+
+    It belongs to a call of the wrapped function: the next call begins with nothing in memory. Outside of a wrapped
+    function, `commit` calls the step, and nothing is kept.
+
+    Args:
+        replicate: each vote carries the local state of all ranks to all ranks, some 10 KB each: who takes the place of
+            a lost rank goes on with its random numbers and its position in the data. False: with fresh ones.
+    """
+
+    def __init__(self, *, replicate: bool = True) -> None:
+        self._replicate = replicate
+        self._training: LiveTraining[Objects, torch.Tensor, Sequence[torch.Tensor]] = LiveTraining()
+        self._call: object = None
+        self._ports: _Ports | None = None
+        self._versions: tensors.Versions | None = None
+        self._warned = False
+
+    def resume(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
+        advance: Callable[[], object],
+        *,
+        shared: Mapping[str, Stateful] | None = None,
+        local: Mapping[str, Stateful] | None = None,
+        averages: Iterable[torch.nn.Module] = (),
+    ) -> int | None:
+        """Bring new objects to the newest step that the ranks have in memory; all ranks call it.
+
+        Call it on the new process group, before `DistributedDataParallel` and after `fully_shard`.
+
+        Args:
+            model: the module.
+            optimizer: of its parameters, or several.
+            advance: does one step, with gradients that are complete, without any other rank: `optimizer.step()` and
+                what belongs to it. It is called by `commit`, and, after a fault, once more by who was interrupted in
+                the commit that other ranks have passed.
+            shared: objects with `state_dict` that only `advance` changes, such as a scheduler or a `GradScaler`.
+            local: objects with `state_dict` that change anywhere, such as a sampler; copied at each commit.
+            averages: modules whose tensors only `advance` changes, such as those of an average of the weights.
+
+        Returns:
+            The step to go on with; None when it is not whole in memory, as at the first start: load a checkpoint, then
+            call `start`.
+
+        Raises:
+            TypeError, ValueError: for what cannot be kept in memory.
+        """
+        optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
+        new = Objects.of(model, optimizers, advance, shared=shared or {}, local=local or {}, averages=averages)
+        call = current_call()
+        mine = None if call is None else call._handles
+        if mine is None or mine is not self._call:
+            self._training, self._call = LiveTraining(), mine
+        self._ports = ports = _Ports(call, replicate=self._replicate)
+        first = run(self._training.resume(ports, new))
+        recovery = self._training.recovery
+        if isinstance(recovery, Incomplete) and recovery.newest is not None and ports.rank == 0:
+            missing = ", ".join(f"shard {list(each)}" if each else "the parameters" for each in recovery.missing)
+            log.warning("step %d is not whole in memory: no rank has %s of it any more; a checkpoint is needed",
+                        recovery.newest.step, missing)  # fmt: skip
+        for each in new.parameters:
+            each.grad = None  # of the interrupted step
+        self._versions = tensors.versions(new)
+        return first
+
+    def start(self, step: int) -> None:
+        """Begin with `step`: the objects of the last `resume` are as before it, from a checkpoint or fresh.
+
+        Raises:
+            RuntimeError: before `resume`.
+        """
+        run(self._training.start(self._here("start"), step))
+        assert self._training.memory.objects is not None
+        self._versions = tensors.versions(self._training.memory.objects)
+
+    def commit(self, step: int) -> None:
+        """Call `advance` for `step` on all ranks, or on none; gradients are complete, clipped and unscaled.
+
+        Raises:
+            RuntimeError: before `resume`, or when ranks commit different steps.
+        """
+        ports, objects = self._here("commit"), self._training.memory.objects
+        watched = None if self._warned else self._versions
+        if objects is not None and watched is not None and (name := tensors.changed(objects, watched)) is not None:
+            self._warned = True
+            log.warning("%s was changed outside of commit(): after a fault, ranks may go on with different values; "
+                            "change it in the function that commit() calls", name)  # fmt: skip
+        run(self._training.commit(ports, step))
+        if objects is not None:
+            self._versions = tensors.versions(objects)
+        if ports.call is not None:
+            ports.call.progress(step)
+
+    def _here(self, what: str) -> _Ports:
+        if self._ports is None:
+            raise RuntimeError(f"{what}() before resume()")
+        return self._ports
+
+
+class _Ports:
+    """The process group of an iteration, and the tensors."""
+
+    def __init__(self, call: CallWrapper | None, *, replicate: bool) -> None:
+        self._replicate, self._device = replicate, torch.device("cpu")
+        self.call, self.rank, self.iteration = call, dist.get_rank(), 0 if call is None else call.iteration
+        self._atomic = nullcontext() if call is None else call.atomic()
+        self._before: tensors.Versions = ()
+        self._advanced: Objects | None = None
+        self._capacity = _ROOM
+
+    def shard_of(self, objects: Objects) -> Shard:
+        return objects.shard
+
+    def width_of(self, table: Sequence[torch.Tensor] | None) -> int:
+        return 0 if table is None else len(table)
+
+    def row_of(self, table: Sequence[torch.Tensor], rank: int) -> torch.Tensor:
+        return table[rank]
+
+    def is_changed(self) -> bool:
+        assert self._advanced is not None
+        return tensors.versions(self._advanced) != self._before
+
+    @operation
+    def exchange(self, holding: Holding) -> Sequence[Holding]:
+        holdings: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(holdings, holding)
+        return holdings
+
+    @operation
+    def capture(self, objects: Objects, step: int) -> torch.Tensor:
+        self._device = objects.device
+        return rows.capture(step, objects.buffers, objects.local, objects.device)
+
+    @operation
+    def restore(self, objects: Objects, row: torch.Tensor) -> None:
+        rows.restore(row, objects.buffers, objects.local, objects.device)
+
+    @operation
+    def vote(self, row: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return when all have come; on a GPU, gradients are complete then, and nothing else was enqueued."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        while self._replicate:
+            table = self._gather(row)
+            headers = [rows.header_of(each) for each in table]
+            _refuse_different([step for _, step in headers])
+            longest = max(length for length, _ in headers)
+            if longest <= self._capacity:
+                return table
+            self._capacity = 2 * longest  # on all ranks
+        step = rows.header_of(row)[1]
+        extremes = torch.tensor([step, -step], device=self._voting_device())
+        dist.all_reduce(extremes, dist.ReduceOp.MIN)
+        least, greatest = extremes.tolist()
+        _refuse_different([least, -greatest])
+        return ()
+
+    def _gather(self, row: torch.Tensor) -> list[torch.Tensor]:
+        """Return the beginning of each rank's row, as much as there is room for."""
+        device = self._voting_device()
+        mine = row.new_zeros(self._capacity)
+        mine[: len(row)] = row[: self._capacity]
+        table = row.new_empty((dist.get_world_size(), self._capacity), device=device)
+        dist.all_gather(list(table), mine.to(device))
+        return list(table.cpu())
+
+    def _voting_device(self) -> torch.device:
+        return self._device if dist.get_backend() == "nccl" else torch.device("cpu")
+
+    @operation
+    def enter_atomic(self) -> None:
+        self._atomic.__enter__()
+
+    @operation
+    def leave_atomic(self) -> None:
+        self._atomic.__exit__(None, None, None)
+
+    @operation
+    def advance(self, objects: Objects) -> None:
+        self._advanced, self._before = objects, tensors.versions(objects)
+        objects.advance()
+
+    @operation
+    def adopt(self, old: Objects, new: Objects) -> None:
+        tensors.adopt(old, new)
+
+    @operation
+    def send(self, objects: Objects, to: int) -> None:
+        with self._unwatched():
+            tensors.send(objects, to)
+
+    @operation
+    def receive(self, objects: Objects, source: int) -> None:
+        with self._unwatched():
+            tensors.receive(objects, source)
+
+    @operation
+    def send_row(self, row: torch.Tensor, to: int) -> None:
+        dist.send_object_list([row.clone()], to)
+
+    @operation
+    def receive_row(self, source: int) -> torch.Tensor:
+        got: list[Any] = [None]
+        dist.recv_object_list(got, source)
+        row: torch.Tensor = got[0]
+        return row
+
+    def _unwatched(self) -> Any:
+        """A transfer takes as long as it takes; no timeout of the call applies to it."""
+        return nullcontext() if self.call is None else self.call.disable_hang_protection()
+
+
+def _refuse_different(steps: Sequence[int]) -> None:
+    if len(set(steps)) > 1:
+        raise RuntimeError(f"ranks commit different steps: {', '.join(map(str, sorted(set(steps))))}")

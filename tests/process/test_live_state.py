@@ -1,0 +1,74 @@
+"""A training whose state lives in memory: whatever happens to it, no step is done twice, and none is lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import pytest
+
+from tests.harness.process.job import Job
+
+from .conftest import Launch
+
+WORKER = "tests.harness.process.workers.live_training"
+
+
+def trained(prepare: Launch, *, world: int = 2, **plan: Any) -> Job:
+    return prepare(world=world).start(WORKER, NVRX_TEST_LIVE=json.dumps(plan)).finish(90)
+
+
+def ends(job: Job) -> dict[int, tuple[str, str]]:
+    return {line["rank"]: (line["weights"], line["local"]) for line in job.lines("end")}
+
+
+def check_steps(job: Job, steps: int) -> None:
+    """Each process does the steps one after the other, none twice; a replacement goes on where others were."""
+    for rank in range(job.world):
+        done = [line["step"] for line in job.lines("step", initial_rank=rank)]
+        assert done == sorted(set(done)), f"rank {rank}: {done}"
+    assert {line["step"] for line in job.lines("step")} == set(range(steps))
+    resumed: dict[int, set[int]] = {}
+    for line in job.lines("resumed"):
+        resumed.setdefault(line["iteration"], set()).add(line["step"])
+    assert all(len(each) == 1 for each in resumed.values()), resumed
+    firsts = [next(iter(resumed[iteration])) for iteration in sorted(resumed)]
+    assert firsts == sorted(firsts), firsts
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["replicas", "shards"])
+def test_faults_at_any_point_cost_no_step_and_no_bit(prepare: Launch, sharded: bool) -> None:
+    undisturbed = trained(prepare, sharded=sharded)
+    points = ["build", "resumed", "data", "forward", "backward", "ready", "advance", "committed"]
+    disturbed = trained(prepare, sharded=sharded, faults=12, seed=3, points=points)
+    assert set(disturbed.codes.values()) == {0}, disturbed.errors(0)
+    assert len(disturbed.lines("injected")) >= 10
+    check_steps(disturbed, 30)
+    assert ends(disturbed) == ends(undisturbed)
+
+
+def test_a_reserve_takes_the_place_of_a_lost_rank_with_its_state(prepare: Launch) -> None:
+    undisturbed = trained(prepare)
+    disturbed = trained(prepare, world=4, active=2, faults=2, seed=1, kinds=["kill"], points=["forward", "ready"])
+    assert sorted(disturbed.codes.values()) == [-signal.SIGKILL, -signal.SIGKILL, 0, 0], disturbed.codes
+    check_steps(disturbed, 30)
+    assert ends(disturbed) == ends(undisturbed)
+
+
+def test_a_shard_that_nobody_has_is_missed_in_a_line(prepare: Launch) -> None:
+    job = trained(prepare, world=3, sharded=True, faults=1, kinds=["kill"], points=["forward"])
+    assert sorted(job.codes.values()) == [-signal.SIGKILL, 0, 0], job.codes
+    text = "".join(job.errors(rank) for rank in range(3))
+    assert text.count("is not whole in memory") == 1, text
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sharded", [False, True], ids=["replicas", "shards"])
+@pytest.mark.parametrize("seed", range(40))
+def test_many_faults_of_all_kinds_cost_no_step_and_no_bit(prepare: Launch, seed: int, sharded: bool) -> None:
+    undisturbed = trained(prepare, sharded=sharded, steps=200)
+    kinds = ["exception"] if sharded else ["exception", "asynchronous"]
+    disturbed = trained(prepare, sharded=sharded, steps=200, faults=60, seed=seed, kinds=kinds)
+    check_steps(disturbed, 200)
+    assert ends(disturbed) == ends(undisturbed)
