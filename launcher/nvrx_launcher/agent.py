@@ -42,7 +42,7 @@ from nvrx_launcher.rendezvous.coordination import Coordination
 from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.rendezvous.progress import NodeProgress
-from nvrx_launcher.rendezvous.restart_pacing import PacingRules
+from nvrx_launcher.rendezvous.restart_budget import PacingRules
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
 from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events

@@ -6,16 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
+from nvrx_core.backoff import RestartBackoff
 from nvrx_core.liveness.answers import AnswerWatch, Demand
 
 __all__ = ["AskGuardian", "EndGuardian", "GuardianAction", "GuardianPolicy", "StartGuardian"]
 
 ASKED_EVERY: Final = 5.0
 ANSWERS_WITHIN: Final = 5.0
-STABLE: Final = 10.0
-"""Seconds of run time after which the backoff of a guardian is reset."""
-FIRST_PAUSE: Final = 1.0
-LONGEST_PAUSE: Final = 60.0
 
 
 @dataclass(frozen=True)
@@ -50,15 +47,13 @@ class _Place:
 
     Attributes:
         watch: when it is asked; None while there is none.
-        started: when it was started, monotonic seconds.
-        pause: seconds until the next one is started if this one is lost early.
         due: when the next one is started.
+        starts: the pauses between their starts.
     """
 
     watch: AnswerWatch | None = None
-    started: float = -math.inf
-    pause: float = 0.0
     due: float = math.inf
+    starts: RestartBackoff = field(default_factory=RestartBackoff)
 
 
 @dataclass
@@ -84,7 +79,8 @@ class GuardianPolicy:
         """Record the start of a guardian."""
         place = self._places[number]
         place.watch = AnswerWatch(ASKED_EVERY, ANSWERS_WITHIN, now=now)
-        place.started, place.due = now, math.inf
+        place.due = math.inf
+        place.starts.started(now=now)
 
     def answered(self, number: int, *, now: float) -> None:
         """Record a guardian's sign of life."""
@@ -94,9 +90,8 @@ class GuardianPolicy:
     def lost(self, number: int, *, now: float) -> float:
         """Handle the end of a guardian, or that none could be started; return the seconds until the next start."""
         place = self._places[number]
-        pause = 0.0 if now >= place.started + STABLE else place.pause
+        pause = place.starts.failed(now=now)
         place.watch, place.due = None, now + pause
-        place.pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
         return pause
 
     def tick(self, *, now: float) -> tuple[GuardianAction, ...]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Self
 
+from nvrx_core.backoff import Backoff
 from nvrx_core.errors import InternalError, require
 
 __all__ = ["LONG", "NoProgressLimit", "NoProgressState", "Verdict"]
@@ -23,9 +24,8 @@ LONG: Final = 60.0
 """Seconds after which the end of an iteration is not one of an endless loop of restarts."""
 BACK_OFF_FROM: Final = 3
 """Equal failures in a row."""
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 5.0
-"""Bounds of the pause before a restart, in seconds; it doubles with each further failure."""
+PAUSES: Final = Backoff(0.1, 5.0)
+"""Before a restart, from then on."""
 LONGEST_TEXT: Final = 200
 """Characters of a message in the reason."""
 
@@ -134,12 +134,8 @@ class NoProgressLimit:
         self._state = NoProgressState(*kind, highest, count)
         reached = self.limit is not None and count >= self.limit
         reason = self._reason(_in_a_line(message) or error_type, culprit, progressed)
-        return Verdict(reached, count, culprit, reason, self._pause(count))
-
-    def _pause(self, count: int) -> float:
-        if self.limit is None or count < BACK_OFF_FROM:
-            return 0.0
-        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(count - BACK_OFF_FROM, 16))
+        pause = 0.0 if self.limit is None else PAUSES.pause(count - BACK_OFF_FROM + 1)
+        return Verdict(reached, count, culprit, reason, pause)
 
     def _reason(self, failure: str, culprit: int | None, progressed: bool) -> str:
         state = self._state

@@ -17,6 +17,7 @@ The caller says `start`, for a worker that is postponed, `ask`, and `end`, or no
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import select
@@ -27,8 +28,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
+from nvrx_core.backoff import Backoff
 from nvrx_core.process.descriptors import give_up
-from nvrx_core.process.fork_retry import ForkRetry
 from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd, send
 from nvrx_core.process.orphan import Orphan
 from nvrx_core.process.signal_names import signal_name
@@ -45,6 +46,10 @@ STARTS_WITHIN: Final = 15.0
 SHORT_LIFE: Final = 1.0
 SHORT_LIVES: Final = 5
 """Workers in a row that did not live for `SHORT_LIFE`, after which no more are forked."""
+PAUSES: Final = Backoff(0.01, 1.0)
+"""Before the next fork, when one has failed, and when a worker did not live for `SHORT_LIFE`."""
+TRANSIENT: Final = frozenset({errno.EAGAIN, errno.ENOMEM})
+"""A limit of processes, or a lack of memory: it may last for a moment only."""
 FINISHED: Final = 71
 """The exit code of a worker whose work is done: not 0, with which anything may end a process."""
 FAILED: Final = 70
@@ -185,7 +190,7 @@ def _serve(work: Work, channel: socket.socket, dies_with_server: bool) -> None:
 
     signal.signal(signal.SIGCHLD, lambda *_: None)  # also where the caller ignores it: the worker's status is needed
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    pause, short_lives = 0.0, 0
+    short_lives = 0
     while short_lives < SHORT_LIVES:
         worker = _fork_worker(channel)
         if worker is None:
@@ -201,30 +206,32 @@ def _serve(work: Work, channel: socket.socket, dies_with_server: bool) -> None:
                 channel.send(DONE, socket.MSG_DONTWAIT)
             return
         short_lives = short_lives + 1 if time.monotonic() - born < SHORT_LIFE else 0
-        pause = 2 * pause + 0.01 if short_lives else 0.0
         with suppress(OSError):
             channel.send(f"{why} (pid {worker})".encode(), socket.MSG_DONTWAIT)
-        if _is_ended(channel, pause):
+        if _is_ended(channel, PAUSES.pause(short_lives)):
             return
 
 
 def _fork_worker(channel: socket.socket) -> int | None:
-    """Fork, and try again while there is no process to be had; None: the caller has ended the server meanwhile.
+    """Fork, and try again while fork fails (EAGAIN, ENOMEM); None: the caller has ended the server meanwhile.
+
+    The time for it is that of the pauses: one for which the machine is paused does not count.
 
     Raises:
-        OSError: when there is none for too long.
+        OSError: when it fails for too long, or otherwise.
     """
-    retry, told = ForkRetry(STARTS_WITHIN), False
+    failures, left = 0, STARTS_WITHIN
     while True:
         try:
             return os.fork()
         except OSError as error:
-            pause = retry.failed(error.errno)
-            if pause is None:
+            if error.errno not in TRANSIENT or left <= 0:
                 raise
-            if not told:
+            if not failures:
                 _tell(channel, LATE, error)
-            told = True
+            failures += 1
+        pause = min(PAUSES.pause(failures), left)
+        left -= pause
         if _is_ended(channel, pause):
             return None
 

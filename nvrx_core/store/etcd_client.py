@@ -30,6 +30,7 @@ from etcd3gw.exceptions import (
     InternalServerError,
 )
 
+from nvrx_core.backoff import Backoff
 from nvrx_core.parsing import endpoint_text
 from nvrx_core.process.sockets import of_descriptor
 from nvrx_core.store.endpoint import LINE_EVERY, StoreConnectionError, StoreRefusedError, StoreSilentError
@@ -44,8 +45,8 @@ ANSWER_WITHIN: Final = 7.0
 """Seconds that an etcd which accepted a connection has to answer."""
 SILENCE: Final = 5.0
 """Seconds without an event after which a watch is begun anew: its endpoint may be gone without a word."""
-PAUSE: Final = 0.01
-PAUSE_MOST: Final = 0.25
+PAUSES: Final = Backoff(0.01, 0.25)
+"""Between two tries of a request."""
 _PASSING: Final = frozenset({1, 4, 8, 10, 13, 14})
 """Codes of gRPC for what may go well the next time: cancelled, late, exhausted, aborted, internal, unavailable."""
 _DOUBTFUL: Final = frozenset({-1, 5})
@@ -148,7 +149,7 @@ class EtcdClient:
             StoreConnectionError: when it does not answer in time.
         """
         start = time.monotonic()
-        next_line, pause, refused_at = start + LINE_EVERY, PAUSE, start
+        next_line, failures, refused_at = start + LINE_EVERY, 0, start
         while (failure := self._probe()) is not None:
             now = time.monotonic()
             refused_at = now if failure.refused else refused_at
@@ -161,8 +162,8 @@ class EtcdClient:
             if now >= next_line:
                 log.warning("waiting for etcd at %s since %.0f s (%s)", self, now - start, failure)
                 next_line += LINE_EVERY
-            self._ended.wait(min(pause, start + timeout - now))
-            pause = min(2 * pause, PAUSE_MOST)
+            failures += 1
+            self._ended.wait(min(PAUSES.pause(failures), start + timeout - now))
 
     def _probe(self) -> _NoAnswer | None:
         try:
@@ -183,16 +184,16 @@ class EtcdClient:
             EtcdError: when etcd refuses it.
             EtcdLost: when etcd has not answered for `lost_after` seconds, or this client was closed.
         """
-        started, pause = time.monotonic(), PAUSE
+        started, failures = time.monotonic(), 0
         while not self._ended.is_set():
             try:
                 return self._try(path, body)
             except _NoAnswer as failure:
-                self._turn += 1
+                self._turn, failures = self._turn + 1, failures + 1
+                pause = PAUSES.pause(failures)
                 if time.monotonic() + pause - max(started, self._answered) > self.lost_after:
                     raise EtcdLost(f"no answer from etcd at {self} for {self.lost_after:g} s: {failure}") from None
                 self._ended.wait(pause)
-                pause = min(2 * pause, PAUSE_MOST)
         raise EtcdLost("this connection to etcd was ended")
 
     def _try(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +230,7 @@ class EtcdClient:
         except (requests.RequestException, OSError) as error:
             if not _ran_out(error):
                 self._turn += 1
-                self._ended.wait(PAUSE)
+                self._ended.wait(PAUSES.first)
             return False
 
     @contextmanager

@@ -14,10 +14,10 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from nvrx_core.backoff import Backoff
 from nvrx_core.parsing import endpoint_text, integer, parse_endpoint, parse_object
 from nvrx_core.process.file_limit import allow_more_files
 from nvrx_core.process.sockets import probe_when_idle
@@ -32,9 +32,8 @@ GREETING: Final = "nvrx-coordinator 1"
 FAREWELL: Final = "closed"
 LONGEST: Final = 4096
 """Bytes of a line."""
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 10.0
-"""Seconds between two attempts to connect; each pause is twice as long as the one before."""
+PAUSES: Final = Backoff(0.1, 10.0)
+"""Between two attempts to connect."""
 GREETS_WITHIN: Final = 10.0
 """Seconds from a connection, or the attempt to make one, to the greeting of the other end."""
 MOST_STRANGERS: Final = 1024
@@ -220,7 +219,6 @@ class CoordinatorConnection:
     Args:
         loop: the event loop that watches the descriptor.
         job: the job's name.
-        closed: called when the connection was closed, and not in order.
 
     Attributes:
         deadline: when `tick` is due, monotonic seconds.
@@ -228,11 +226,11 @@ class CoordinatorConnection:
             seconds; else `inf`. Together, for another thread.
     """
 
-    def __init__(self, loop: EventLoop, job: str, closed: Callable[[], object] = bool) -> None:
-        self._loop, self._job, self._report = loop, job, closed
+    def __init__(self, loop: EventLoop, job: str) -> None:
+        self._loop, self._job = loop, job
         self._target, self._is_held = (0, "", -1), False
         self._channel: _Channel | None = None
-        self._pause, self.deadline, self.closed = FIRST_PAUSE, math.inf, (0, math.inf)
+        self._failures, self.deadline, self.closed = 0, math.inf, (0, math.inf)
 
     def hold(self, term: int, endpoint: str, node: int) -> None:
         """Hold a connection to the coordinator.
@@ -245,7 +243,7 @@ class CoordinatorConnection:
         if (term, endpoint, node) == self._target:
             return
         self._drop()
-        self._target, self._pause = (term, endpoint, node), FIRST_PAUSE
+        self._target, self._failures = (term, endpoint, node), 0
         self.deadline, self.closed = math.inf, (term, math.inf)
         if endpoint:
             self._connect()
@@ -287,7 +285,7 @@ class CoordinatorConnection:
             return
         for line in lines:
             if line == GREETING and not self._is_held:
-                self._is_held, self._pause, self.deadline = True, FIRST_PAUSE, math.inf
+                self._is_held, self._failures, self.deadline = True, 0, math.inf
                 self.closed = self._target[0], math.inf
                 self._channel.say(json.dumps({"job": self._job, "node": self._target[2]}))
             elif line == FAREWELL:
@@ -302,12 +300,10 @@ class CoordinatorConnection:
         """Connect again: at once after it was held, else after a pause."""
         now, was_held = time.monotonic(), self._is_held
         self._drop()
-        self.deadline = now if was_held else now + self._pause
+        self._failures = 0 if was_held else self._failures + 1
+        self.deadline = now + PAUSES.pause(self._failures)
         if was_held:
             self.closed = self._target[0], now
-            self._report()
-        else:
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _drop(self) -> None:
         if self._channel is not None:

@@ -18,14 +18,12 @@ neither stopped nor left within the time that its description states counts as l
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Self, assert_never
 
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, Phase
-from nvrx_launcher.rendezvous.cycle_members import CycleMembers, placed
-from nvrx_launcher.rendezvous.gathering import Gathering
-from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import RestartBudget
 from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
 
@@ -60,13 +58,10 @@ class Coordinator:
         """Return a coordinator that continues from the state of another one."""
         made = cls(rules)
         made.cycle, made._phase, made._nodes = state.cycle, state.phase, dict(state.nodes)
-        made._members = CycleMembers.of(
-            state.active, state.busy, state.unhealthy, failed=state.failed, misused=state.misused
-        )  # fmt: skip
-        made._former = state.former
+        made._members, made._former = CycleMembers.from_state(state), state.former
         made._budget = RestartBudget(rules.max_restarts, rules.pacing, state.budget, now=now)
-        ages, is_first = (state.gathering_for, state.enough_for), not state.cycle
-        made._gathering = Gathering.from_ages(rules, ages, is_first=is_first, count=len(made._nodes), now=now)
+        made._gathering = Gathering(rules, is_first=not state.cycle, since=now - state.gathering_for)
+        made._gathering.enough_since, made._gathering.count = now - state.enough_for, len(made._nodes)
         if made._phase is Phase.GATHERING:
             made.deadline = made._gathering.deadline(made._budget.begins_at)
         if made._phase is Phase.STOPPING:
@@ -80,7 +75,7 @@ class Coordinator:
         return CoordinatorState(
             self._phase, self.cycle, tuple(sorted(self._nodes.items())), frozenset(members.active),
             frozenset(members.busy), frozenset(members.unhealthy), self._budget.state(now=now),
-            *self._gathering.ages(now=now),
+            now - self._gathering.since, now - self._gathering.enough_since,
             now - self._stopping_since if self._phase is Phase.STOPPING else -math.inf,
             frozenset(members.failed), frozenset(members.misused), frozenset(self._former & self._nodes.keys()),
         )  # fmt: skip
@@ -307,3 +302,111 @@ class Coordinator:
         if self._phase is Phase.GATHERING and not self.cycle:
             return self._end(USAGE, reason)
         return (Decision(Verdict.REFUSE, self.cycle, reason, USAGE, node=node),)
+
+
+class Gathering:
+    """The wait for the nodes of a cycle: until enough of them are ready, and the last call before the first cycle.
+
+    Args:
+        rules: how many are needed, and how long they have.
+        is_first: it is the wait before the first cycle.
+        since: when it started, monotonic seconds; `inf`: it has not.
+
+    Attributes:
+        since: the same.
+        enough_since: since when enough nodes are ready; `inf`: they are not.
+        count: how many nodes are ready.
+    """
+
+    def __init__(self, rules: Rules, *, is_first: bool, since: float = math.inf) -> None:
+        self._rules, self._last_call = rules, rules.last_call if is_first else 0.0
+        self.since, self.enough_since, self.count = since, math.inf, 0
+
+    def ready(self, count: int, *, now: float) -> None:
+        """Record how many nodes are ready."""
+        self.count = count
+        self.enough_since = min(self.enough_since, now) if count >= self._rules.min_nodes else math.inf
+
+    @property
+    def short_since(self) -> float:
+        """Since when it lasts, monotonic seconds, as long as fewer nodes than needed are ready; else `inf`."""
+        return self.since if self.enough_since == math.inf else math.inf
+
+    def deadline(self, begins_at: float) -> float:
+        """Return when it is complete or overdue; the cycle does not begin before a given time."""
+        if self.enough_since == math.inf:
+            return self.since + self._rules.join_timeout
+        return max(self.enough_since + self._last_call, begins_at)
+
+    def is_complete(self, *, now: float) -> bool:
+        """Return whether the cycle can begin."""
+        are_all = self.count >= self._rules.max_nodes
+        return are_all or now >= self.enough_since + self._last_call
+
+    def overdue(self, hosts: Iterable[str], *, now: float) -> str:
+        """Return why the wait has failed (too few nodes in time), with the ready hosts; "" while there is time."""
+        if self.enough_since < math.inf or now < self.since + self._rules.join_timeout:
+            return ""
+        rules, joined = self._rules, sorted(hosts)
+        return f"{len(joined)} of {rules.min_nodes} nodes have joined in {rules.join_timeout:g} s: {joined}"
+
+
+class CycleMembers:
+    """The nodes of the present cycle, by number.
+
+    Args:
+        nodes: of a cycle that begins; all are at work and healthy.
+
+    Attributes:
+        active: those that take part.
+        busy: those of them that are not done; once the cycle is stopped, those that have not stopped yet.
+        unhealthy: those of them that have lost a worker.
+        failed: those of them all of whose workers have failed.
+        misused: those of them all of whose workers refuse their command line.
+    """
+
+    def __init__(self, nodes: Iterable[int] = ()) -> None:
+        self.active = set(nodes)
+        self.busy, self.unhealthy = set(self.active), set[int]()
+        self.failed, self.misused = set[int](), set[int]()
+
+    @classmethod
+    def from_state(cls, state: CoordinatorState) -> Self:
+        """Restore them from a state."""
+        made = cls(state.active)
+        made.busy, made.unhealthy = set(state.busy), set(state.unhealthy)
+        made.failed, made.misused = set(state.failed), set(state.misused)
+        return made
+
+    @property
+    def healthy(self) -> int:
+        """The number of nodes that have all their workers."""
+        return len(self.active) - len(self.unhealthy)
+
+    @property
+    def is_nobody_left(self) -> bool:
+        """Whether all workers of all nodes have failed."""
+        return self.active == self.failed | self.misused
+
+    def stop(self) -> None:
+        """Expect all of them to stop."""
+        self.busy = set(self.active)
+
+    def lose(self, node: int) -> None:
+        """Remove a node."""
+        for each in (self.active, self.busy, self.unhealthy, self.failed, self.misused):
+            each.discard(node)
+
+
+def placed(nodes: Mapping[int, NodeDescription]) -> tuple[Member, ...]:
+    """Return the nodes of a cycle by their rank: in the order of the infrastructure, else of hosts and addresses."""
+
+    def place(node: int) -> tuple[float, str, str, int]:
+        each = nodes[node]
+        return each.order if each.order >= 0 else math.inf, each.host, each.address, node
+
+    members, rank = list[Member](), 0
+    for node in sorted(nodes, key=place):
+        members.append(Member(node, rank, nodes[node].workers))
+        rank += nodes[node].workers
+    return tuple(members)

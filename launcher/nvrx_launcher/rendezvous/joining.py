@@ -23,7 +23,7 @@ from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.ports import free_port
-from nvrx_launcher.rendezvous.restart_pacing import PacingRules
+from nvrx_launcher.rendezvous.restart_budget import PacingRules
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous_settings import OURS, RendezvousSettings
 from nvrx_launcher.store_host import ControlStore

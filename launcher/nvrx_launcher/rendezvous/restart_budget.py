@@ -7,6 +7,9 @@ lost before all have stopped, and it is settled afterwards.
 The loss of the control store is no failure of the workers either: the first `FORGIVEN_STORES` losses of a job use up no
 restart. Further ones do, so that a job whose store dies in each cycle ends.
 
+A cycle is fruitless if it ended before its first step. After the first fruitless cycle the next one starts at once,
+after further ones in a row it starts 1, 2, 4 ... 60 s later, until a cycle has taken a step.
+
 A job that loses a node in each cycle is paced, and ends as well: after the second of such cycles in a row that has
 lasted for less than `SHORT_CYCLE` the next one starts 1 s later, then 2, 4 ... 60 s, and after `SHORT_CYCLES` of them
 the job ends. Nodes that are lost now and then cost no more than the cycle, however many they are.
@@ -19,15 +22,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from nvrx_core.backoff import Backoff
 from nvrx_core.parsing import integer, number, string
-from nvrx_launcher.rendezvous.restart_pacing import PacingRules, RestartPacing
 
-__all__ = ["FORGIVEN_STORES", "SHORT_CYCLE", "SHORT_CYCLES", "BudgetState", "RestartBudget"]
+__all__ = [
+    "FORGIVEN_STORES", "SHORT_CYCLE", "SHORT_CYCLES", "BudgetState", "PacingRules", "RestartBudget", "RestartPacing",
+]  # fmt: skip
 
 FORGIVEN_STORES: Final = 3
 SHORT_CYCLE: Final = 60.0
 """Seconds from the begin of a cycle to the end of its last worker."""
 SHORT_CYCLES: Final = 16
+PAUSES: Final = Backoff(1.0, 60.0)
+"""Before the next cycle, after cycles in a row that have come to nothing."""
+
+
+@dataclass(frozen=True)
+class PacingRules:
+    """The limits of the pace.
+
+    Attributes:
+        window: seconds in which restarts are counted.
+        max_in_window: how many restarts there may be in them; None: any number.
+        backoff: seconds before each restart at least; None: there is no pause at all.
+    """
+
+    window: float = 600.0
+    max_in_window: int | None = None
+    backoff: float | None = 0.0
 
 
 @dataclass(frozen=True)
@@ -177,6 +199,51 @@ class RestartBudget:
             self.begins_at = now + self._losses.pause(is_fruitless=is_short)
             self._losses.restarted(is_fruitless=is_short, now=now)
         self._failure, self._is_fruitless, self._is_forgiven, self._has_lost_node = "", False, False, False
+
+
+class RestartPacing:
+    """The pace of restarts: backoff after cycles without a step, and a limit within a window.
+
+    Args:
+        rules: the limits.
+        ages: seconds since earlier restarts.
+        fruitless: the number of fruitless cycles in a row, up to now.
+        now: the time.
+    """
+
+    def __init__(
+        self, rules: PacingRules, *, ages: tuple[float, ...] = (), fruitless: int = 0, now: float = 0.0
+    ) -> None:
+        self._rules, self.fruitless = rules, fruitless
+        self._restarts = [now - age for age in ages]
+
+    def ages(self, *, now: float) -> tuple[float, ...]:
+        """Return the seconds since the restarts that still count."""
+        self._forget(now)
+        return tuple(now - each for each in self._restarts)
+
+    def exceeded(self, *, now: float) -> str:
+        """Return why no further restart is allowed, "" if one is."""
+        self._forget(now)
+        limit = self._rules.max_in_window
+        if limit is None or len(self._restarts) < limit:
+            return ""
+        return f"after {len(self._restarts)} restarts within {self._rules.window:g} s"
+
+    def pause(self, *, is_fruitless: bool) -> float:
+        """Return the number of seconds before the next cycle."""
+        if self._rules.backoff is None:
+            return 0.0
+        return max(self._rules.backoff, PAUSES.pause(self.fruitless if is_fruitless else 0))
+
+    def restarted(self, *, is_fruitless: bool, now: float) -> None:
+        """Record a restart."""
+        self.fruitless = self.fruitless + 1 if is_fruitless else 0
+        if self._rules.max_in_window is not None:
+            self._restarts.append(now)
+
+    def _forget(self, now: float) -> None:
+        self._restarts = [each for each in self._restarts if now - each < self._rules.window]
 
 
 def _finite(seconds: float) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from nvrx_launcher.rendezvous.restart_pacing import PacingRules
+from nvrx_launcher.rendezvous.restart_budget import PacingRules
 
 __all__ = ["ANY_FAILED", "MIN_HEALTHY", "NOT_RETRIED", "Rules"]
 

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 import torch.distributed as dist
 
+from nvrx_core.backoff import Backoff
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 from nvrx_core.process.sockets import shut_down, tcp_sockets
 from nvrx_core.store.connection import Connection
@@ -32,9 +33,8 @@ LOOKS_EVERY: Final = timedelta(seconds=5)
 LOST: Final = (RuntimeError, OSError, StoreConnectionError)
 """The errors of a store that is lost."""
 
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 5.0
-"""Seconds before a request whose connection has broken twice is repeated; each pause is twice as long as the last."""
+PAUSES: Final = Backoff(0.1, 5.0)
+"""Before a request is repeated whose connection has broken more than once."""
 
 KEYS_GONE: Final = (
     "the keys of this job are gone: the store was started again without its data, or no launcher of the job has "
@@ -70,7 +70,7 @@ class Link:
             StoreConnectionError: when the store is lost.
             StoreRefusedError: when it does not carry the request out.
         """
-        deadline, pause = math.inf, 0.0
+        deadline, failures = math.inf, 0
         while True:
             try:
                 return request(self._store)
@@ -79,9 +79,9 @@ class Link:
             except (RuntimeError, OSError):
                 now = time.monotonic()
                 deadline = min(deadline, now + self._within)
-                if (pause and now >= deadline) or self._cut.wait(pause):
+                if (failures and now >= deadline) or self._cut.wait(PAUSES.pause(failures)):
                     raise
-                pause = min(2 * pause or FIRST_PAUSE, LONGEST_PAUSE)
+                failures += 1
                 self._store = self._again(deadline)
                 if self._cut.is_set():
                     raise

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvrx_core import failpoint
+from nvrx_core.backoff import RestartBackoff
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.peers import SUFFIX, Progress
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
@@ -26,10 +27,6 @@ from nvrx_launcher.options import LaunchOptions
 __all__ = ["Monitors"]
 
 log = logging.getLogger("nvrx_launcher")
-FIRST_PAUSE: Final = 1.0
-LONGEST_PAUSE: Final = 60.0
-STABLE: Final = 10.0
-"""Seconds of run time after which the restart backoff of a monitor is reset."""
 STARTS_WITHIN: Final = 10.0
 """Seconds after which a worker without a monitor may have completed a step."""
 SAYS_SO_WITHIN: Final = 60.0
@@ -62,8 +59,7 @@ class Monitors:
         self._paths = [launcher.with_name(f"rank-{local_rank}{SUFFIX}") for local_rank in range(options.workers)]
         more: dict[str, Any] = {"job": options.run_id, "several_nodes": options.max_nodes > 1}
         self._monitors = [make(config, path, launcher=str(launcher), **more) for path in self._paths]
-        self._started_at, self._pauses = dict[int, float](), dict[int, float]()
-        self._due = dict[int, float]()
+        self._starts, self._due = [RestartBackoff() for _ in self._paths], dict[int, float]()
 
     def start(self) -> None:
         """Start all monitors; a worker that connects to one that is not ready waits for it.
@@ -131,7 +127,7 @@ class Monitors:
         monitor = self._monitors[local_rank]
         failpoint.hit("monitor-spawn", -1)
         monitor.spawn()
-        self._started_at[local_rank] = now
+        self._starts[local_rank].started(now=now)
         self._loop.watch(monitor.sentinel, lambda: self._poll(local_rank, time.monotonic()))
 
     def _poll(self, local_rank: int, now: float) -> None:
@@ -144,36 +140,27 @@ class Monitors:
             self._end_lost(local_rank, now)
 
     def _end_lost(self, local_rank: int, now: float) -> None:
-        """End what is left of a monitor and its fork server, and start others."""
+        """End what is left of a monitor and its fork server, and start others: at once, if they ran long enough."""
         monitor = self._monitors[local_rank]
         self._loop.forget(monitor.sentinel)
         monitor.stop()
-        self._lost(local_rank, now)
-
-    def _lost(self, local_rank: int, now: float) -> None:
-        """Start another monitor: at once, if the previous one ran long enough."""
-        if now >= self._started_at[local_rank] + STABLE:
-            self._pauses.pop(local_rank, None)
-        if local_rank not in self._pauses:
-            log.warning("the monitor of local rank %d is lost, and is restarted", local_rank)
-            self._pauses[local_rank] = FIRST_PAUSE
-            self._start_anew(local_rank, now)
+        if pause := self._starts[local_rank].failed(now=now):
+            self._wait(local_rank, "the one before was lost at once", pause, now)
         else:
-            self._wait(local_rank, "the one before was lost at once", now)
+            log.warning("the monitor of local rank %d is lost, and is restarted", local_rank)
+            self._start_anew(local_rank, now)
 
     def _start_anew(self, local_rank: int, now: float) -> None:
         try:
             self._start(local_rank, now)
         except OSError as error:
-            self._wait(local_rank, str(error), now)
+            self._wait(local_rank, str(error), self._starts[local_rank].failed(now=now), now)
         else:
             self._history.monitor_replaced(local_rank, "restarted")
 
-    def _wait(self, local_rank: int, why: str, now: float) -> None:
-        pause = self._pauses.get(local_rank, FIRST_PAUSE)
+    def _wait(self, local_rank: int, why: str, pause: float, now: float) -> None:
         text = "no rank monitor for local rank %d, which is not watched: %s; the next attempt is in %g s"
         log.error(text, local_rank, why, pause)
-        self._pauses[local_rank] = min(2 * pause, LONGEST_PAUSE)
         self._due[local_rank] = now + pause
 
 

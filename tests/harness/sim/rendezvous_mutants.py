@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Final
 
 from nvrx_launcher import node_policy
-from nvrx_launcher.rendezvous import coordinator, cycle_members, gathering, lease, messages, restart_budget
+from nvrx_launcher.rendezvous import coordinator, lease, messages, restart_budget
 
 from tests.harness.sim.rendezvous_scenarios import Machines
 
@@ -22,15 +22,15 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
         coordinator, "if self._phase is Phase.STOPPING and not self._members.busy:",
         "if self._phase is Phase.STOPPING:"),
     "nobody is waited for when a cycle is stopped": (
-        cycle_members, "self.busy = set(self.active)\n\n    def lose", "self.busy = set()\n\n    def lose"),
+        coordinator, "self.busy = set(self.active)\n\n    def lose", "self.busy = set()\n\n    def lose"),
     "the job is done when the first node is": (coordinator, "return () if self._members.busy else self._end(0,",
                                                "return self._end(0,"),
     "who has stopped stays busy": (coordinator, "        self._members.busy.discard(node)\n        return (*stop,",
                                    "        return (*stop,"),
-    "who is lost stays busy": (cycle_members, "for each in (self.active, self.busy, self.unhealthy,",
+    "who is lost stays busy": (coordinator, "for each in (self.active, self.busy, self.unhealthy,",
                                "for each in (self.active, self.unhealthy,"),
-    "the state forgets who is busy": (cycle_members, "map(set, (busy, unhealthy,",
-                                      "map(set, (active, unhealthy,"),
+    "the state forgets who is busy": (coordinator, "set(state.busy), set(state.unhealthy)",
+                                      "set(state.active), set(state.unhealthy)"),
     "a node takes its lease for lost too late": (lease, "beat * (lost_after - 1)", "beat * (lost_after + 2)"),
     "the lease counts from the answer": (lease, "max(begun + self.ends_after,", "max(begun + 2 * self.ends_after,"),
     "a node that is cut off keeps its number": (
@@ -45,12 +45,6 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
 }  # fmt: skip
 
 
-PARTS: Final[dict[ModuleType, str]] = {
-    restart_budget: "RestartBudget", cycle_members: "CycleMembers", gathering: "Gathering",
-}  # fmt: skip
-"""What the coordinator is made of, by the name that it imports."""
-
-
 def mutated(name: str | None) -> Machines:
     """Return the machines, with a mistake in one of them; None: as they are shipped.
 
@@ -61,9 +55,9 @@ def mutated(name: str | None) -> Machines:
     if name:
         module, shipped, mistake = MUTANTS[name]
         made[module] = load(module, shipped, mistake)
-        if part := PARTS.get(module):
+        if module is restart_budget:  # the coordinator imports it
             made[coordinator] = load(coordinator)
-            setattr(made[coordinator], part, getattr(made[module], part))
+            vars(made[coordinator])["RestartBudget"] = made[module].RestartBudget
     return Machines(made[coordinator], made[node_policy], made[lease], messages)
 
 

@@ -11,7 +11,7 @@ from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
-from nvrx_launcher.rendezvous.restart_pacing import PacingRules, RestartPacing
+from nvrx_launcher.rendezvous.restart_budget import PacingRules, RestartPacing
 from nvrx_launcher.rendezvous.rules import Rules
 
 

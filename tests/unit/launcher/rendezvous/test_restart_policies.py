@@ -12,8 +12,7 @@ from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
-from nvrx_launcher.rendezvous.restart_budget import FORGIVEN_STORES
-from nvrx_launcher.rendezvous.restart_pacing import PacingRules
+from nvrx_launcher.rendezvous.restart_budget import FORGIVEN_STORES, PacingRules
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY, Rules
 
 RUN = Decision(Verdict.RUN, 0, "2 nodes", members=(Member(3, 0, 2), Member(0, 2, 2)), master_addr="a", master_port=1)

@@ -5,7 +5,9 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from nvrx_launcher.workers.monitors import FIRST_PAUSE, LONGEST_PAUSE, STABLE, Monitors
+from nvrx_launcher.workers.monitors import Monitors
+
+from nvrx_core.backoff import RestartBackoff
 
 
 class FakeLoop:
@@ -89,13 +91,13 @@ def test_a_monitor_replaced_by_its_fork_server_is_recorded(made):
 
 
 def test_one_that_is_lost_is_started_anew_at_once(made):
-    begun = made.monitors._started_at[0]
+    begun = made.monitors._starts[0]._started
     lose(made, begun + 1.0)
     assert (made.monitor.starts, made.told, made.monitors.deadline) == (2, [(0, "restarted")], math.inf)
 
 
 def test_one_that_is_lost_again_and_again_is_started_after_growing_pauses(made, caplog):
-    now, pauses = made.monitors._started_at[0], []
+    now, pauses = made.monitors._starts[0]._started, []
     lose(made, now)
     for _ in range(9):
         lose(made, now)
@@ -105,15 +107,15 @@ def test_one_that_is_lost_again_and_again_is_started_after_growing_pauses(made, 
         now = made.monitors.deadline
         made.monitors.tick(now=now)
         assert made.monitor.is_started
-    assert pauses == pytest.approx([min(FIRST_PAUSE * 2**k, LONGEST_PAUSE) for k in range(9)])
+    assert pauses == pytest.approx([RestartBackoff.PAUSES.pause(k) for k in range(1, 10)])
     assert made.monitors.deadline == math.inf
     assert "no rank monitor for local rank 0, which is not watched: the one before was lost at once" in caplog.text
-    lose(made, now + STABLE)
+    lose(made, now + RestartBackoff.STABLE)
     assert made.monitor.is_started
 
 
 def test_one_that_cannot_be_started_is_tried_again(made, caplog):
-    now = made.monitors._started_at[0]
+    now = made.monitors._starts[0]._started
     made.monitor.fails = 2
     with caplog.at_level(logging.ERROR):
         lose(made, now)
