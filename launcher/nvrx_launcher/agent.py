@@ -16,7 +16,7 @@ from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HangReport, Progress
-from nvrx_core.process.signal_names import signal_name
+from nvrx_core.process.signals import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
 from nvrx_launcher.console import Console
@@ -25,7 +25,7 @@ from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
 from nvrx_launcher.left_processes import LeftProcesses
-from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.loop import EventLoop, Standstill
 from nvrx_launcher.node_actions import (
     AwaitOthers,
     AwaitRound,
@@ -46,20 +46,18 @@ from nvrx_launcher.rendezvous.restart_budget import PacingRules
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
 from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events
-from nvrx_launcher.standstill import Standstill
 from nvrx_launcher.stopping import Stopping, StopStep
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
 from nvrx_launcher.workers.functions import FunctionStarter
-from nvrx_launcher.workers.group import WorkerGroup
-from nvrx_launcher.workers.import_path import import_path
+from nvrx_launcher.workers.group import WorkerGroup, survivor
 from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import Monitors
 from nvrx_launcher.workers.output import Logs
+from nvrx_launcher.workers.process_environment import import_path
 from nvrx_launcher.workers.script_mistake import ScriptMistake
-from nvrx_launcher.workers.survivors import survivor
 from nvrx_launcher.workers.warm_start import WarmStart
 from nvrx_launcher.workers.worker import Failure
 
@@ -104,7 +102,7 @@ class Agent:
         self._given_store = environ.get("NVRX_STORE_ENDPOINT", "")  # a user's own, in each cycle
         self._events = event_recorder(options)
         self._functions, self.reason = functions, ""
-        self._specs = load_logs_specs(options) if options.worker.logs_specs else specs
+        self._specs = load_logs_specs(options) if options.logs_specs else specs
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop, self._given_console = EventLoop(), console
         self._stopping, self._code = Stopping(options.kill_timeout), -1
@@ -420,5 +418,5 @@ class Agent:
                 then = "stays because it hosts the rendezvous, and starts nothing" if is_needed else "leaves the job"
                 log.error("%s: this launcher %s", why, then)
                 self._carry_out(self._policy.survived(departure.survived(why, is_needed=is_needed)))
-            case None:
+            case StopStep.ASK | None:  # workers have been sent a signal before
                 pass

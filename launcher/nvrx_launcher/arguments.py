@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.fault_tolerance.explain import table
 from nvrx_core.settings.spelling import nearest
 from nvrx_launcher.exit_codes import USAGE
 
-__all__ = ["OPTIONS", "Option", "parse_arguments", "parser", "read_arguments"]
+__all__ = ["OPTIONS", "Option", "explained", "parse_arguments", "parser", "read_arguments"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Option:
     def dest(self) -> str:
         """The name of the parsed value, and of its variable in lower case, after PET_."""
         return self.name.replace("-", "_")
+
+    @property
+    def variable(self) -> str:
+        """The variable that gives its value where it is not on the command line."""
+        return f"PET_{self.dest.upper()}"
 
 
 def _texts(given: str) -> list[str]:
@@ -141,7 +147,7 @@ def parser(environ: Mapping[str, str], kind: type[argparse.ArgumentParser] = _Pa
     """Return the parser; defaults come from PET_ variables."""
     built = kind(prog="ft_launcher", description="Start, watch and restart the workers of a node.", allow_abbrev=False)
     for option in OPTIONS:
-        _add(built, option, environ.get(f"PET_{option.dest.upper()}"))
+        _add(built, option, environ.get(option.variable))
     ours = built.add_argument_group("fault tolerance")
     ours.add_argument(
         "--ft-explain", "--ft_explain", action="store_true", help="Print each setting, and where it is from."
@@ -188,8 +194,8 @@ def _check_choices(arguments: argparse.Namespace) -> None:
     for option in OPTIONS:
         value = getattr(arguments, option.dest)
         if option.choices is not None and value != option.default and value not in option.choices:
-            name, choices = f"PET_{option.dest.upper()}", ", ".join(option.choices)
-            raise ConfigurationError("environment", name, f"{value!r} is not a choice", f"write one of {choices}")
+            problem, advice = f"{value!r} is not a choice", f"write one of {', '.join(option.choices)}"
+            raise ConfigurationError("environment", option.variable, problem, advice)
 
 
 def _names(option: Option) -> list[str]:
@@ -207,3 +213,37 @@ def _add(built: argparse.ArgumentParser, option: Option, variable: str | None) -
         *names, type=option.kind, default=default, choices=option.choices, dest=option.dest,
         help=f"{option.help} (default: {option.default!r})".replace("%", "%%"),
     )  # fmt: skip
+
+
+def explained(
+    argv: Sequence[str], environ: Mapping[str, str], arguments: argparse.Namespace, config: FaultToleranceConfig
+) -> list[str]:
+    """Return the output of --ft-explain: a line for each option of the launcher and each setting of fault tolerance.
+
+    Args:
+        argv: the command line.
+        environ: the environment.
+        arguments: the options that were read from them.
+        config: the settings that were read from them.
+    """
+    built, absent = parser({}), object()
+    built.set_defaults(**{option.dest: absent for option in OPTIONS})
+    typed = built.parse_known_args(argv)[0]
+
+    def source(option: Option) -> str:
+        if getattr(typed, option.dest) is not absent:
+            return f"--{option.name}"
+        return option.variable if option.variable in environ else "default"
+
+    rows = [(each.dest, _shown(getattr(arguments, each.dest)), source(each)) for each in OPTIONS]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    lines = [f"{name:{widths[0]}}  {value:{widths[1]}}  {source}" for name, value, source in rows]
+    return [*lines, "", *table(config)]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return str(value) if value not in (None, "") else "none"
+    return ",".join(map(str, value)) or "none"

@@ -15,10 +15,9 @@ from nvrx_core.errors import ConfigurationError
 from nvrx_core.process.descriptors import open_standard_descriptors
 from nvrx_core.process.log_lines import log_formatter
 from nvrx_core.process.standard_output import show
-from nvrx_launcher.arguments import parse_arguments
+from nvrx_launcher.arguments import explained, parse_arguments
 from nvrx_launcher.console import Console, ConsoleHandler
 from nvrx_launcher.exit_codes import FAILED, USAGE
-from nvrx_launcher.explain import explained
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.signals import end_by_signals
 from nvrx_launcher.torch_questions import count_devices

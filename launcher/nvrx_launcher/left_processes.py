@@ -13,8 +13,8 @@ from typing import Final
 
 from nvrx_core.process.lifeline import open_pidfd, send
 from nvrx_launcher.job_processes import JobProcesses
-from nvrx_launcher.left_policy import Ending, LeftPolicy
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.stopping import Stopping, StopStep
 
 __all__ = ["LeftProcesses"]
 
@@ -36,13 +36,13 @@ class LeftProcesses:
 
     def __init__(self, loop: EventLoop, processes: JobProcesses, grace: float) -> None:
         self._loop, self._processes, self._grace = loop, processes, grace
-        self._policy = LeftPolicy(grace)
+        self._stopping = Stopping()
         self._watched = dict[int, int]()
 
     @property
     def deadline(self) -> float:
         """When `tick` is due, monotonic seconds."""
-        return self._policy.deadline
+        return self._stopping.deadline
 
     @property
     def is_any(self) -> bool:
@@ -53,18 +53,18 @@ class LeftProcesses:
         """Handle that all workers of the node have exited with code 0."""
         self._look()
         if self._watched:
-            self._policy.left(now=time.monotonic())
+            self._stopping.left(self._grace, now=time.monotonic())
 
     def tick(self, *, now: float) -> None:
         """Ask what is left to end, or kill it, if that is due."""
-        match self._policy.tick(now=now):
-            case Ending.ASK:
+        match self._stopping.tick(now=now):
+            case StopStep.ASK:
                 self._look()
                 text = "workers that are done have left processes, which are sent SIGTERM, and killed after %g s: %s"
                 log.warning(text, self._grace, _named(self._watched))
                 for pidfd in self._watched.values():
                     send(pidfd, [signal.SIGTERM, signal.SIGCONT])
-            case Ending.KILL:
+            case StopStep.KILL:
                 log.warning("what workers have left did not end in time and is killed: %s", _named(self._watched))
                 self.kill()
             case _:
@@ -74,7 +74,7 @@ class LeftProcesses:
         """Kill what the workers have left; none of them runs."""
         while self._watched:
             self._forget(next(iter(self._watched)))
-        self._policy.gone()
+        self._stopping.ended()
         if killed := self._processes.kill_left():
             log.debug("what the workers had left was killed: pids %s", killed)
 
@@ -90,7 +90,7 @@ class LeftProcesses:
         if not self._watched:
             self._look()
         if not self._watched:
-            self._policy.gone()
+            self._stopping.ended()
 
     def _forget(self, pid: int) -> None:
         pidfd = self._watched.pop(pid)

@@ -1,4 +1,4 @@
-"""The event loop: descriptors with their callbacks, and one deadline."""
+"""The event loop: descriptors with their callbacks, one deadline, and the pauses in which it does not turn."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import math
 import selectors
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
-__all__ = ["EventLoop"]
+from nvrx_core.liveness.awake_clock import AwakeClock
+
+__all__ = ["EventLoop", "Pause", "Standstill"]
+
+WORTH_A_LINE: Final = 2.0
+"""Seconds of a pause that the log names."""
 
 
 class EventLoop:
@@ -48,3 +54,64 @@ class EventLoop:
     def close(self) -> None:
         """Stop watching all descriptors."""
         self._selector.close()
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A pause of the launcher.
+
+    Attributes:
+        shortest: seconds that it has lasted at least.
+        longest: seconds that it can have lasted: it may have begun while the launcher had nothing to do.
+        doing: what took most of it; "" if unknown.
+    """
+
+    shortest: float
+    longest: float
+    doing: str
+
+    @property
+    def is_worth_a_line(self) -> bool:
+        """Whether the log should name it."""
+        return self.longest >= WORTH_A_LINE
+
+    def __str__(self) -> str:
+        shortest, longest = f"{self.shortest:.0f}", f"{self.longest:.0f}"
+        length = longest if shortest == longest else f"{shortest} to {longest}"
+        why = f", {self.doing}" if self.doing else ": it was stopped, or got no processor"
+        return f"this launcher stood still for {length} s{why}"
+
+
+class Standstill:
+    """Recognises the pauses of a loop: while it does not turn, its process notices nothing.
+
+    A process that is stopped, a machine that is suspended, or a file on a stalled file system hold up the loop. What
+    was due meanwhile is judged late, and not before what has arrived meanwhile is handled; the log names the pause.
+
+    Args:
+        now: monotonic seconds.
+    """
+
+    def __init__(self, *, now: float) -> None:
+        self._clock, self._awake_at = AwakeClock(), now
+        self._doing, self._longest = "", 0.0
+
+    def did(self, what: str, seconds: float) -> None:
+        """Record how long the launcher was busy with something."""
+        if seconds > self._longest:
+            self._doing, self._longest = what, seconds
+
+    def turned(self, due: float, *, asked: float, now: float) -> Pause | None:
+        """Record a turn of the loop; return the pause before it or in it, if there was one.
+
+        Args:
+            due: until when the loop intended to wait.
+            asked: when it began to wait.
+            now: when it was awake again.
+        """
+        busy, asleep = self._clock.woke(self._awake_at, now=asked), self._clock.woke(due, now=now)
+        doing = self._doing if self._longest >= (busy + asleep) / 2 else ""
+        self._awake_at, self._doing, self._longest = now, "", 0.0
+        if not busy + asleep:
+            return None
+        return Pause(busy + asleep, busy + (now - asked if asleep else 0.0), doing)

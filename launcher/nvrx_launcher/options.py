@@ -9,17 +9,16 @@ import argparse
 import hashlib
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.parsing import endpoint_text, parse_endpoint
-from nvrx_launcher.host_list import expected_hosts
 from nvrx_launcher.rendezvous_settings import OURS, STATIC, RendezvousSettings
-from nvrx_launcher.worker_options import WorkerOptions
 
-__all__ = ["LaunchOptions", "Streams"]
+__all__ = ["LaunchOptions", "Streams", "expand_hosts", "expected_hosts"]
 
 DEFAULT_PORT: Final = 29500
 MAX_RUN_ID: Final = 1000
@@ -28,6 +27,14 @@ STOP_SLACK: Final = 10.0
 """Seconds for messages in both directions, and for a busy machine."""
 COMMAND: Final = 1000
 """Characters of a command that are compared as they are; the rest by a digest."""
+DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+GPUS_PER_NUMA: Final = "NVRX_GPUS_PER_NUMA"
+HOST_LISTS: Final = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+"""The hosts of the step, which may be some of the job's."""
+MAX_HOSTS: Final = 1 << 16
+PART: Final = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+LIST: Final = re.compile(rf"{PART.pattern}(?:,{PART.pattern})*")
+RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 STREAMS: Final = {"0": (False, False), "1": (True, False), "2": (False, True), "3": (True, True)}
 
 
@@ -70,7 +77,13 @@ class LaunchOptions:
         monitor_interval: seconds between two looks at a rendezvous that tells nothing by itself.
         policy: when workers are restarted.
         rendezvous: the settings of the rendezvous.
-        worker: how this node's workers are set up.
+        start_method: how a worker that is a function is started: spawn, fork or forkserver.
+        logs_specs: name of an entry point of the group `torchrun.logs_specs`, which says where logs go; None: ours.
+        event_log_handler: name of a handler of torch elastic's events; "null" for none.
+        duplicate_stdout_filters, duplicate_stderr_filters: texts; a line with one of them goes to one more file.
+        virtual_local_rank: each worker sees LOCAL_RANK 0 and one device.
+        numa_binding: torch's way to bind a worker to the processors near its GPU; None: not.
+        gpus_per_numa: GPUs of a NUMA node, where workers are bound by their number; None: they are not.
         expected_hosts: the job's hosts, where Slurm has named them.
     """
 
@@ -105,7 +118,14 @@ class LaunchOptions:
     monitor_interval: float
     policy: str
     rendezvous: RendezvousSettings
-    worker: WorkerOptions
+    start_method: str = "spawn"
+    logs_specs: str | None = None
+    event_log_handler: str = "null"
+    duplicate_stdout_filters: tuple[str, ...] = ()
+    duplicate_stderr_filters: tuple[str, ...] = ()
+    virtual_local_rank: bool = False
+    numa_binding: str | None = None
+    gpus_per_numa: int | None = None
     expected_hosts: tuple[str, ...] = ()
 
     @property
@@ -150,7 +170,13 @@ class LaunchOptions:
         if not given.rdzv_id.isprintable() or len(given.rdzv_id) > MAX_RUN_ID:
             problem = f"{given.rdzv_id[:40]!r}... has {len(given.rdzv_id)} characters, or some that cannot be printed"
             raise _wrong("--rdzv-id", problem, f"write up to {MAX_RUN_ID} characters, without line breaks")
+        if not 0 < given.monitor_interval < float("inf"):
+            raise _wrong("--monitor-interval", f"{given.monitor_interval:g} is no duration", "write seconds above 0")
         workers = _workers(given.nproc_per_node, count_devices)
+        devices = environ.get(DEVICES)
+        if given.virtual_local_rank and devices is not None and len(devices.split(",")) < workers:
+            problem = f"there are {workers} workers, and {DEVICES} is {devices!r}"
+            raise _wrong("--virtual-local-rank", problem, "name a device for each worker")
         return cls(
             min_nodes=least, max_nodes=most, workers=workers, run_id=given.rdzv_id,
             job_name=environ.get("NVRX_JOB_ID") or given.rdzv_id, max_restarts=given.max_restarts,
@@ -167,7 +193,11 @@ class LaunchOptions:
             order=_order(environ) if given.node_rank is None else given.node_rank,
             backend=backend, node_rank=node_rank, monitor_interval=given.monitor_interval, policy=given.restart_policy,
             rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
-            worker=WorkerOptions.of(given, workers, environ), expected_hosts=expected_hosts(environ),
+            start_method=given.start_method, logs_specs=given.logs_specs, event_log_handler=given.event_log_handler,
+            duplicate_stdout_filters=tuple(given.duplicate_stdout_filters),
+            duplicate_stderr_filters=tuple(given.duplicate_stderr_filters),
+            virtual_local_rank=given.virtual_local_rank, numa_binding=given.numa_binding,
+            gpus_per_numa=_gpus_per_numa(given, environ), expected_hosts=expected_hosts(environ),
         )  # fmt: skip
 
 
@@ -261,6 +291,57 @@ def _stop_timeout(given: argparse.Namespace, environ: Mapping[str, str]) -> floa
             raise ConfigurationError("environment", STOP_TIMEOUT, f"{variable!r} is no number of seconds", "write 30")
         return float(variable)
     return _seconds("--workers-stop-timeout", given.workers_stop_timeout)
+
+
+def _gpus_per_numa(given: argparse.Namespace, environ: Mapping[str, str]) -> int | None:
+    text = environ.get(GPUS_PER_NUMA, "")
+    if not text:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigurationError("environment", GPUS_PER_NUMA, f"{text!r} is no number of GPUs", "write one, as in 4")
+    if given.numa_binding:
+        raise _wrong("--numa-binding", f"given together with {GPUS_PER_NUMA}", "give one of them")
+    return int(text)
+
+
+def expected_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the hosts that Slurm has given to a job; () for another one."""
+    return next((expand_hosts(environ[name]) for name in HOST_LISTS if environ.get(name)), ())
+
+
+def expand_hosts(text: str) -> tuple[str, ...]:
+    """Return the names of a list of hosts in Slurm's notation, as in `node[01-03,7],gpu5`.
+
+    Returns:
+        () when it is malformed or has more than 65,536 of them.
+    """
+    if not LIST.fullmatch(text):
+        return ()
+    try:
+        found = tuple(islice((host for part in PART.findall(text) for host in _expand(part)), MAX_HOSTS + 1))
+    except ValueError:
+        return ()
+    return found if len(found) <= MAX_HOSTS else ()
+
+
+def _expand(text: str) -> Iterator[str]:
+    """Yield the names of one part of a list; each pair of brackets is a list of numbers and ranges.
+
+    Raises:
+        ValueError: when it is malformed.
+    """
+    before, bracket, rest = text.partition("[")
+    if not bracket:
+        yield text
+        return
+    numbers, _, after = rest.partition("]")
+    for each in numbers.split(","):
+        if (found := RANGE.fullmatch(each)) is None:
+            raise ValueError(f"no number: {each!r}")
+        width = len(found[1])
+        for number in range(int(found[1]), int(found[2] or found[1]) + 1):
+            for end in _expand(after):
+                yield f"{before}{number:0{width}d}{end}"
 
 
 def _wrong(option: str, problem: str, advice: str) -> ConfigurationError:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
-from nvrx_core.process.signal_names import signal_name
+from nvrx_core.process.signals import signal_name
 from nvrx_launcher.exit_codes import SIGNALLED
 
 __all__ = ["end_by_signals", "signal_numbers", "signals_as_events"]

@@ -26,7 +26,7 @@ from typing import Final
 from nvrx_core.parsing import endpoint_text
 from nvrx_core.process.lifeline import describe_exit, exit_status, is_stopped, open_pidfd
 from nvrx_core.process.memory import MemoryKills
-from nvrx_core.process.signal_names import signal_name
+from nvrx_core.process.signals import signal_name
 from nvrx_core.store.endpoint import listener_at
 from nvrx_launcher.guardian import start_guarded
 from nvrx_launcher.loop import EventLoop

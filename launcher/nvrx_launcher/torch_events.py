@@ -45,7 +45,7 @@ def event_recorder(options: LaunchOptions) -> EventRecorder:
     Raises:
         ConfigurationError: when the handler is not registered.
     """
-    return NoEvents() if options.worker.event_log_handler == "null" else TorchEvents(options)
+    return NoEvents() if options.event_log_handler == "null" else TorchEvents(options)
 
 
 class TorchEvents:
@@ -62,7 +62,7 @@ class TorchEvents:
         from torch.distributed.elastic import events
 
         self._options, self._events, self._begin = options, events, time.monotonic()
-        self._handler, self._host = options.worker.event_log_handler, socket.getfqdn()
+        self._handler, self._host = options.event_log_handler, socket.getfqdn()
         self._placement: Placement | None = None
         self._pids = dict[int, int]()
         try:

@@ -32,7 +32,7 @@ from nvrx_core.backoff import Backoff
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd, send
 from nvrx_core.process.orphan import Orphan
-from nvrx_core.process.signal_names import signal_name
+from nvrx_core.process.signals import signal_name
 from nvrx_core.process.waiting import readable
 from nvrx_core.values import value
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from nvrx_core.process.signal_names import signal_name
+from nvrx_core.process.signals import signal_name
 
 __all__ = [
     "ParentDeathSignal", "catches", "describe_exit", "exit_code", "exit_status", "is_running", "is_stopped",

@@ -14,19 +14,25 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
-from nvrx_core.process.device_mappings import DeviceMappings
 from nvrx_core.process.lifeline import open_pidfd, send
 
-__all__ = ["Orphan"]
+__all__ = ["DeviceMappings", "Orphan", "mapped"]
 
 _SET_TID_ADDRESS: Final = {"x86_64": 218, "aarch64": 96}
 """The number of set_tid_address(2), for which the C library has no function."""
 _CHECK: Final = 0
 """The signal that only checks whether the process may be signalled, kill(2)."""
+_MAPPING: Final = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) .* (/dev/nvidia\S*)$", re.MULTILINE)
+DEVICES: Final = "/dev/nvidia"
+CONTROL: Final = Path("/dev/nvidiactl")
+"""The driver's control device, without which no process uses another of its devices."""
+MAPS: Final = Path("/proc/self/maps")
 
 
 class Orphan:
@@ -63,3 +69,28 @@ class Orphan:
             signal.pidfd_send_signal(parent, _CHECK)
             return bool(self._syscall(self._call, None) > 0 and self._vfork() == 0)
         return False
+
+
+class DeviceMappings:
+    """A handle to remove the mappings of devices in a forked process; created before the fork: it takes a lock.
+
+    A mapping keeps its device file open, and the driver keeps what the process has on the device until the file is
+    closed: the memory of a killed process would remain in use for as long as a child of it lives.
+    """
+
+    def __init__(self) -> None:
+        self._unmap = ctypes.PyDLL(None).munmap
+        self._unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+    def release(self) -> None:
+        """Remove the mappings of NVIDIA's devices; the process must not use a device from then on."""
+        if not CONTROL.exists():
+            return
+        maps = MAPS.read_text(encoding="utf-8", errors="replace")
+        for first, end in mapped(maps) if DEVICES in maps else ():
+            self._unmap(first, end - first)
+
+
+def mapped(maps: str) -> list[tuple[int, int]]:
+    """Return the address ranges of the devices in the text of /proc/<pid>/maps, proc(5)."""
+    return [(int(first, 16), int(end, 16)) for first, end, _ in _MAPPING.findall(maps)]

@@ -1,15 +1,19 @@
-"""Waits for descriptors of any number: `select` accepts none above 1023, and a rank may have more open files.
+"""Waits: for descriptors of any number, and for events of `multiprocessing`.
+
+`select` accepts no descriptor above 1023, and a rank may have more open files.
 
 `poll` is the interpreter's own, also where a library that makes waits cooperative has replaced or deleted it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from multiprocessing.synchronize import Event
 from select import POLLIN, POLLOUT, poll
 from typing import Protocol, TypeVar
 
-__all__ = ["readable", "writable"]
+__all__ = ["readable", "wait_for_mp_events", "writable"]
 
 
 class _HasFileno(Protocol):
@@ -33,3 +37,17 @@ def writable(fd: int, timeout: float) -> bool:
     waiting = poll()
     waiting.register(fd, POLLOUT)
     return bool(waiting.poll(timeout * 1000))
+
+
+def wait_for_mp_events(events: Iterable[Event], timeout: float = 60.0) -> bool:
+    """Wait until all events are set, by which processes that are started say that they are ready.
+
+    Args:
+        events: the events.
+        timeout: seconds for all of them.
+
+    Returns:
+        Whether all are set; False when the time is up.
+    """
+    deadline = time.monotonic() + timeout
+    return all(event.wait(max(0.0, deadline - time.monotonic())) for event in events)

@@ -18,7 +18,7 @@ from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.workers.command import worker_target
 from nvrx_launcher.workers.standbys import Standby
 from nvrx_launcher.workers.starting import ProgramStarter
-from nvrx_launcher.workers.warmable import why_not_warm
+from nvrx_launcher.workers.warm_start import why_not_warm
 from nvrx_launcher.workers.worker import Output, Worker
 
 from nvrx_core.process.waiting import readable

@@ -19,8 +19,8 @@ import torch.distributed as dist
 from nvrx_core.store.endpoint import StoreConnectionError
 from nvrx_launcher.rendezvous.connection_watch import CLOSED_FOR
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
+from nvrx_launcher.rendezvous.lease import ObservedLeases, closed_and_not_moved, not_moved
 from nvrx_launcher.rendezvous.messages import Verdict
-from nvrx_launcher.rendezvous.observed_leases import ObservedLeases, closed_and_not_moved, not_moved
 from nvrx_launcher.rendezvous.progress import existing
 from nvrx_launcher.rendezvous.store_threads import KEYS_GONE, Store
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term

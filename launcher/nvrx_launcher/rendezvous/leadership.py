@@ -9,8 +9,7 @@ from typing import Final
 from nvrx_core import failpoint
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.connections import NodeListener
-from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost
-from nvrx_launcher.rendezvous.decision_log import DecisionLog
+from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost, DecisionLog
 from nvrx_launcher.rendezvous.election import Election
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox

@@ -1,19 +1,22 @@
-"""A node's view of its own lease. Pure.
-
-The coordinator considers a node lost some beats after the last renewal that it has seen. The node counts from the
-moment at which it began the renewal, which is earlier, and ends its workers a beat before that. A pause of the launcher
-itself is no silence of the store: it has another beat after it.
-"""
+"""The leases by which the nodes of a job are known to be alive: a node's own, and those of others. Pure."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-__all__ = ["Lease"]
+from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.liveness.lease import LeaseTable
+
+__all__ = ["Lease", "ObservedLeases", "closed_and_not_moved", "not_moved"]
 
 
 class Lease:
-    """A node's lease.
+    """A node's view of its own lease.
+
+    The coordinator considers a node lost some beats after the last renewal that it has seen. The node counts from the
+    moment at which it began the renewal, which is earlier, and ends its workers a beat before that. A pause of the
+    launcher itself is no silence of the store: it has another beat after it.
 
     Args:
         beat: seconds between two renewals.
@@ -52,3 +55,51 @@ class Lease:
     def is_lost(self, *, now: float) -> bool:
         """Return whether the others may consider this node lost."""
         return now >= self.deadline
+
+
+class ObservedLeases:
+    """The leases of others, looked at once a beat by an observer that may itself stand still.
+
+    An observer that was stopped, or waited long for the store, has not seen the renewals of that time, and all others
+    may have stood still with it, as in a job that is suspended as a whole. So the time for which a look was late, or
+    took, does not count as silence of the others.
+
+    Args:
+        beat: seconds between two looks, and between two renewals.
+        lost_after: beats without a renewal after which a holder is lost.
+
+    Attributes:
+        timeout: the same, seconds.
+    """
+
+    def __init__(self, beat: float, lost_after: int) -> None:
+        self._beat, self.timeout = beat, beat * lost_after
+        self._clock, self._table = AwakeClock(slack=beat), LeaseTable[int](self.timeout)
+        self._due = math.inf
+
+    def begin(self, *, now: float) -> None:
+        """Record that a look begins: the store is asked."""
+        self._clock.woke(self._due, now=now)
+        self._due = now
+
+    def observe(self, leases: Mapping[int, str], *, now: float) -> None:
+        """Record what the store has answered; holders that are not among these are forgotten."""
+        self._clock.woke(self._due, now=now)
+        self._due = now + self._beat
+        self._table.keep(leases)
+        for holder, lease in leases.items():
+            self._table.observe(holder, lease, now=self._clock.at(now))
+
+    def stale(self, *, now: float, share: float = 1.0) -> tuple[int, ...]:
+        """Return the holders whose lease has not changed for `share` of the timeout."""
+        return self._table.stale(now=self._clock.at(now), share=share)
+
+
+def not_moved(node: int, seconds: float) -> str:
+    """Return why a node counts as lost whose lease has expired."""
+    return f"node {node} has not moved its lease for {seconds:g} s"
+
+
+def closed_and_not_moved(node: int, seconds: float) -> str:
+    """Return the same of one whose lease was shortened."""
+    return f"the connection of node {node} was closed, and it has not moved its lease for {seconds:g} s since"

@@ -71,15 +71,15 @@ def bindings(
     Raises:
         ConfigurationError: when a NUMA node does not exist, or torch cannot tell the CPUs near a device.
     """
-    worker, count = options.worker, options.workers
-    if worker.numa_binding:
-        return [Binding(near) for near in near_devices(worker.numa_binding, count)]
-    if worker.gpus_per_numa is None:
+    count = options.workers
+    if options.numa_binding:
+        return [Binding(near) for near in near_devices(options.numa_binding, count)]
+    if options.gpus_per_numa is None:
         return [None] * count
     can_bind_memory = _memory_policies_are_allowed()
     if not can_bind_memory:
         log.warning("the kernel refuses set_mempolicy: workers are bound to processors, and not to memory")
-    nodes = [local_rank // worker.gpus_per_numa for local_rank in range(count)]
+    nodes = [local_rank // options.gpus_per_numa for local_rank in range(count)]
     return [_to_node(node, is_strict and can_bind_memory, can_bind_memory) for node in nodes]
 
 

@@ -49,7 +49,7 @@ class FunctionStarter:
         self, function: Callable[..., Any], arguments: Sequence[Any], options: LaunchOptions, folder: Path
     ) -> None:
         self._function, self._arguments, self._folder = function, tuple(arguments), folder
-        self._method = options.worker.start_method
+        self._method = options.start_method
         self._signals = tuple(signal_numbers(options.signals))
         self._context: Any = multiprocessing.get_context(self._method)
         self._lifeline = multiprocessing.Pipe(duplex=False)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from nvrx_core import failpoint
 from nvrx_core.process.memory import MemoryKills
+from nvrx_core.process.signals import signal_name
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_actions import StartWorkers
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.workers.environment import JobName, Placement, worker_environment
-from nvrx_launcher.workers.failure_report import failure_report
 from nvrx_launcher.workers.output import Logs, Tees
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
 
-__all__ = ["WorkerGroup"]
+__all__ = ["WorkerGroup", "failure_report", "survivor"]
 
 
 class WorkerGroup:
@@ -117,7 +122,7 @@ class WorkerGroup:
     def _variables(self, placement: Placement, local_rank: int, environ: Mapping[str, str]) -> dict[str, str]:
         options = self._options
         job = JobName(options.role, options.run_id, options.max_restarts)
-        is_virtual = options.worker.virtual_local_rank
+        is_virtual = options.virtual_local_rank
         return worker_environment(placement, local_rank, job, inherited=environ, is_virtual=is_virtual)
 
     def _reap(self, worker: Worker) -> None:
@@ -129,16 +134,14 @@ class WorkerGroup:
         if not self._workers and not self._tees.is_any_left:  # else they end with the next cycle, or with the launch
             self._logs.end()
         if not code and not self._stopping and self._is_monitored(worker.local_rank, worker.pid):
-            self._exited(worker.local_rank, FAILED, self._report_early_end(worker))
+            who = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
+            early = f"{who} has exited with code 0 while it was monitored, as by os._exit(0): that is no success"
+            self._exited(worker.local_rank, FAILED, early)
         else:
             self._exited(worker.local_rank, code, self._report(worker, code) if code else "")
 
     def _cycle(self) -> int:
         return -1 if self.placement is None else self.placement.cycle
-
-    def _report_early_end(self, worker: Worker) -> str:
-        who = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
-        return f"{who} has exited with code 0 while it was monitored, as by os._exit(0): that is no success"
 
     def _report(self, worker: Worker, code: int) -> str:
         """Return how a worker ended, with its exception; one that the launcher has stopped has not failed."""
@@ -158,3 +161,50 @@ def _placement(action: StartWorkers) -> Placement:
         world_size=decision.world_size, local_world_size=place.workers, master_addr=decision.master_addr,
         master_port=decision.master_port, agent_store=False, cycle=decision.cycle,
     )  # fmt: skip
+
+
+def failure_report(failure: Failure, *, out_of_memory: bool = False, is_shown: bool = False) -> str:
+    """Return how a worker ended, and the exception in its error file, if torch's `record` wrote one.
+
+    Args:
+        failure: the worker's failure.
+        out_of_memory: the OOM killer has killed a process of this cgroup while the worker ran.
+        is_shown: what the worker writes to stderr is shown, so that its traceback is not repeated.
+    """
+    code = failure.code
+    how = f"was ended by {signal_name(-code)}" if code < 0 else f"has failed with exit code {code}"
+    if code == -signal.SIGKILL and out_of_memory:
+        how += ", and the kernel's OOM killer was active in its cgroup"
+    who = f"rank {failure.rank} (local rank {failure.local_rank}, pid {failure.pid})"
+    return f"{who} {how}{_exception(failure.error_file, is_shown=is_shown)}"
+
+
+def _exception(path: Path, *, is_shown: bool) -> str:
+    try:
+        message: Any = json.loads(path.read_text())["message"]
+        detail = message if isinstance(message, str) else message["message"]
+        trace = "" if isinstance(message, str) else message.get("extraInfo", {}).get("py_callstack", "")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    return f": {detail}\n{'' if is_shown else trace}".rstrip()
+
+
+def survivor(pid: int) -> str:
+    """Return a sentence about a process that survives SIGKILL, with the state of the thread that keeps it."""
+    states = dict[str, str]()
+    with suppress(OSError):
+        for task in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
+            with suppress(OSError, IndexError):
+                stat = Path(f"/proc/{pid}/task/{task}/stat").read_text()
+                states.setdefault(stat.rpartition(") ")[2][0], task)
+    state = next((each for each in ("D", "T", "R", "S") if each in states), next(iter(states), "unknown"))
+    where = _waits_in(pid, states[state]) if state in states else ""
+    return f"pid {pid} survives SIGKILL (state {state}{where})"
+
+
+def _waits_in(pid: int, task: str) -> str:
+    """Return the kernel function in which a thread waits, where this user may know it."""
+    with suppress(OSError):
+        name = Path(f"/proc/{pid}/task/{task}/wchan").read_text()
+        return f", in {name}" if name not in ("", "0") else ""
+    return ""

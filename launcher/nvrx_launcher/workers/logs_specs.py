@@ -28,7 +28,7 @@ def load_logs_specs(options: LaunchOptions) -> LogsSpecs:
     Raises:
         ConfigurationError: when there is no such entry point.
     """
-    name, found = options.worker.logs_specs, metadata.entry_points(group=GROUP)
+    name, found = options.logs_specs, metadata.entry_points(group=GROUP)
     chosen = next((entry for entry in found if entry.name == name), None)
     if chosen is None:
         problem = f"there is no entry point {name!r} in the group {GROUP}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import re
 import string
 import sys
 import termios
@@ -24,16 +25,21 @@ from nvrx_launcher.console import DRAINS_WITHIN, Console
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.outlet import Outlet, Writer, to_descriptor
-from nvrx_launcher.workers.lines import Lines
 from nvrx_launcher.workers.log_files import CycleFiles, LogFiles, Stream
 from nvrx_launcher.workers.worker import Output
 
-__all__ = ["Filter", "Logs", "Tee", "Tees"]
+__all__ = ["Filter", "Lines", "Logs", "Tee", "Tees"]
 
 CHUNK: Final = 1 << 16
 FILE_LIMIT: Final = 1 << 20
 """Bytes that may wait for a log file."""
 PREFIX: Final = "[${role_name}${local_rank}]:"
+SHOWN_AFTER: Final = 0.2
+"""Seconds without more output after which an unterminated line is shown."""
+MAX_LINE: Final = 1 << 20
+"""Bytes of an unterminated line after which it is shown."""
+ENDS: Final = re.compile(rb"\r\n|\n|\r(?!\Z)")
+"""The ends of lines; whether a carriage return at the end of the data ends one depends on what follows."""
 
 
 class Filter:
@@ -72,6 +78,42 @@ class Destination:
             self.stream.write(b"".join(prefix + line + b"\n" for line in lines))
             if self.filter is not None:
                 self.filter.show(prefix, lines)
+
+
+class Lines:
+    """Splits a stream into lines, also the parts of one that is still being written.
+
+    A carriage return ends a line as torchrun has it, so that a progress bar, which never writes a newline, shows. So
+    does a pause in the middle of a line: the rest of it is a line of its own, and each line has its prefix.
+
+    Attributes:
+        deadline: when `tick` is due, monotonic seconds.
+    """
+
+    def __init__(self) -> None:
+        self._rest, self.deadline = b"", math.inf
+
+    def feed(self, data: bytes, *, now: float) -> list[bytes]:
+        """Take more output, and return the lines that are complete, without their ends."""
+        lines, begin, data = list[bytes](), 0, self._rest + data
+        for end in ENDS.finditer(data):
+            line, begin = data[begin : end.start()], end.end()
+            if line or end[0] != b"\r":  # what begins with a carriage return, as a progress bar does, begins no line
+                lines.append(line)
+        self._rest = data[begin:]
+        if len(self._rest) > MAX_LINE:
+            lines += self.flush()
+        self.deadline = now + SHOWN_AFTER if self._rest else math.inf
+        return lines
+
+    def tick(self, *, now: float) -> list[bytes]:
+        """Return the line that has been unterminated for a while."""
+        return self.flush() if now >= self.deadline else []
+
+    def flush(self) -> list[bytes]:
+        """Return the unterminated line, if there is one."""
+        line, self._rest, self.deadline = self._rest.rstrip(b"\r"), b"", math.inf
+        return [line] if line else []
 
 
 class Tee:
@@ -272,14 +314,14 @@ class Logs:
     def begin(self, cycle: int, environments: Mapping[int, dict[str, str]]) -> None:
         """Create the files of a cycle; add the names of the error files to the environments of its workers."""
         self.end()
-        self._cycle = self._log_files.begin(cycle, environments)
-        worker = self._options.worker
+        files = self._cycle = self._log_files.begin(cycle, environments)
+        console, options = self._console, self._options
         self._consoles = {
-            "stdout": self._destination(self._console.stdout, self._cycle.filtered_stdout, worker.duplicate_stdout),
-            "stderr": self._destination(self._console.stderr, self._cycle.filtered_stderr, worker.duplicate_stderr),
+            "stdout": self._destination(console.stdout, files.filtered_stdout, options.duplicate_stdout_filters),
+            "stderr": self._destination(console.stderr, files.filtered_stderr, options.duplicate_stderr_filters),
         }
         for local_rank, environment in environments.items():
-            environment["TORCHELASTIC_ERROR_FILE"] = self._cycle.workers[local_rank].error
+            environment["TORCHELASTIC_ERROR_FILE"] = files.workers[local_rank].error
 
     def end(self) -> None:
         """Close the files that all workers share."""

@@ -6,11 +6,10 @@ A local rank has at most one standby. After it has become a worker, another one 
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["StandbyPolicy", "StartStandby", "bytes_needed", "sets_what_imports_read"]
+__all__ = ["StandbyPolicy", "StartStandby", "bytes_needed"]
 
 SETTLES: Final = 5.0
 """Seconds for workers to start before standbys use the CPUs."""
@@ -21,10 +20,6 @@ LOOKS_AGAIN: Final = 30.0
 MAX_LOSSES: Final = 3
 """Consecutive standbys that may exit before they are ready; after these no more are started."""
 BYTES_OF_A_WORKER: Final = 4 << 30
-ASSIGNMENT: Final = re.compile(
-    r"""(?:environ\s*\[\s*|environ\.(?:setdefault|update)\s*\(\s*|putenv\s*\(\s*)"""
-    r"""[rb]*["'](?:OMP_|KMP_|MKL_|GOMP_|OPENBLAS_|TORCH_|TORCHINDUCTOR|PYTORCH_)\w*["']\s*(?:\]\s*=(?!=)|,)"""
-)
 
 
 @dataclass(frozen=True)
@@ -113,12 +108,3 @@ class StandbyPolicy:
 def bytes_needed(workers: int) -> int:
     """Return the free memory that `auto` requires."""
     return workers * BYTES_OF_A_WORKER
-
-
-def sets_what_imports_read(source: str) -> str:
-    """Return where a script sets a variable that torch reads at import, "" if it does not.
-
-    A standby imports torch before the script runs, so such an assignment would come too late.
-    """
-    found = ASSIGNMENT.search(source)
-    return found[0] if found else ""

@@ -185,7 +185,7 @@ class Standbys:
 
     def _start(self, local_rank: int) -> None:
         options, inherited = self._options, self._environment(local_rank)
-        is_virtual = options.worker.virtual_local_rank
+        is_virtual = options.virtual_local_rank
         environment = {**inherited, **import_environment(inherited, local_rank, options.workers, is_virtual=is_virtual)}
         target = worker_target(options, local_rank)
         try:

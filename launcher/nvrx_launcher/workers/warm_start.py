@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import math
+import re
 import sys
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_launcher.loop import EventLoop
@@ -14,11 +19,14 @@ from nvrx_launcher.workers.binding import Binding
 from nvrx_launcher.workers.functions import FunctionStarter
 from nvrx_launcher.workers.standbys import Standbys, WarmStarter
 from nvrx_launcher.workers.starting import ProgramStarter, Starter
-from nvrx_launcher.workers.warmable import why_not_warm
 
-__all__ = ["WarmStart"]
+__all__ = ["WarmStart", "sets_what_imports_read", "why_not_warm"]
 
 log = logging.getLogger("nvrx_launcher")
+ASSIGNMENT: Final = re.compile(
+    r"""(?:environ\s*\[\s*|environ\.(?:setdefault|update)\s*\(\s*|putenv\s*\(\s*)"""
+    r"""[rb]*["'](?:OMP_|KMP_|MKL_|GOMP_|OPENBLAS_|TORCH_|TORCHINDUCTOR|PYTORCH_)\w*["']\s*(?:\]\s*=(?!=)|,)"""
+)
 
 
 class WarmStart:
@@ -45,7 +53,13 @@ class WarmStart:
         self._inherited = inherited
         self._standbys: Standbys | None = None
         self.starter: Starter = functions or ProgramStarter(options, sys.executable, bound)
-        if functions is None and _is_warm(options, config, environ):
+        why_not = "" if functions is None else "the workers are functions"
+        if not why_not:
+            why_not = why_not_warm(options, wanted=config.warm_workers, imports=config.warm_imports, environ=environ)
+            if why_not:
+                level = logging.WARNING if config.warm_workers == "on" else logging.DEBUG
+                log.log(level, "no standby workers: %s", why_not)
+        if not why_not:
             python, needs_memory = environ.get("PYTHON_EXEC", sys.executable), config.warm_workers == "auto"
             self._standbys = Standbys(
                 options, python, config.warm_imports, loop=loop, bound=bound, needs_memory=needs_memory
@@ -78,9 +92,53 @@ class WarmStart:
             self._standbys.close()
 
 
-def _is_warm(options: LaunchOptions, config: FaultToleranceConfig, environ: Mapping[str, str]) -> bool:
-    why_not = why_not_warm(options, wanted=config.warm_workers, imports=config.warm_imports, environ=environ)
-    if why_not:
-        level = logging.WARNING if config.warm_workers == "on" else logging.DEBUG
-        log.log(level, "no standby workers: %s", why_not)
-    return not why_not
+def why_not_warm(options: LaunchOptions, *, wanted: str, imports: str, environ: Mapping[str, str]) -> str:
+    """Return why a job cannot use standby workers; "" if it can.
+
+    Args:
+        options: the command line of the job.
+        wanted: auto, on or off.
+        imports: modules that standbys import, separated by commas.
+        environ: the environment that workers inherit.
+    """
+    if wanted == "off":
+        return "they are switched off"
+    return _impossible(options) or (_unwise(options, imports, environ) if wanted == "auto" else "")
+
+
+def _impossible(options: LaunchOptions) -> str:
+    if options.no_python or options.run_path:
+        return "the workers are no Python script"
+    script = Path(options.script)
+    if not options.module and (not script.is_file() or script.suffix == ".pyc" or zipfile.is_zipfile(script)):
+        return f"{options.script} is no Python source file"
+    return ""
+
+
+def _unwise(options: LaunchOptions, imports: str, environ: Mapping[str, str]) -> str:
+    if not options.max_restarts:
+        return "there are no restarts"
+    if environ.get("PYTHON_EXEC"):
+        return "PYTHON_EXEC names the interpreter"
+    for name in imports.split(","):
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            return f"{name} is not installed"
+    place = sets_what_imports_read(_source(options))
+    return f"{options.script} sets a variable that is read by an import: {place}" if place else ""
+
+
+def _source(options: LaunchOptions) -> str:
+    """Return the source of the script, or of a module in the current folder; "" if it is not found."""
+    parts = Path(*options.script.split(".")) if options.module else Path(options.script)
+    candidates = [parts.with_suffix(".py"), parts / "__main__.py"] if options.module else [parts]
+    found = next((path for path in candidates if path.is_file()), None)
+    return found.read_text(errors="replace") if found else ""
+
+
+def sets_what_imports_read(source: str) -> str:
+    """Return where a script sets a variable that torch reads at import, "" if it does not.
+
+    A standby imports torch before the script runs, so such an assignment would come too late.
+    """
+    found = ASSIGNMENT.search(source)
+    return found[0] if found else ""

@@ -36,7 +36,7 @@ from nvrx_core.inprocess.protocol.outcome import (
 )
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.forks import EndedInChild
-from nvrx_core.process.signal_handlers import raised_by_handler
+from nvrx_core.process.signals import raised_by_handler
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
 from nvrx_core.values import value

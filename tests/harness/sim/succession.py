@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Final
 
 import torch.distributed as dist
-from nvrx_launcher.rendezvous import decision_log, election
+from nvrx_launcher.rendezvous import coordinator_host, election
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.messages import Decision, Verdict
@@ -38,14 +38,14 @@ TURNS: Final = 6
 QUIET: Final = 12
 MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "a refused write does not cancel the later ones": (
-        decision_log, "        if self.is_fenced:\n            return False\n", ""),
+        coordinator_host, "        if self.is_fenced:\n            return False\n", ""),
     "a claim is opened although another one has replaced it": (
         election, "if store.compare_set(self._keys.leader, mine.to_text(), opened).decode() != opened:",
         "if store.set(self._keys.leader, opened):"),
     "a late claim is fenced after that of its successor": (
         election, "        if entry.term > mine.number:\n            return None\n", ""),
     "a coordinator resigns for its successor": (
-        decision_log, "store.compare_set(self._keys.leader, self.term.to_text(), over)",
+        coordinator_host, "store.compare_set(self._keys.leader, self.term.to_text(), over)",
         "store.set(self._keys.leader, over)"),
 }  # fmt: skip
 
@@ -77,7 +77,8 @@ class Succession:
         self.rng, self.now, self.history = random.Random(seed), 0.0, list[str]()
         self.seed, self.values = seed, dict[str, str]()
         mistake = (None, "", "") if mutant is None else MUTANTS[mutant]
-        loaded = [load(each, *mistake[1:]) if each is mistake[0] else load(each) for each in (election, decision_log)]
+        both = (election, coordinator_host)
+        loaded = [load(each, *mistake[1:]) if each is mistake[0] else load(each) for each in both]
         self.election, self.log = loaded
         self.election.time = SimpleNamespace(monotonic=lambda: self.now)  # type: ignore[attr-defined]
         self.turns = [Turn() for _ in range(launchers)]

@@ -9,7 +9,7 @@ import nvrx_compat
 import pytest
 from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.workers.import_path import import_path
+from nvrx_launcher.workers.process_environment import import_path
 
 from nvrx_core import compatible_names
 

@@ -107,7 +107,7 @@ fault_tolerance.data       SectionTimeouts                  nvrx_core.fault_tole
 fault_tolerance.data       WorkloadAction                   nvrx_core.fault_tolerance.data
 fault_tolerance.data       WorkloadControlRequest           nvrx_core.fault_tolerance.data
 fault_tolerance.utils      is_process_alive                 nvrx_core.process.lifeline.is_running
-fault_tolerance.utils      wait_for_mp_events               nvrx_core.process.events
+fault_tolerance.utils      wait_for_mp_events               nvrx_core.process.waiting
 fault_tolerance.utils      DEFAULT_NO_RESTART_EXIT_CODE     nvrx_launcher.exit_codes.REFUSED
 fault_tolerance.data       FT_RANK_MONITOR_IPC_SOCKET_ENV_VAR nvrx_core.settings.environment.RANK_MONITOR_SOCKET
 fault_tolerance.data       FT_LAUNCHER_IPC_SOCKET_ENV_VAR   nvrx_core.settings.environment.LAUNCHER_SOCKET

@@ -84,7 +84,7 @@ def test_torchruns_variables_count_as_well():
 
 def test_there_may_be_more_devices_than_workers():
     devices = {"CUDA_VISIBLE_DEVICES": "4,5,6"}
-    assert options("--virtual-local-rank", "--nproc-per-node", "2", environ=devices).worker.virtual_local_rank
+    assert options("--virtual-local-rank", "--nproc-per-node", "2", environ=devices).virtual_local_rank
 
 
 @pytest.mark.parametrize(

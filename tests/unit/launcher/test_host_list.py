@@ -1,7 +1,7 @@
 """Slurm's lists of hosts."""
 
 import pytest
-from nvrx_launcher.host_list import MAX_HOSTS, expand_hosts, expected_hosts
+from nvrx_launcher.options import MAX_HOSTS, expand_hosts, expected_hosts
 
 
 @pytest.mark.parametrize(

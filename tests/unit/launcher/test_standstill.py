@@ -1,8 +1,8 @@
 """The launcher's own pauses."""
 
 import pytest
+from nvrx_launcher.loop import Pause, Standstill
 from nvrx_launcher.rendezvous.lease import Lease
-from nvrx_launcher.standstill import Pause, Standstill
 
 
 @pytest.fixture

@@ -97,3 +97,32 @@ def test_the_code_of_a_signal_stays(policy):
 def test_workers_that_are_not_being_ended_are_not_given_up(policy):
     assert policy.survived(survived(WHY, is_needed=False)) == ()
     assert isinstance(policy.decided(STOP)[-1], StopWorkers)
+
+
+@pytest.fixture
+def left():
+    """What workers leave behind when they are done: it may end by itself, is asked to, and is killed."""
+    made = Stopping()
+    made.left(15.0, now=100.0)
+    return made
+
+
+def test_what_is_left_is_asked_to_end_and_killed_after_the_grace(left):
+    assert left.tick(now=100.9) is None
+    assert left.tick(now=101.0) is StopStep.ASK
+    assert left.deadline == 116.0
+    assert left.tick(now=115.9) is None
+    assert left.tick(now=116.0) is StopStep.KILL
+    assert left.deadline == math.inf
+
+
+def test_what_ends_by_itself_is_not_asked(left):
+    left.ended()
+    assert left.tick(now=1e9) is None
+
+
+def test_what_a_later_cycle_leaves_begins_anew(left):
+    left.tick(now=101.0)
+    left.ended()
+    left.left(15.0, now=102.0)
+    assert left.tick(now=103.0) is StopStep.ASK

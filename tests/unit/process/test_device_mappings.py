@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from nvrx_core.process import device_mappings
-from nvrx_core.process.device_mappings import DeviceMappings, mapped
+from nvrx_core.process import orphan
+from nvrx_core.process.orphan import DeviceMappings, mapped
 
 MAPS = """\
 55d0a0000000-55d0a0021000 rw-p 00000000 00:00 0                          [heap]
@@ -20,11 +20,11 @@ def test_the_mappings_of_devices_are_found():
 
 
 def test_a_process_without_a_device_has_nothing_to_release(monkeypatch):
-    monkeypatch.setattr(device_mappings, "CONTROL", Path("/dev/null"))
+    monkeypatch.setattr(orphan, "CONTROL", Path("/dev/null"))
     DeviceMappings().release()
 
 
 def test_a_machine_without_a_device_costs_no_look_at_the_mappings(monkeypatch, tmp_path):
-    monkeypatch.setattr(device_mappings, "CONTROL", tmp_path / "nvidiactl")
-    monkeypatch.setattr(device_mappings, "MAPS", tmp_path / "maps")
+    monkeypatch.setattr(orphan, "CONTROL", tmp_path / "nvidiactl")
+    monkeypatch.setattr(orphan, "MAPS", tmp_path / "maps")
     DeviceMappings().release()

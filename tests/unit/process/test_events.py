@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 
-from nvrx_core.process.events import wait_for_mp_events
+from nvrx_core.process.waiting import wait_for_mp_events
 
 
 def test_all_events_are_awaited_within_one_time():

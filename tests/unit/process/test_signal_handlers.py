@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from nvrx_core.process.signal_handlers import raised_by_handler
+from nvrx_core.process.signals import raised_by_handler
 
 
 def leave(code, *arguments):

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from nvrx_core.process.signal_names import signal_name
+from nvrx_core.process.signals import signal_name
 
 
 @pytest.mark.parametrize(

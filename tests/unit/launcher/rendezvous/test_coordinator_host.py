@@ -10,8 +10,7 @@ import torch.distributed as dist
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous import coordinator_host
 from nvrx_launcher.rendezvous.coordinator import Coordinator
-from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost
-from nvrx_launcher.rendezvous.decision_log import DecisionLog
+from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost, DecisionLog
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.rules import Rules

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvrx_launcher.rendezvous.observed_leases import ObservedLeases
+from nvrx_launcher.rendezvous.lease import ObservedLeases
 
 
 def look(leases: ObservedLeases, at: float, took: float = 0.0, **values: str) -> tuple[int, ...]:

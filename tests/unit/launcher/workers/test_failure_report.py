@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from nvrx_launcher.workers.failure_report import failure_report
+from nvrx_launcher.workers.group import failure_report
 from nvrx_launcher.workers.worker import Failure
 
 TRACE = "Traceback (most recent call last):\n  ...\nTypeError: injected"

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from nvrx_launcher.workers.lines import MAX_LINE, SHOWN_AFTER, Lines
+from nvrx_launcher.workers.output import MAX_LINE, SHOWN_AFTER, Lines
 
 
 @pytest.mark.parametrize(

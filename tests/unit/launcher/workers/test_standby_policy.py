@@ -16,9 +16,8 @@ from nvrx_launcher.workers.standby_policy import (
     StandbyPolicy,
     StartStandby,
     bytes_needed,
-    sets_what_imports_read,
 )
-from nvrx_launcher.workers.warmable import why_not_warm
+from nvrx_launcher.workers.warm_start import sets_what_imports_read, why_not_warm
 
 
 def settled(workers=2):

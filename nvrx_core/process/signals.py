@@ -1,12 +1,21 @@
-"""Exceptions that were raised by a signal handler."""
+"""Signals: what one is called, and which exceptions their handlers have raised."""
 
 from __future__ import annotations
 
 import inspect
+import signal
 import traceback
 from types import FrameType
 
-__all__ = ["raised_by_handler"]
+__all__ = ["raised_by_handler", "signal_name"]
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, as SIGKILL or SIGRTMIN+8, of which `signal.Signals` names two; never an error."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
 
 
 def raised_by_handler(error: BaseException) -> bool:
