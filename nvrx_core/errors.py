@@ -27,8 +27,8 @@ from nvrx_core.parsing import endpoint_text
 __all__ = [
     "BarrierError", "BarrierOverflow", "BarrierTimeout", "ConfigurationError", "FaultCounterExceeded",
     "HealthCheckError", "InternalError", "JobMismatch", "ParameterError", "ParameterTypeError", "PeerExited",
-    "RankAssignmentError", "RankDiscarded", "RestartAbort", "RestartError", "StoreLost", "TimeoutError", "require",
-    "require_type", "shown",
+    "RankAssignmentError", "RankDiscarded", "RestartAbort", "RestartError", "StoreLost", "TimeoutError", "first_line",
+    "require", "require_type", "shown",
 ]  # fmt: skip
 
 STORE_LOST: Final = 75
@@ -326,6 +326,11 @@ def require_type(parameter: str, value: object, expected: type) -> None:
     """
     if not isinstance(value, expected):
         raise ParameterTypeError(parameter, value, expected.__name__, _instead(parameter, value, expected))
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text; of one without a text, the name of its class."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def shown(value: object) -> str:

@@ -20,7 +20,7 @@ from nvrx_core.process.signals import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
 from nvrx_launcher.console import Console
-from nvrx_launcher.control import Control
+from nvrx_launcher.control import Control, ControlEvents
 from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
@@ -38,7 +38,7 @@ from nvrx_launcher.node_actions import (
 )
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.rendezvous.coordination import Coordination
+from nvrx_launcher.rendezvous.coordination import Coordination, NodeEvents
 from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.rendezvous.progress import NodeProgress
@@ -54,7 +54,7 @@ from nvrx_launcher.workers.functions import FunctionStarter
 from nvrx_launcher.workers.group import WorkerGroup, survivor
 from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
-from nvrx_launcher.workers.monitors import Monitors
+from nvrx_launcher.workers.monitors import RankMonitors
 from nvrx_launcher.workers.output import Logs
 from nvrx_launcher.workers.process_environment import import_path
 from nvrx_launcher.workers.script_mistake import ScriptMistake
@@ -71,7 +71,7 @@ STORE_ANSWERS_WITHIN: Final = "60"
 """Seconds that the ranks give the store beside the launcher: the first connection starts its program."""
 
 
-class Agent:
+class Agent(NodeEvents, ControlEvents):
     """Starts the workers of this node, watches them, and restarts them.
 
     Args:
@@ -105,14 +105,14 @@ class Agent:
         self._specs = load_logs_specs(options) if options.logs_specs else specs
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop, self._given_console = EventLoop(), console
-        self._stopping, self._code = Stopping(options.kill_timeout), -1
+        self._stopping, self._code = Stopping(options.workers_kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
         self._hung, self._started, self._told = dict[int, str](), math.inf, list[str]()
         self._script = ScriptMistake(options)
         self._policy = NodePolicy(
             options.workers,
-            stop_signal=signal.SIGTERM, stop_grace=options.stop_timeout, signal_grace=options.term_timeout,
-            kill_signal=signal.SIGKILL, min_healthy=options.policy == MIN_HEALTHY,
+            workers_stop_timeout=options.workers_stop_timeout, term_timeout=options.term_timeout,
+            min_healthy=options.restart_policy == MIN_HEALTHY,
             retries_misuse=config.retry_usage_errors or not options.max_restarts,
         )  # fmt: skip
 
@@ -189,12 +189,12 @@ class Agent:
         self._processes = JobProcesses(self._loop, self._launch, folder, is_command=self._is_command)
         cleanup.callback(self._processes.close)
         self._processes.start()
-        self._left = LeftProcesses(self._loop, self._processes, self.options.stop_timeout)
+        self._left = LeftProcesses(self._loop, self._processes, self.options.workers_stop_timeout)
         if self._functions is not None:
             self._functions.bound = self._bound
         self._control = Control(self._loop, folder / "launcher.ipc", self)
         cleanup.callback(self._control.close)
-        self._monitors = Monitors(self._loop, self.config, self._control.path, self.options, history=self._history)
+        self._monitors = RankMonitors(self._loop, self.config, self._control.path, self.options, history=self._history)
         cleanup.callback(self._monitors.close)
         signals = [*signal_numbers(self.options.signals), *([signal.SIGCHLD] if self._is_command else [])]
         config = self.config
@@ -327,7 +327,9 @@ class Agent:
         if is_failure:
             self._control.catch_up()  # its monitor has said before why it ends it
         is_fruitless = not self._monitors.may_have_stepped(time.monotonic() - self._started)
-        mistake = self._mistake() if is_failure and code == FAILED and is_fruitless else ""
+        mistake = ""
+        if is_failure and code == FAILED and is_fruitless and self._functions is None:
+            mistake = self._script.find(self._environ)
         if is_failure:
             rank = self._policy.rank_of(local_rank)
             report = self._log_failure(rank, report, mistake)
@@ -356,10 +358,6 @@ class Agent:
         """Return what a reason adds to a failure that this launcher has logged."""
         told = next((line for line in self._told if line in reason), None)
         return reason if told is None else reason.partition(told)[2].lstrip(";, ")
-
-    def _mistake(self) -> str:
-        """Return the mistake by which the script cannot start, "" if there is none."""
-        return "" if self._functions is not None else self._script.find(self._environ)
 
     def _await_round(self, local_rank: int, rank: int) -> None:
         """Let the wrapped call in which a worker was handle its exit, if it was in one."""

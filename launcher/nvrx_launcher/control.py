@@ -49,8 +49,9 @@ class Control:
     def __init__(self, loop: EventLoop, path: Path, events: ControlEvents) -> None:
         self._loop, self._listener, self._events = loop, Listener(path), events
         self._clients = Clients(
-            self._listener, self._take, most=MAX_CONNECTIONS, opened=self._watch, closed=loop.forget
-        )
+            self._listener, self._take, most=MAX_CONNECTIONS, closed=loop.forget,
+            opened=lambda fd: loop.watch(fd, lambda: self._clients.serve(fd)),
+        )  # fmt: skip
         loop.watch(self._listener.fileno(), self._clients.accept)
 
     @property
@@ -74,9 +75,6 @@ class Control:
         self._loop.forget(self._listener.fileno())
         self._listener.close()
         self._clients.close()
-
-    def _watch(self, fd: int) -> None:
-        self._loop.watch(fd, lambda: self._clients.serve(fd))
 
     def _take(self, connection: Connection, message: dict[str, Any]) -> bool:
         """Handle a message; return whether its connection can be closed."""

@@ -10,35 +10,45 @@ from nvrx_launcher.exit_codes import FAILED, SIGNALLED
 from nvrx_launcher.node_actions import Cause, EndLaunch, StopWorkers
 from nvrx_launcher.rendezvous.messages import Decision
 
-__all__ = ["Departure", "StopSignals", "coordination_lost", "decided", "excluded", "refused", "signalled", "survived"]
+__all__ = [
+    "Departure",
+    "StopTimeouts",
+    "coordination_lost",
+    "decided",
+    "excluded",
+    "kill",
+    "refused",
+    "signalled",
+    "survived",
+]
 
+SIGTERM: Final = 15
+SIGKILL: Final = 9
+"""Their numbers, signal(7)."""
 IMPATIENT: Final = 2.0
 """Seconds that workers have after a second signal to the launcher."""
 
 
 @dataclass(frozen=True)
-class StopSignals:
-    """The signals that end workers.
+class StopTimeouts:
+    """The seconds that workers have to end.
 
     Attributes:
-        stop: asks a worker to end.
-        stop_grace: seconds that it has.
-        signal_grace: seconds that it has when the launcher passes a signal on.
-        kill: ends a worker at once.
+        workers_stop_timeout: when they are asked to end.
+        term_timeout: when the launcher passes a signal on.
     """
 
-    stop: int
-    stop_grace: float
-    signal_grace: float
-    kill: int
+    workers_stop_timeout: float
+    term_timeout: float
 
     def ask(self, cause: Cause, reason: str) -> StopWorkers:
         """Return the action that asks the workers to end."""
-        return StopWorkers(self.stop, self.stop_grace, cause, reason)
+        return StopWorkers(SIGTERM, self.workers_stop_timeout, cause, reason)
 
-    def end(self, cause: Cause, reason: str) -> StopWorkers:
-        """Return the action that kills the workers."""
-        return StopWorkers(self.kill, math.inf, cause, reason)
+
+def kill(cause: Cause, reason: str) -> StopWorkers:
+    """Return the action that kills the workers."""
+    return StopWorkers(SIGKILL, math.inf, cause, reason)
 
 
 @dataclass(frozen=True)
@@ -71,14 +81,14 @@ class Departure:
             return earlier
         return EndLaunch(self.code, self.cause, self.reason)
 
-    def stop(self, signals: StopSignals) -> StopWorkers:
+    def stop(self, timeouts: StopTimeouts) -> StopWorkers:
         """Return the action that ends the workers."""
         if self.is_immediate:
-            return signals.end(self.cause, self.reason)
+            return kill(self.cause, self.reason)
         if self.signum:
-            grace = min(IMPATIENT, signals.signal_grace) if self.is_repeated else signals.signal_grace
+            grace = min(IMPATIENT, timeouts.term_timeout) if self.is_repeated else timeouts.term_timeout
             return StopWorkers(self.signum, grace, self.cause, self.reason)
-        return signals.ask(self.cause, self.reason)
+        return timeouts.ask(self.cause, self.reason)
 
 
 def signalled(signum: int, *, before: int = 0) -> Departure:

@@ -104,16 +104,13 @@ class JobProcesses:
     def close(self) -> None:
         """Kill all processes of the job, then the guardians."""
         if self._is_command:
-            self._kill_all(self._below)
+            self._kill_all(lambda: descendants_of(os.getpid(), without=self._strangers | self._guardians.pids()))
         if self._cgroup is not None:
             self._cgroup.end()
         sweep(self._launch)
         if self._is_command:
             reap_adopted()
         self._guardians.close()
-
-    def _below(self) -> set[int]:
-        return set(descendants_of(os.getpid(), without=self._strangers | self._guardians.pids()))
 
     def _is_of_job(self, pid: int) -> bool:
         """Whether an orphan is the job's: PID 1 adopts those of the whole container."""

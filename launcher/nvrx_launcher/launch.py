@@ -125,7 +125,9 @@ class elastic_launch:  # noqa: N801 - torch's name
             ConfigurationError: when a field is wrong.
         """
         logs = Path(tempfile.mkdtemp(prefix="ft_launcher_"))
-        environ = inherited() | _template(self._config)
+        environ, template = inherited(), self._config.log_line_prefix_template
+        if template:
+            environ[PREFIX_TEMPLATE] = template
         options, settings = read_arguments(_command_line(self._config, self._entrypoint, arguments, logs), environ)
         launch_options = LaunchOptions.of(options, count_devices, environ)
         starter = None
@@ -138,10 +140,6 @@ class elastic_launch:  # noqa: N801 - torch's name
             raise _error(code, agent.reason, agent.failures, _name(self._entrypoint))
         shutil.rmtree(logs, ignore_errors=True)
         return {rank: None if starter is None else starter.results.get(rank) for rank in agent.ranks}
-
-
-def _template(config: Any) -> dict[str, str]:
-    return {PREFIX_TEMPLATE: config.log_line_prefix_template} if config.log_line_prefix_template else {}
 
 
 def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: Sequence[Any], logs: Path) -> list[str]:

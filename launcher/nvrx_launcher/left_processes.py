@@ -31,11 +31,11 @@ class LeftProcesses:
     Args:
         loop: the event loop that watches it.
         processes: the processes of the job.
-        grace: seconds that it has to end when it is sent SIGTERM.
+        workers_stop_timeout: seconds that it has to end when it is sent SIGTERM, as workers have.
     """
 
-    def __init__(self, loop: EventLoop, processes: JobProcesses, grace: float) -> None:
-        self._loop, self._processes, self._grace = loop, processes, grace
+    def __init__(self, loop: EventLoop, processes: JobProcesses, workers_stop_timeout: float) -> None:
+        self._loop, self._processes, self._timeout = loop, processes, workers_stop_timeout
         self._stopping = Stopping()
         self._watched = dict[int, int]()
 
@@ -53,7 +53,7 @@ class LeftProcesses:
         """Handle that all workers of the node have exited with code 0."""
         self._look()
         if self._watched:
-            self._stopping.left(self._grace, now=time.monotonic())
+            self._stopping.left(self._timeout, now=time.monotonic())
 
     def tick(self, *, now: float) -> None:
         """Ask what is left to end, or kill it, if that is due."""
@@ -61,7 +61,7 @@ class LeftProcesses:
             case StopStep.ASK:
                 self._look()
                 text = "workers that are done have left processes, which are sent SIGTERM, and killed after %g s: %s"
-                log.warning(text, self._grace, _named(self._watched))
+                log.warning(text, self._timeout, _named(self._watched))
                 for pidfd in self._watched.values():
                     send(pidfd, [signal.SIGTERM, signal.SIGCONT])
             case StopStep.KILL:

@@ -18,7 +18,7 @@ import enum
 from typing import Final, assert_never
 
 from nvrx_launcher import departure
-from nvrx_launcher.departure import Departure, StopSignals
+from nvrx_launcher.departure import Departure, StopTimeouts, kill
 from nvrx_launcher.node_actions import (
     AwaitOthers,
     AwaitRound,
@@ -54,10 +54,8 @@ class NodePolicy:
 
     Args:
         workers: how many there are.
-        stop_signal: what asks a worker to end.
-        stop_grace: seconds that it has.
-        signal_grace: seconds that it has when the launcher passes a signal on.
-        kill_signal: what ends a worker at once.
+        workers_stop_timeout: seconds that they have when they are asked to end.
+        term_timeout: seconds that they have when the launcher passes a signal on.
         min_healthy: a worker that fails does not stop the others.
         retries_misuse: workers that refuse their command line are restarted like others that fail.
 
@@ -69,15 +67,13 @@ class NodePolicy:
         self,
         workers: int,
         *,
-        stop_signal: int,
-        stop_grace: float,
-        signal_grace: float,
-        kill_signal: int,
+        workers_stop_timeout: float,
+        term_timeout: float,
         min_healthy: bool = False,
         retries_misuse: bool = True,
     ) -> None:
         self.workers, self._min_healthy, self._retries_misuse = workers, min_healthy, retries_misuse
-        self._signals = StopSignals(stop_signal, stop_grace, signal_grace, kill_signal)
+        self._timeouts = StopTimeouts(workers_stop_timeout, term_timeout)
         self.cycle = -1
         self._phase = _Phase.WAITING
         self._node = -1
@@ -215,7 +211,7 @@ class NodePolicy:
             return ()
         self._is_excluded = self._is_excluded or is_excluded
         self._end = why.end(self._end)
-        stop = self._stop(why.stop(self._signals))
+        stop = self._stop(why.stop(self._timeouts))
         return (Tell(MessageKind.LEFT, self.cycle, why.reason), *stop) if why.is_announced else stop
 
     def cut_off(self, reason: str) -> tuple[NodeAction, ...]:
@@ -223,7 +219,7 @@ class NodePolicy:
         if self._phase is _Phase.ENDED or self._node < 0:
             return ()
         self._node = -1
-        return self._stop(self._signals.end(Cause.CUT_OFF, reason))
+        return self._stop(kill(Cause.CUT_OFF, reason))
 
     def check(self) -> None:
         """Raise AssertionError when an invariant does not hold."""
@@ -248,10 +244,10 @@ class NodePolicy:
         """Kill the workers; a node without workers reports again that it is ready."""
         if self._phase is _Phase.WAITING:
             return self._ready(reason)
-        return self._stop(self._signals.end(Cause.CUT_OFF, reason))
+        return self._stop(kill(Cause.CUT_OFF, reason))
 
     def _fail(self, reason: str, kind: MessageKind = MessageKind.FAILED) -> tuple[NodeAction, ...]:
-        return (Tell(kind, self.cycle, reason), *self._stop(self._signals.ask(Cause.WORKER_FAILED, reason)))
+        return (Tell(kind, self.cycle, reason), *self._stop(self._timeouts.ask(Cause.WORKER_FAILED, reason)))
 
     def _done_if_all_are(self) -> tuple[NodeAction, ...]:
         """Report that this node is done, unless it is unknown whether the job continues without one of its workers."""
@@ -275,7 +271,7 @@ class NodePolicy:
     def _stop_for(self, decision: Decision) -> tuple[NodeAction, ...]:
         if decision.cycle != self.cycle or self._phase is _Phase.WAITING:
             return ()
-        return self._stop(self._signals.ask(Cause.DECISION, decision.reason))
+        return self._stop(self._timeouts.ask(Cause.DECISION, decision.reason))
 
     def _stop(self, stop: StopWorkers) -> tuple[NodeAction, ...]:
         """Stop the workers, if there are any; those that are being stopped get no second signal by a decision."""

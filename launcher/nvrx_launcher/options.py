@@ -22,7 +22,7 @@ __all__ = ["LaunchOptions", "Streams", "expand_hosts", "expected_hosts"]
 
 DEFAULT_PORT: Final = 29500
 MAX_RUN_ID: Final = 1000
-STOP_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+SHUTDOWN_TIMEOUT: Final = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 STOP_SLACK: Final = 10.0
 """Seconds for messages in both directions, and for a busy machine."""
 COMMAND: Final = 1000
@@ -61,10 +61,10 @@ class LaunchOptions:
         module, no_python, run_path: how it is run.
         log_dir: folder for log files; None: a temporary one, when one is needed.
         redirects, tee: by local rank, which streams go to a file, or to a file and the console.
-        console: local ranks whose output goes to the console; empty: all.
+        local_ranks_filter: local ranks whose output goes to the console; empty: all.
         term_timeout: seconds from a signal that is passed on to a SIGKILL.
-        stop_timeout: seconds from a SIGTERM to a SIGKILL.
-        kill_timeout: seconds from a SIGKILL after which this node is given up if a worker survives it.
+        workers_stop_timeout: seconds from a SIGTERM to a SIGKILL.
+        workers_kill_timeout: seconds from a SIGKILL after which this node is given up if a worker survives it.
         signals: names of the signals that are passed on.
         master_addr: where the workers of one node meet.
         master_port: the port; None: a free one.
@@ -72,10 +72,10 @@ class LaunchOptions:
         endpoint_text: the same as given, for a backend that has several.
         local_addr: the address of this node; None: that of the interface that leads to the endpoint.
         order: this node's rank by the infrastructure; -1 for none.
-        backend: the rendezvous: one of ours, c10d or etcd-v2, or one that is registered with torch.
+        rdzv_backend: the rendezvous: one of ours, c10d or etcd-v2, or one that is registered with torch.
         node_rank: the rank of this node in a static rendezvous.
         monitor_interval: seconds between two looks at a rendezvous that tells nothing by itself.
-        policy: when workers are restarted.
+        restart_policy: when workers are restarted.
         rendezvous: the settings of the rendezvous.
         start_method: how a worker that is a function is started: spawn, fork or forkserver.
         logs_specs: name of an entry point of the group `torchrun.logs_specs`, which says where logs go; None: ours.
@@ -102,10 +102,10 @@ class LaunchOptions:
     log_dir: str | None
     redirects: Mapping[int, Streams]
     tee: Mapping[int, Streams]
-    console: frozenset[int]
+    local_ranks_filter: frozenset[int]
     term_timeout: float
-    stop_timeout: float
-    kill_timeout: float
+    workers_stop_timeout: float
+    workers_kill_timeout: float
     signals: tuple[str, ...]
     master_addr: str
     master_port: int | None
@@ -113,10 +113,10 @@ class LaunchOptions:
     endpoint_text: str
     local_addr: str | None
     order: int
-    backend: str
+    rdzv_backend: str
     node_rank: int
     monitor_interval: float
-    policy: str
+    restart_policy: str
     rendezvous: RendezvousSettings
     start_method: str = "spawn"
     logs_specs: str | None = None
@@ -143,7 +143,7 @@ class LaunchOptions:
     @property
     def stops_within(self) -> float:
         """Seconds within which this node has stopped its workers or has left; the coordinator gives it up later."""
-        return self.stop_timeout + self.kill_timeout + STOP_SLACK
+        return self.workers_stop_timeout + self.workers_kill_timeout + STOP_SLACK
 
     @classmethod
     def of(
@@ -183,16 +183,17 @@ class LaunchOptions:
             role=given.role, script=given.training_script, arguments=tuple(given.training_script_args),
             module=given.module, no_python=given.no_python, run_path=given.run_path, log_dir=given.log_dir,
             redirects=_streams("--redirects", given.redirects, workers), tee=_streams("--tee", given.tee, workers),
-            console=_ranks(given.local_ranks_filter), term_timeout=_seconds("--term-timeout", given.term_timeout),
-            stop_timeout=_stop_timeout(given, environ),
-            kill_timeout=_seconds("--workers-kill-timeout", given.workers_kill_timeout),
+            local_ranks_filter=_ranks(given.local_ranks_filter),
+            term_timeout=_seconds("--term-timeout", given.term_timeout),
+            workers_stop_timeout=_workers_stop_timeout(given, environ),
+            workers_kill_timeout=_seconds("--workers-kill-timeout", given.workers_kill_timeout),
             signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=_address(given.master_addr),
             master_port=given.master_port,
             endpoint=_endpoint(given, is_one_node=most == 1) if backend == "c10d" else ("", 0),
             endpoint_text=_endpoint_text(given, backend), local_addr=given.local_addr and _address(given.local_addr),
             order=_order(environ) if given.node_rank is None else given.node_rank,
-            backend=backend, node_rank=node_rank, monitor_interval=given.monitor_interval, policy=given.restart_policy,
-            rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
+            rdzv_backend=backend, node_rank=node_rank, monitor_interval=given.monitor_interval,
+            restart_policy=given.restart_policy, rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
             start_method=given.start_method, logs_specs=given.logs_specs, event_log_handler=given.event_log_handler,
             duplicate_stdout_filters=tuple(given.duplicate_stdout_filters),
             duplicate_stderr_filters=tuple(given.duplicate_stderr_filters),
@@ -282,13 +283,15 @@ def _seconds(option: str, value: float) -> float:
     return value
 
 
-def _stop_timeout(given: argparse.Namespace, environ: Mapping[str, str]) -> float:
+def _workers_stop_timeout(given: argparse.Namespace, environ: Mapping[str, str]) -> float:
     """Return what torchrun's option or its variable says, else our option."""
     if given.shutdown_timeout is not None:
         return _seconds("--shutdown-timeout", given.shutdown_timeout)
-    if variable := environ.get(STOP_TIMEOUT):
+    if variable := environ.get(SHUTDOWN_TIMEOUT):
         if not variable.isdigit():
-            raise ConfigurationError("environment", STOP_TIMEOUT, f"{variable!r} is no number of seconds", "write 30")
+            raise ConfigurationError(
+                "environment", SHUTDOWN_TIMEOUT, f"{variable!r} is no number of seconds", "write 30"
+            )
         return float(variable)
     return _seconds("--workers-stop-timeout", given.workers_stop_timeout)
 

@@ -1,14 +1,15 @@
-"""The settings in `--rdzv-conf`. Pure.
+"""The settings in `--rdzv-conf`, and the timeouts that follow from them. Pure.
 
 Each key of torch or nvidia-resiliency-ext either works or is refused, with what to write instead.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.settings.spelling import nearest
@@ -23,18 +24,11 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "c10d": (*BOTH, "is_host", "store_type", "use_libuv"),
     "etcd-v2": (*BOTH, "ca_cert", "protocol", "ssl_cert", "ssl_cert_key"),
     "etcd": (
-        "cacert",
-        "cert",
-        "close_timeout",
-        "etcd_prefix",
-        "key",
-        "last_call_timeout",
-        "protocol",
-        "same_command",
+        "cacert", "cert", "close_timeout", "etcd_prefix", "key", "last_call_timeout", "protocol", "same_command",
         "timeout",
     ),
     "static": ("close_timeout", "same_command", "timeout"),
-}
+}  # fmt: skip
 """Those of torch's own handlers are theirs; they read them themselves."""
 OURS: Final = ("c10d", "etcd-v2")
 STATIC: Final = "static"
@@ -44,22 +38,65 @@ REFUSED: Final = {
     "segment": "segments of nodes are not implemented; leave it out",
     "segment_check_interval": "segments of nodes are not implemented; leave it out",
 }
+CLOSED_FOR: Final = 1.5
+"""Beats from the close of a connection to the loss of its node."""
 TRUE: Final = ("1", "true", "t", "yes", "y")
 FALSE: Final = ("0", "false", "f", "no", "n")
 
 
+def _seconds(key: str, text: str, *, least: float = 0.0) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise _wrong(f"{key}={text!r} is no number", "write a number of seconds") from None
+    if not least <= value < math.inf:
+        raise _wrong(f"{key}={text} is out of range", f"write a number, {least:g} or more")
+    return value
+
+
+def _choice(key: str, text: str, *, choices: tuple[str, ...]) -> str:
+    if text.lower() not in choices:
+        raise _wrong(f"{key}={text!r} is none of {', '.join(choices)}", f"write {choices[0]}")
+    return text.lower()
+
+
+def _flag(key: str, text: str) -> bool:
+    return _choice(key, text, choices=(*TRUE, *FALSE)) in TRUE
+
+
+def _text(_: str, text: str) -> str:
+    return text
+
+
+READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "join_timeout": _seconds, "timeout": _seconds, "last_call_timeout": _seconds, "close_timeout": _seconds,
+    "read_timeout": _seconds, "store_connect_wait_seconds": _seconds,
+    "keep_alive_interval": functools.partial(_seconds, least=0.1),
+    "keep_alive_max_attempt": lambda key, text: round(_seconds(key, text, least=2)),
+    "is_host": _flag, "same_command": _flag,
+    "store_type": functools.partial(_choice, choices=("tcp",)), "use_libuv": functools.partial(_choice, choices=TRUE),
+    "protocol": functools.partial(_choice, choices=("http", "https")),
+    "ca_cert": _text, "ssl_cert": _text, "ssl_cert_key": _text,
+}  # fmt: skip
+"""How the value of a key is read."""
+WITHOUT_EFFECT: Final = ("store_type", "use_libuv")
+"""They can say only what holds anyway."""
+OF_THE_LAUNCHER: Final = ("close_timeout", "same_command")
+"""The keys that are the launcher's also where the handler is torch's."""
+
+
 @dataclass(frozen=True)
 class RendezvousSettings:
-    """The settings of a rendezvous; times in seconds.
+    """The settings of a rendezvous, by their keys; times in seconds.
 
     Attributes:
         join_timeout: within which enough nodes must have joined.
-        last_call: for how long the first cycle waits for more nodes.
+        last_call_timeout: for how long the first cycle waits for more nodes.
         close_timeout: for how long the coordinator's launcher waits for the others at the end.
         read_timeout: for one request to the store.
-        connect_timeout: within which the store must be reachable.
-        beat: between two renewals of a lease.
-        lost_after: beats without a renewal after which a node is lost.
+        store_connect_wait_seconds: within which the store must be reachable.
+        keep_alive_interval: between two renewals of a lease: a beat.
+        keep_alive_max_attempt: beats without a renewal after which a node is lost.
         is_host: whether this launcher hosts the store; None: if it can.
         same_command: whether a launcher of another command is refused (True), warned of (None), or expected (False).
         protocol, ca_cert, ssl_cert, ssl_cert_key: the connection to etcd.
@@ -67,12 +104,12 @@ class RendezvousSettings:
     """
 
     join_timeout: float = 600.0
-    last_call: float = 1.0
+    last_call_timeout: float = 1.0
     close_timeout: float = 5.0
     read_timeout: float = 30.0
-    connect_timeout: float = 600.0
-    beat: float = 1.0
-    lost_after: int = 5
+    store_connect_wait_seconds: float = 600.0
+    keep_alive_interval: float = 1.0
+    keep_alive_max_attempt: int = 5
     is_host: bool | None = None
     same_command: bool | None = None
     protocol: str = "http"
@@ -80,6 +117,24 @@ class RendezvousSettings:
     ssl_cert: str = ""
     ssl_cert_key: str = ""
     given: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lease_timeout(self) -> float:
+        """Seconds without a renewal that others see after which a node is lost."""
+        return self.keep_alive_interval * self.keep_alive_max_attempt
+
+    @property
+    def own_lease_timeout(self) -> float:
+        """Seconds without a renewal after which a node considers itself lost: a beat earlier than the others do."""
+        return self.keep_alive_interval * (self.keep_alive_max_attempt - 1)
+
+    @property
+    def closed_timeout(self) -> float:
+        """Seconds from the close of a node's connection, without a renewal since, after which it is lost.
+
+        A node that lives renews its lease once a beat.
+        """
+        return self.keep_alive_interval * CLOSED_FOR
 
     @classmethod
     def of(cls, text: str, backend: str) -> RendezvousSettings:
@@ -93,25 +148,11 @@ class RendezvousSettings:
             return cls(given=given)
         for key in given:
             _check(key, known, backend)
-        if backend not in OURS:
-            return cls(
-                close_timeout=_seconds(given, "close_timeout", cls.close_timeout),
-                same_command=_flag(given, "same_command"), given=given,
-            )  # fmt: skip
-        _choice(given, "store_type", ("tcp",))
-        _choice(given, "use_libuv", TRUE)
-        join_timeout = _seconds(given, "join_timeout", _seconds(given, "timeout", cls.join_timeout))
-        return cls(
-            join_timeout=join_timeout, last_call=_seconds(given, "last_call_timeout", cls.last_call),
-            close_timeout=_seconds(given, "close_timeout", cls.close_timeout),
-            read_timeout=_seconds(given, "read_timeout", cls.read_timeout),
-            connect_timeout=_seconds(given, "store_connect_wait_seconds", join_timeout),
-            beat=_seconds(given, "keep_alive_interval", cls.beat, least=0.1),
-            lost_after=round(_seconds(given, "keep_alive_max_attempt", cls.lost_after, least=2)),
-            is_host=_flag(given, "is_host"), same_command=_flag(given, "same_command"),
-            protocol=_choice(given, "protocol", ("http", "https")), ca_cert=given.get("ca_cert", ""),
-            ssl_cert=given.get("ssl_cert", ""), ssl_cert_key=given.get("ssl_cert_key", ""), given=given,
-        )  # fmt: skip
+        mine = READERS if backend in OURS else OF_THE_LAUNCHER
+        read = {key: READERS[key](key, value) for key, value in given.items() if key in mine}
+        timeout = read.pop("timeout", cls.join_timeout)
+        read.setdefault("store_connect_wait_seconds", read.setdefault("join_timeout", timeout))
+        return cls(**{key: value for key, value in read.items() if key not in WITHOUT_EFFECT}, given=given)
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -129,29 +170,6 @@ def _check(key: str, known: tuple[str, ...], backend: str) -> None:
         close = nearest(key, known)
         advice = f"did you mean {close}?" if close else f"it has {', '.join(known)}"
         raise _wrong(f"{backend} has no {key!r}", advice)
-
-
-def _seconds(given: Mapping[str, str], key: str, default: float, *, least: float = 0.0) -> float:
-    try:
-        value = float(given.get(key, default))
-    except ValueError:
-        raise _wrong(f"{key}={given[key]!r} is no number", "write a number of seconds") from None
-    if not least <= value < math.inf:
-        raise _wrong(f"{key}={given[key]} is out of range", f"write a number, {least:g} or more")
-    return value
-
-
-def _flag(given: Mapping[str, str], key: str) -> bool | None:
-    if key not in given:
-        return None
-    return _choice(given, key, (*TRUE, *FALSE)) in TRUE
-
-
-def _choice(given: Mapping[str, str], key: str, choices: tuple[str, ...]) -> str:
-    value = given.get(key, choices[0]).lower()
-    if value not in choices:
-        raise _wrong(f"{key}={given[key]!r} is none of {', '.join(choices)}", f"write {choices[0]}")
-    return value
 
 
 def _wrong(problem: str, advice: str) -> ConfigurationError:

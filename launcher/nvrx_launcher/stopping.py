@@ -29,14 +29,14 @@ class Stopping:
     """The deadlines of processes that are being ended.
 
     Args:
-        kill_timeout: seconds from SIGKILL after which what is left counts as unkillable; `inf` for never.
+        workers_kill_timeout: seconds from SIGKILL after which what is left counts as unkillable; `inf` for never.
 
     Attributes:
         kill_at, give_up_at: when the steps are due, monotonic seconds; `inf` for never.
     """
 
-    def __init__(self, kill_timeout: float = math.inf) -> None:
-        self._kill_timeout, self._grace = kill_timeout, math.inf
+    def __init__(self, workers_kill_timeout: float = math.inf) -> None:
+        self._kill_timeout, self._grace = workers_kill_timeout, math.inf
         self._ask_at = self.kill_at = self.give_up_at = math.inf
 
     @property

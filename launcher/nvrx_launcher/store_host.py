@@ -33,7 +33,7 @@ from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.store_program import ALIVE
 from nvrx_launcher.store_watch import StoreWatch
 
-__all__ = ["ControlStore"]
+__all__ = ["StoreHost"]
 
 log = logging.getLogger("nvrx_launcher")
 ANSWERS_LATE: Final = 5.0
@@ -109,7 +109,7 @@ class _Program:
                 stream.close()
 
 
-class ControlStore:
+class StoreHost:
     """The store from a launcher's point of view. Each cycle may have another one: that of the coordinator's launcher.
 
     Args:

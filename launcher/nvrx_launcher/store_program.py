@@ -47,7 +47,7 @@ def goes_on_without(store: Any, job: str, rank: int, within: float) -> bool:
         within: seconds.
     """
     deadline, pause = time.monotonic() + within, threading.Event()
-    keys = _last_call(store, job)
+    keys = next((keys for keys in reversed(_calls(job)) if store.check([keys.announce()])), None)
     while keys is not None and time.monotonic() < deadline:
         if store.check([keys.entered()]) and rank in json.loads(store.get(keys.entered())).get("lost", ()):
             return True
@@ -55,11 +55,6 @@ def goes_on_without(store: Any, job: str, rank: int, within: float) -> bool:
             return False
         pause.wait(LOOKS_EVERY)
     return False
-
-
-def _last_call(store: Any, job: str) -> LauncherKeys | None:
-    """The keys of the call that is under way."""
-    return next((keys for keys in reversed(_calls(job)) if store.check([keys.announce()])), None)
 
 
 def _connect(endpoint: tuple[str, int]) -> Any:

@@ -18,7 +18,7 @@ from typing import Final, Self
 from nvrx_core.backoff import Backoff
 from nvrx_core.errors import InternalError, require
 
-__all__ = ["LONG", "NoProgressLimit", "NoProgressState", "Verdict"]
+__all__ = ["LONG", "NoProgressLimit", "NoProgressState", "RetryVerdict"]
 
 LONG: Final = 60.0
 """Seconds after which the end of an iteration is not one of an endless loop of restarts."""
@@ -50,7 +50,7 @@ class NoProgressState:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RetryVerdict:
     """The decision whether to give up.
 
     Attributes:
@@ -113,7 +113,7 @@ class NoProgressLimit:
         culprit: int | None,
         counts: bool = True,
         message: str = "",
-    ) -> Verdict:
+    ) -> RetryVerdict:
         """Record the end of an iteration and decide whether to give up.
 
         Args:
@@ -135,7 +135,7 @@ class NoProgressLimit:
         reached = self.limit is not None and count >= self.limit
         reason = self._reason(_in_a_line(message) or error_type, culprit, progressed)
         pause = 0.0 if self.limit is None else PAUSES.pause(count - BACK_OFF_FROM + 1)
-        return Verdict(reached, count, culprit, reason, pause)
+        return RetryVerdict(reached, count, culprit, reason, pause)
 
     def _reason(self, failure: str, culprit: int | None, progressed: bool) -> str:
         state = self._state

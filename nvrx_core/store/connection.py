@@ -23,7 +23,7 @@ from nvrx_core.store.cpp_log_level import FATAL, quiet
 from nvrx_core.store.endpoint import StoreConnectionError, answer_deadline, await_listener
 from nvrx_core.store.torch_stores import FURTHER_TIMEOUT, RECONNECT_TIMEOUT, Factory, another
 
-__all__ = ["Connection", "endpoint_of", "further", "reconnect"]
+__all__ = ["StoreConnection", "endpoint_of", "further", "reconnect"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 _BROKEN: Final = (dist.DistNetworkError, ConnectionError)
@@ -72,7 +72,7 @@ def _connect_deadline(store: dist.Store, within: timedelta) -> Iterator[timedelt
         store.set_timeout(timeout)
 
 
-class Connection:
+class StoreConnection:
     """The operations of a store on such a connection.
 
     Args:
@@ -94,7 +94,7 @@ class Connection:
         kwargs: Mapping[str, Any],
         *,
         silence: int | None = None,
-        beside: Connection | None = None,
+        beside: StoreConnection | None = None,
     ) -> None:
         self._factory, self._kwargs, self._silence, self._beside = factory, kwargs, silence, beside
         self._doubted = self._is_counting = False

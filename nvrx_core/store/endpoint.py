@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
 
-from nvrx_core.errors import RestartError
+from nvrx_core.errors import RestartError, first_line
 from nvrx_core.parsing import endpoint_text
 from nvrx_core.process.descriptors import close_if_left
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
@@ -127,7 +127,7 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        kind, what = StoreConnectionError, f"failed: {_first_line(error)}"
+        kind, what = StoreConnectionError, f"failed: {first_line(error)}"
         if cut.is_set():
             kind, what = StoreSilentError, f"accepted a connection and did not answer within {answers_within:g} s"
         where = endpoint_text(host, port)
@@ -253,7 +253,3 @@ def numeric_address(host: str) -> str:
 def is_loopback(address: str) -> bool:
     """Return whether a numeric address is this machine's own, which no other machine can reach."""
     return address.startswith("127.") or address == "::1"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -98,7 +98,7 @@ def streams(kind: str, folder: Path) -> tuple[Output, list[int]]:
 
 def cold(options: LaunchOptions, environment: Mapping[str, str], imports: str, output: Output) -> Worker:
     """Start a worker as in the first cycle."""
-    return ProgramStarter(options, sys.executable, [None]).start((0, 3), environment, output)
+    return ProgramStarter(options, sys.executable, [None]).start(0, 3, environment, output)
 
 
 def warm(options: LaunchOptions, environment: Mapping[str, str], imports: str, output: Output) -> Worker:
@@ -108,7 +108,7 @@ def warm(options: LaunchOptions, environment: Mapping[str, str], imports: str, o
     standby = Standby([sys.executable, kind, imports, *worker_target(options, 0)], early | {"GONE": "1"}, None)
     assert readable([standby.control], 60.0)
     assert standby.control.recv(1) == b"r", standby.last_error_line()
-    worker = standby.become((0, 3), environment, output)
+    worker = standby.become(0, 3, environment, output)
     assert worker is not None
     return worker
 

@@ -28,7 +28,7 @@ def standby(kind: str, target: list[str], folder: Path, imports: str = "decimal"
     assert readable([waiting.control], 60.0)
     assert waiting.control.recv(1) == b"r", waiting.last_error_line()
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as errors:
-        worker = waiting.become((0, 3), environment, Output(out, errors))
+        worker = waiting.become(0, 3, environment, Output(out, errors))
     assert worker is not None
     assert readable([worker.ended], 60.0)
     return worker.reap(), (folder / "out").read_text(), (folder / "err").read_text()

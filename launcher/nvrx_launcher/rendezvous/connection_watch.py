@@ -2,8 +2,8 @@
 
 The kernel closes the connections of a process that ends, so the end of a launcher shows at once, and not only when its
 lease has expired. But a proxy or a firewall closes connections as well, and those of a launcher that lives. So a close
-only shortens the lease: a node that has neither connected again nor renewed its lease for `CLOSED_FOR` beats after the
-close is lost. In a partition the kernels give the connection up after 10 s, and a launcher that never connected has
+only shortens the lease: a node that has neither connected again nor renewed its lease for 1.5 beats after the close is
+lost. In a partition the kernels give the connection up after 10 s, and a launcher that never connected has
 none to lose: until then, and for such a launcher, the lease alone counts.
 
 An observer that is late by more than a beat was stopped itself, perhaps with all others: the time begins anew.
@@ -15,12 +15,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
-__all__ = ["CLOSED_FOR", "ConnectionWatch"]
-
-CLOSED_FOR: Final = 1.5
-"""Beats: a node that lives renews its lease once a beat."""
+__all__ = ["ConnectionWatch"]
 
 
 @dataclass
@@ -43,13 +39,14 @@ class ConnectionWatch:
 
     Args:
         beat: seconds between two renewals of a lease.
+        timeout: seconds that a node has, after a close, to connect again or to renew its lease.
 
     Attributes:
-        grace: seconds that a node has, after a close, to connect again or to renew its lease.
+        timeout: the same.
     """
 
-    def __init__(self, beat: float) -> None:
-        self._beat, self.grace = beat, beat * CLOSED_FOR
+    def __init__(self, beat: float, timeout: float) -> None:
+        self._beat, self.timeout = beat, timeout
         self._connections, self._closed = Counter[int](), dict[int, _Closed]()
 
     def connected(self, node: int) -> None:
@@ -87,12 +84,12 @@ class ConnectionWatch:
             if (closed := self._closed.get(node)) is None:
                 continue
             if closed.lease is None:
-                closed.lease, closed.judged_at = lease, now + self.grace
+                closed.lease, closed.judged_at = lease, now + self.timeout
             elif closed.lease != lease:
                 del self._closed[node]
                 continue
             elif now >= closed.judged_at + self._beat:
-                closed.judged_at = now + self.grace
+                closed.judged_at = now + self.timeout
             elif now >= closed.judged_at:
                 del self._closed[node]
                 lost.append(node)

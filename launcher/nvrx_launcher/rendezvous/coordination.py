@@ -12,7 +12,7 @@ from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.progress import NodeProgress
-from nvrx_launcher.store_host import ControlStore
+from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["Coordination", "LocalCoordination", "NodeEvents"]
 
@@ -40,7 +40,7 @@ class Coordination(Protocol):
     """The connection of a node to the coordinator, wherever that runs."""
 
     @property
-    def store(self) -> ControlStore:
+    def store(self) -> StoreHost:
         """The store of in-process restart."""
 
     @property
@@ -86,7 +86,7 @@ class LocalCoordination:
         describe: Callable[[], NodeDescription],
         node: NodeEvents,
         *,
-        store: ControlStore,
+        store: StoreHost,
     ) -> None:
         self._coordinator, self._describe, self._node = coordinator, describe, node
         self.store, self.hosts_store = store, False

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Self, assert_never
 
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
-from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, Phase
+from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, JobPhase
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import RestartBudget
 from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
@@ -47,7 +47,7 @@ class Coordinator:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.cycle, self.deadline = 0, math.inf
-        self._phase, self._stopping_since = Phase.GATHERING, math.inf
+        self._phase, self._stopping_since = JobPhase.GATHERING, math.inf
         self._nodes = dict[int, NodeDescription]()
         self._members, self._former = CycleMembers(), frozenset[int]()
         self._budget = RestartBudget(rules.max_restarts, rules.pacing)
@@ -62,9 +62,9 @@ class Coordinator:
         made._budget = RestartBudget(rules.max_restarts, rules.pacing, state.budget, now=now)
         made._gathering = Gathering(rules, is_first=not state.cycle, since=now - state.gathering_for)
         made._gathering.enough_since, made._gathering.count = now - state.enough_for, len(made._nodes)
-        if made._phase is Phase.GATHERING:
+        if made._phase is JobPhase.GATHERING:
             made.deadline = made._gathering.deadline(made._budget.begins_at)
-        if made._phase is Phase.STOPPING:
+        if made._phase is JobPhase.STOPPING:
             made._stopping_since = now - state.stopping_for
             made.deadline = made._stop_deadline()
         return made
@@ -76,7 +76,7 @@ class Coordinator:
             self._phase, self.cycle, tuple(sorted(self._nodes.items())), frozenset(members.active),
             frozenset(members.busy), frozenset(members.unhealthy), self._budget.state(now=now),
             now - self._gathering.since, now - self._gathering.enough_since,
-            now - self._stopping_since if self._phase is Phase.STOPPING else -math.inf,
+            now - self._stopping_since if self._phase is JobPhase.STOPPING else -math.inf,
             frozenset(members.failed), frozenset(members.misused), frozenset(self._former & self._nodes.keys()),
         )  # fmt: skip
 
@@ -87,7 +87,7 @@ class Coordinator:
 
     def received(self, message: Message, *, now: float) -> tuple[Decision, ...]:
         """Handle a node's message."""
-        if self._phase is Phase.ENDED and message.kind is not MessageKind.LEFT:
+        if self._phase is JobPhase.ENDED and message.kind is not MessageKind.LEFT:
             return ()
         match message.kind:
             case MessageKind.READY:
@@ -113,24 +113,24 @@ class Coordinator:
         """
         if node not in self._nodes:
             return ()
-        if self._phase is Phase.ENDED:
+        if self._phase is JobPhase.ENDED:
             return self._gone(node, reason, now)
         return (Decision(Verdict.LOST, self.cycle, reason, node=node), *self._gone(node, reason, now))
 
     def abandon(self, code: int, reason: str) -> tuple[Decision, ...]:
         """Handle the exit of the launcher that runs this coordinator: the job cannot continue, and must not wait."""
-        return () if self._phase is Phase.ENDED else self._end(code, reason)
+        return () if self._phase is JobPhase.ENDED else self._end(code, reason)
 
     def tick(self, *, now: float) -> tuple[Decision, ...]:
         """Handle that time has passed."""
         if now < self.deadline:
             return ()
-        return self._give_up_busy(now) if self._phase is Phase.STOPPING else self._next(now)
+        return self._give_up_busy(now) if self._phase is JobPhase.STOPPING else self._next(now)
 
     @property
     def is_over(self) -> bool:
         """Whether the job has ended."""
-        return self._phase is Phase.ENDED
+        return self._phase is JobPhase.ENDED
 
     @property
     def nodes(self) -> frozenset[int]:
@@ -150,7 +150,7 @@ class Coordinator:
     @property
     def short_since(self) -> float:
         """Since when nodes are gathered, monotonic seconds, as long as more of them are needed; else `inf`."""
-        return self._gathering.short_since if self._phase is Phase.GATHERING else math.inf
+        return self._gathering.short_since if self._phase is JobPhase.GATHERING else math.inf
 
     @property
     def restarts(self) -> int:
@@ -162,8 +162,8 @@ class Coordinator:
         members = self._members
         assert 0 <= self.restarts <= min(self.cycle, self.rules.max_restarts)
         assert members.busy | members.unhealthy <= members.active <= self._nodes.keys()
-        assert self._phase is not Phase.GATHERING or not members.active
-        assert self._phase is not Phase.RUNNING or members.busy
+        assert self._phase is not JobPhase.GATHERING or not members.active
+        assert self._phase is not JobPhase.RUNNING or members.busy
 
     def _ready(self, message: Message, now: float) -> tuple[Decision, ...]:
         assert message.description is not None
@@ -176,14 +176,14 @@ class Coordinator:
         if message.cycle != self.cycle:  # it has not heard of this cycle yet
             return ()
         self._nodes[node] = description
-        stop = self._stop(f"{description.host} has begun anew", now) if self._phase is Phase.RUNNING else ()
+        stop = self._stop(f"{description.host} has begun anew", now) if self._phase is JobPhase.RUNNING else ()
         self._members.busy.discard(node)
         return (*stop, *self._next(now))
 
     def _of_this_cycle(self, kind: MessageKind, message: Message, now: float) -> tuple[Decision, ...]:
         """Handle the state of a node's workers; a message about an earlier cycle has no effect."""
         members = self._members
-        if self._phase is not Phase.RUNNING or message.node not in members.active or message.cycle != self.cycle:
+        if self._phase is not JobPhase.RUNNING or message.node not in members.active or message.cycle != self.cycle:
             return ()
         if kind is MessageKind.DONE:
             members.busy.discard(message.node)
@@ -199,11 +199,11 @@ class Coordinator:
 
     def _store_lost(self, message: Message, now: float) -> tuple[Decision, ...]:
         """Stop the cycle whose store of in-process restart is lost; its host may be a spare."""
-        is_under_way = self._phase in (Phase.RUNNING, Phase.STOPPING) and message.cycle == self.cycle
+        is_under_way = self._phase in (JobPhase.RUNNING, JobPhase.STOPPING) and message.cycle == self.cycle
         if not is_under_way or message.node not in self._nodes:
             return ()
         reason = self._budget.store_lost(f"{self._nodes[message.node].host}: {message.reason}", now=now)
-        return self._stop(reason, now) if self._phase is Phase.RUNNING else ()
+        return self._stop(reason, now) if self._phase is JobPhase.RUNNING else ()
 
     def _stop_if_nobody_is_left(self, reason: str, host: str, now: float) -> tuple[Decision, ...]:
         """Stop the cycle once all its workers have failed; end the job if all of them refuse their command line."""
@@ -225,9 +225,9 @@ class Coordinator:
             return self._next(now)
         self._members.lose(node)
         why = self._budget.node_lost(f"{description.host}: {reason}", now=now)
-        if self._phase is Phase.RUNNING and self._members.healthy >= self.rules.min_nodes:
+        if self._phase is JobPhase.RUNNING and self._members.healthy >= self.rules.min_nodes:
             return self._end_if_done() or self._stop_if_nobody_is_left(reason, description.host, now)
-        stop = self._stop(why, now) if self._phase is Phase.RUNNING else ()
+        stop = self._stop(why, now) if self._phase is JobPhase.RUNNING else ()
         return (*stop, *self._next(now))
 
     def _give_up_busy(self, now: float) -> tuple[Decision, ...]:
@@ -246,28 +246,28 @@ class Coordinator:
         return self._stopping_since + min(within, default=math.inf)
 
     def _stop(self, reason: str, now: float) -> tuple[Decision, ...]:
-        self._phase, self._stopping_since = Phase.STOPPING, now
+        self._phase, self._stopping_since = JobPhase.STOPPING, now
         self._members.stop()
         self.deadline = self._stop_deadline()
         return (Decision(Verdict.STOP, self.cycle, reason),)
 
     def _end(self, code: int, reason: str) -> tuple[Decision, ...]:
-        self._phase, self.deadline = Phase.ENDED, math.inf
+        self._phase, self.deadline = JobPhase.ENDED, math.inf
         return (Decision(Verdict.END, self.cycle, reason, code),)
 
     def _next(self, now: float) -> tuple[Decision, ...]:
         """Start the next cycle, as soon as all nodes have stopped and enough of them are ready."""
-        if self._phase is Phase.STOPPING and not self._members.busy:
+        if self._phase is JobPhase.STOPPING and not self._members.busy:
             if spent := self._budget.spent(now=now):
                 return self._end(FAILED, spent)
             self._former = frozenset(self._members.active)
-            self._phase, self._members = Phase.GATHERING, CycleMembers()
+            self._phase, self._members = JobPhase.GATHERING, CycleMembers()
             self.cycle += 1
             self._budget.settle(now=now)
             self._gathering = Gathering(self.rules, is_first=False, since=now)
-        if self._phase is Phase.STOPPING:
+        if self._phase is JobPhase.STOPPING:
             self.deadline = self._stop_deadline()
-        if self._phase is not Phase.GATHERING:
+        if self._phase is not JobPhase.GATHERING:
             return ()
         self._gathering.ready(len(self._nodes), now=now)
         self.deadline = self._gathering.deadline(self._budget.begins_at)
@@ -280,7 +280,7 @@ class Coordinator:
         chosen = sorted(self._nodes, key=lambda node: (node not in self._former, node))[: self.rules.most_active]
         members = placed({node: self._nodes[node] for node in chosen})
         self._former = frozenset()
-        self._phase, self.deadline = Phase.RUNNING, math.inf
+        self._phase, self.deadline = JobPhase.RUNNING, math.inf
         self._budget.began(now=now)
         self._members, self._gathering = CycleMembers(chosen), Gathering(self.rules, is_first=False)
         first = self._nodes[members[0].node]
@@ -299,7 +299,7 @@ class Coordinator:
             f"with --rdzv-conf same_command=1, the job runs another command than {description.host}: {wanted!r}, and "
             f"not {given!r}; give each job an --rdzv-id of its own"
         )
-        if self._phase is Phase.GATHERING and not self.cycle:
+        if self._phase is JobPhase.GATHERING and not self.cycle:
             return self._end(USAGE, reason)
         return (Decision(Verdict.REFUSE, self.cycle, reason, USAGE, node=node),)
 
@@ -319,7 +319,7 @@ class Gathering:
     """
 
     def __init__(self, rules: Rules, *, is_first: bool, since: float = math.inf) -> None:
-        self._rules, self._last_call = rules, rules.last_call if is_first else 0.0
+        self._rules, self._last_call = rules, rules.last_call_timeout if is_first else 0.0
         self.since, self.enough_since, self.count = since, math.inf, 0
 
     def ready(self, count: int, *, now: float) -> None:

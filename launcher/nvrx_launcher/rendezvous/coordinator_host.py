@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from nvrx_core import failpoint
+from nvrx_core.store.connection import StoreConnection
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.connection_watch import ConnectionWatch
@@ -22,7 +23,7 @@ from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, Ve
 from nvrx_launcher.rendezvous.progress import ProgressSummary
 from nvrx_launcher.rendezvous.roll_call import RollCall
 from nvrx_launcher.rendezvous.rules import Rules
-from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, Store, multi_get
+from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, multi_get
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
@@ -41,8 +42,8 @@ class CoordinatorHost:
     Args:
         rules: what the coordinator decides by.
         opening: the term, and the state that the coordinator starts from.
-        links: two connections to the store.
         keys: the job's.
+        link, inbox_link: two connections to the store.
         mailbox: delivers the results of threads to the event loop.
         settings: the settings of the rendezvous.
         control: returns where this launcher hosts the store of in-process restart; another place after its loss.
@@ -58,9 +59,10 @@ class CoordinatorHost:
         self,
         rules: Rules,
         opening: Opening,
-        links: tuple[Link, Link],
         keys: RendezvousKeys,
         *,
+        link: Link,
+        inbox_link: Link,
         mailbox: Mailbox,
         settings: RendezvousSettings,
         control: Callable[[], str],
@@ -70,7 +72,7 @@ class CoordinatorHost:
     ) -> None:
         self._opening, self._keys, self._mailbox, self._settings = opening, keys, mailbox, settings
         self._control, self._listener, self._replaced = control, listener, replaced
-        self._connections = ConnectionWatch(settings.beat)
+        self._connections = ConnectionWatch(settings.keep_alive_interval, settings.closed_timeout)
         self._progress = ProgressSummary(keys.progress)
         self._term, self._decided, checkpoint = opening.term, opening.decided, opening.checkpoint
         self._log = DecisionLog(keys, opening.term)
@@ -81,10 +83,12 @@ class CoordinatorHost:
         self._roll_call = RollCall(self._coordinator)
         self._nodes = self._coordinator.nodes
         self._is_ahead = False  # the coordinator has decided what was not handed on
-        self._leases = ObservedLeases(settings.beat, settings.lost_after)
-        self._requests = Requests(links[0], self._watch_leases, settings.beat, name="nvrx-coordinator", failed=failed)
+        self._leases = ObservedLeases(settings.keep_alive_interval, settings.lease_timeout)
+        self._requests = Requests(
+            link, self._watch_leases, settings.keep_alive_interval, name="nvrx-coordinator", failed=failed
+        )
         self.inbox = Follower(
-            links[1], keys.message, name="nvrx-inbox",
+            inbox_link, keys.message, name="nvrx-inbox",
             found=handing_on(mailbox, Message.from_text, self._received), failed=failed,
             first=self._handled + 1, count=lambda store: store.add(keys.inbox, 0),
         )  # fmt: skip
@@ -160,15 +164,15 @@ class CoordinatorHost:
         if nodes:
             self._requests.ask(lambda store: self._read_leases(store, nodes))
 
-    def _read_leases(self, store: Store, nodes: list[int]) -> None:
+    def _read_leases(self, store: StoreConnection, nodes: list[int]) -> None:
         leases = dict(zip(nodes, multi_get(store, map(self._keys.lease, nodes)), strict=True))
-        now = time.monotonic()
-        self._mailbox.post(lambda: self._judge(leases, now))
+        now, within = time.monotonic(), self._connections.timeout
 
-    def _judge(self, leases: Mapping[int, str], now: float) -> None:
-        within = self._connections.grace
-        for node in self._connections.observed(leases, now=now):
-            self._lost(node, closed_and_not_moved(node, within))
+        def judge() -> None:
+            for node in self._connections.observed(leases, now=now):
+                self._lost(node, closed_and_not_moved(node, within))
+
+        self._mailbox.post(judge)
 
     def _publish(self, decisions: tuple[Decision, ...]) -> None:
         """Publish the decisions to all nodes, and the nodes of the job to the request thread.
@@ -183,7 +187,8 @@ class CoordinatorHost:
             self._is_ahead = True
             failpoint.hit("decision-write", decisions[0].cycle)
             self._decided += 1
-            number, named = self._decided, tuple(map(self._with_store, decisions))
+            number, control = self._decided, self._control
+            named = tuple(replace(each, store=control()) if each.verdict is Verdict.RUN else each for each in decisions)
             checkpoint = Checkpoint(self._coordinator.state(now=time.monotonic()), self._handled)
             entry = Entry(self._term.number, named)
             self._requests.ask(lambda store: self._write(store, number, entry, checkpoint))
@@ -201,14 +206,11 @@ class CoordinatorHost:
         if len(texts) > WARNINGS:
             log.warning("the logs of %d more nodes have such lines", len(texts) - WARNINGS)
 
-    def _with_store(self, decision: Decision) -> Decision:
-        return replace(decision, store=self._control()) if decision.verdict is Verdict.RUN else decision
-
-    def _write(self, store: Store, number: int, entry: Entry, checkpoint: Checkpoint) -> None:
+    def _write(self, store: StoreConnection, number: int, entry: Entry, checkpoint: Checkpoint) -> None:
         if not self._log.write(store, number, entry, checkpoint):
             self._mailbox.post(self._replaced)
 
-    def _watch_leases(self, store: Store) -> None:
+    def _watch_leases(self, store: StoreConnection) -> None:
         """Observe which leases were renewed, and collect the progress; runs in the request thread."""
         nodes = sorted(self._nodes)
         self._leases.begin(now=time.monotonic())
@@ -239,7 +241,7 @@ class DecisionLog:
     def __init__(self, keys: RendezvousKeys, term: Term) -> None:
         self._keys, self.term, self.is_fenced = keys, term, False
 
-    def write(self, store: Store, number: int, entry: Entry, checkpoint: Checkpoint) -> bool:
+    def write(self, store: StoreConnection, number: int, entry: Entry, checkpoint: Checkpoint) -> bool:
         """Write a decision and the state after it; return whether it is the job's."""
         if self.is_fenced:
             return False
@@ -251,12 +253,12 @@ class DecisionLog:
             store.delete_key(keys.state(number - 1, term.number))
         return not self.is_fenced
 
-    def resign(self, store: Store) -> None:
+    def resign(self, store: StoreConnection) -> None:
         """End the term, so that another launcher takes over at once; one that has replaced it keeps its term."""
         over = replace(self.term, is_over=True).to_text()
         store.compare_set(self._keys.leader, self.term.to_text(), over)
 
-    def clear(self, store: Store, last: int) -> None:
+    def clear(self, store: StoreConnection, last: int) -> None:
         """End the job in a store that outlives it: its name can be used again.
 
         What a launcher needs that has yet to read the end stays, until the keys expire: the decisions, and what the

@@ -12,14 +12,14 @@ from nvrx_core.parsing import integer, integers, number
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.restart_budget import BudgetState
 
-__all__ = ["CoordinatorState", "Phase"]
+__all__ = ["CoordinatorState", "JobPhase"]
 
 COMPARED: Final = ("command", "given")
 """What a node says of itself only to be compared when it says so. It is long: that of 1,500 nodes does not fit in a
 request to etcd (1.5 MB)."""
 
 
-class Phase(enum.Enum):
+class JobPhase(enum.Enum):
     """The phase of the job."""
 
     GATHERING = "gathering"
@@ -48,7 +48,7 @@ class CoordinatorState:
         former: while nodes are gathered, those of the last cycle that are still in the job.
     """
 
-    phase: Phase
+    phase: JobPhase
     cycle: int
     nodes: tuple[tuple[int, NodeDescription], ...]
     active: frozenset[int]
@@ -66,7 +66,10 @@ class CoordinatorState:
         """Return the wire format, without what is compared only when a node describes itself."""
         return {
             "phase": self.phase.value, "cycle": self.cycle,
-            "nodes": [[node, _kept(description)] for node, description in self.nodes],
+            "nodes": [
+                [node, {name: value for name, value in each.to_json().items() if name not in COMPARED}]
+                for node, each in self.nodes
+            ],
             "active": sorted(self.active), "busy": sorted(self.busy), "unhealthy": sorted(self.unhealthy),
             "budget": self.budget.to_json(), "gathering_for": _finite(self.gathering_for),
             "enough_for": _finite(self.enough_for), "stopping_for": _finite(self.stopping_for),
@@ -84,15 +87,11 @@ class CoordinatorState:
         active, busy, unhealthy = (frozenset(integers(data.get(key), 0)) for key in ("active", "busy", "unhealthy"))
         failed, misused, former = (frozenset(integers(data.get(key, []), 0)) for key in ("failed", "misused", "former"))
         return cls(
-            Phase(data.get("phase")), integer(data.get("cycle"), 0), nodes, active, busy, unhealthy,
+            JobPhase(data.get("phase")), integer(data.get("cycle"), 0), nodes, active, busy, unhealthy,
             BudgetState.from_json(data.get("budget", {})), _seconds(data.get("gathering_for")),
             _seconds(data.get("enough_for")), _seconds(data.get("stopping_for")),
             failed, misused, former,
         )  # fmt: skip
-
-
-def _kept(description: NodeDescription) -> dict[str, Any]:
-    return {name: value for name, value in description.to_json().items() if name not in COMPARED}
 
 
 def _finite(seconds: float) -> float | None:

@@ -16,13 +16,13 @@ from typing import Final
 
 import torch.distributed as dist
 
+from nvrx_core.store.connection import StoreConnection
 from nvrx_core.store.endpoint import StoreConnectionError
-from nvrx_launcher.rendezvous.connection_watch import CLOSED_FOR
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.lease import ObservedLeases, closed_and_not_moved, not_moved
 from nvrx_launcher.rendezvous.messages import Verdict
 from nvrx_launcher.rendezvous.progress import existing
-from nvrx_launcher.rendezvous.store_threads import KEYS_GONE, Store
+from nvrx_launcher.rendezvous.store_threads import KEYS_GONE
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
@@ -55,17 +55,18 @@ class Election:
         endpoint: Callable[[], str] = str,
     ) -> None:
         self._keys, self._settings, self._hosts_store, self._endpoint = keys, settings, hosts_store, endpoint
-        self._leases = ObservedLeases(settings.beat, settings.lost_after)
+        self._leases = ObservedLeases(settings.keep_alive_interval, settings.lease_timeout)
         self._closed = 0, ""
         self._pause, self._instance = threading.Event(), ""
 
-    def enter(self, store: Store, node: int) -> Opening:
+    def enter(self, store: StoreConnection, node: int) -> Opening:
         """Return the current term, or a new one of this node, once it is known whether a coordinator runs."""
         if not self._hosts_store:
             self._leave_it_to_the_host(store)
         self._instance = store.compare_set(self._keys.instance, "", uuid.uuid4().hex).decode()
         while True:
-            known = self._known(store)
+            found = existing(store, [self._keys.leader])
+            known = "" if found is None else found[0].decode()
             term = Term.from_text(known) if known else None
             if term is None or term.node == node or not self._lives(store, term):
                 why = "" if term is None else self._expired(term)
@@ -75,15 +76,15 @@ class Election:
                 return Opening(term)
             self._pause.wait(PAUSE)
 
-    def observe(self, store: Store, node: int, term: Term, *, closed: int = 0) -> Opening:
+    def observe(self, store: StoreConnection, node: int, term: Term, *, closed: int = 0) -> Opening:
         """Return the current term, or a new one of this node if the coordinator is lost; called at each beat.
 
         Args:
             store: the store.
             node: this node.
             term: the last known term.
-            closed: the term whose launcher has closed the connection, and there has been none for `CLOSED_FOR` beats;
-                0 for none.
+            closed: the term whose launcher has closed the connection, and there has been none for
+                `closed_timeout` since; 0 for none.
 
         Raises:
             StoreConnectionError: when the keys of the job are gone.
@@ -112,11 +113,11 @@ class Election:
             self._closed = 0, ""
         elif self._closed[0] != closed:
             self._closed = closed, lease
-        now, beats = time.monotonic(), self._settings.beat * CLOSED_FOR
+        now, within = time.monotonic(), self._settings.closed_timeout
         if self._leases.stale(now=now):
             return self._expired(term)
-        if self._closed == (term.number, lease) and self._leases.stale(now=now, share=beats / self._leases.timeout):
-            return closed_and_not_moved(term.node, beats)
+        if self._closed == (term.number, lease) and self._leases.stale(now=now, share=within / self._leases.timeout):
+            return closed_and_not_moved(term.node, within)
         return ""
 
     def _expired(self, term: Term) -> str:
@@ -124,11 +125,7 @@ class Election:
             return f"the launcher of node {term.node} has left"
         return not_moved(term.node, self._leases.timeout)
 
-    def _known(self, store: Store) -> str:
-        found = existing(store, [self._keys.leader])
-        return "" if found is None else found[0].decode()
-
-    def _still_known(self, store: Store, term: Term) -> tuple[str, str]:
+    def _still_known(self, store: StoreConnection, term: Term) -> tuple[str, str]:
         """Return the current term, in the store in which this launcher has found one, and the lease of a known term.
 
         After the end of a job its leases are deleted.
@@ -141,21 +138,21 @@ class Election:
                 return known, "".join(leases)
         raise StoreConnectionError(KEYS_GONE)
 
-    def _lease(self, store: Store, node: int) -> str:
+    def _lease(self, store: StoreConnection, node: int) -> str:
         found = existing(store, [self._keys.lease(node)])
         return "" if found is None else found[0].decode()
 
-    def _leave_it_to_the_host(self, store: Store) -> None:
+    def _leave_it_to_the_host(self, store: StoreConnection) -> None:
         try:
             store.wait([self._keys.leader], HOST_FIRST)
         except dist.DistStoreError:
             log.info("the rendezvous store is hosted by none of the job's launchers: one of them runs the coordinator")
 
-    def _lives(self, store: Store, term: Term) -> bool:
+    def _lives(self, store: StoreConnection, term: Term) -> bool:
         """Return whether the launcher of a term runs; observe its lease until it is renewed or expires."""
         if term.hosts_store or term.is_over:
             return term.hosts_store
-        leases, first = ObservedLeases(self._settings.beat, self._settings.lost_after), None
+        leases, first = ObservedLeases(self._settings.keep_alive_interval, self._settings.lease_timeout), None
         while True:
             leases.begin(now=time.monotonic())
             lease = self._lease(store, term.node)
@@ -167,7 +164,7 @@ class Election:
                 return False
             self._pause.wait(PAUSE)
 
-    def _claim(self, store: Store, known: str, node: int, why: str = "") -> Opening | None:
+    def _claim(self, store: StoreConnection, known: str, node: int, why: str = "") -> Opening | None:
         """Start a term that replaces a known one, for a reason; return None if another node was faster."""
         last = Term.from_text(known) if known else Term(0, -1)
         mine = replace(last, number=last.number + 1, node=node, hosts_store=self._hosts_store, is_open=False)
@@ -184,7 +181,7 @@ class Election:
         log.info("this launcher runs the coordinator, in term %d", mine.number)
         return opening
 
-    def _opening(self, store: Store, mine: Term, predecessor: int) -> Opening | None:
+    def _opening(self, store: StoreConnection, mine: Term, predecessor: int) -> Opening | None:
         """Return the state that the term starts from, and write the next number, which fences the predecessor.
 
         Return None if the last decision is that of a later term: this launcher stood still, and was replaced.
@@ -206,7 +203,7 @@ class Election:
             if store.compare_set(self._keys.decision(opening.decided), "", entry).decode() == entry:
                 return opening
 
-    def _after(self, store: Store, mine: Term, predecessor: int) -> Opening | None:
+    def _after(self, store: StoreConnection, mine: Term, predecessor: int) -> Opening | None:
         """Return the last decision and its state, unless the job has ended by it; None if a later term has made it."""
         decided = self._last(store, mine.since)
         if decided < mine.since:
@@ -220,14 +217,14 @@ class Election:
         state = store.get(self._keys.state(decided, entry.term))
         return Opening(mine, decided, Checkpoint.from_text(state) if state else None, predecessor)
 
-    def _has_ended(self, store: Store, since: int, number: int, entry: Entry) -> bool:
+    def _has_ended(self, store: StoreConnection, since: int, number: int, entry: Entry) -> bool:
         """Return whether the job has ended; the fence of a claim may follow its end, or a loss, and no cycle does."""
         while (verdicts := {each.verdict for each in entry.decisions}).isdisjoint(WITHIN_A_JOB) and number > since:
             number -= 1
             entry = Entry.from_text(store.get(self._keys.decision(number)))
         return Verdict.END in verdicts
 
-    def _last(self, store: Store, since: int) -> int:
+    def _last(self, store: StoreConnection, since: int) -> int:
         number = since
         while store.check([self._keys.decision(number)]):
             number += 1

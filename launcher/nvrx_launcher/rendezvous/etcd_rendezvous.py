@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nvrx_core.errors import ConfigurationError
-from nvrx_core.store.connection import Connection
+from nvrx_core.store.connection import StoreConnection
 from nvrx_core.store.endpoint import StoreSilentError
 from nvrx_launcher.rendezvous.keys import job_prefix
-from nvrx_launcher.rendezvous.store_threads import Link, Store
+from nvrx_launcher.rendezvous.store_threads import Link
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
 __all__ = ["EtcdRendezvous"]
@@ -55,7 +55,8 @@ class EtcdRendezvous:
         except ValueError as error:
             raise ConfigurationError("command line", "--rdzv-endpoint", str(error), "write host:port") from None
         self.endpoint = first[0].host, first[0].port
-        self._options: dict[str, Any] = {"prefix": job_prefix(run_id), **self._certificates()}
+        files = {ours: getattr(settings, key) for key, ours in CERTIFICATES.items()}
+        self._options: dict[str, Any] = {"prefix": job_prefix(run_id), **{k: v for k, v in files.items() if v}}
 
     def connect(self) -> Link:
         """Open a connection, as soon as etcd answers.
@@ -63,10 +64,10 @@ class EtcdRendezvous:
         Raises:
             StoreConnectionError: when it does not in time.
         """
-        store = self._open(self._settings.connect_timeout)
+        store = self._open(self._settings.store_connect_wait_seconds)
         return Link(store, self._connect_again, self._settings.join_timeout)
 
-    def _connect_again(self, deadline: float) -> Store:
+    def _connect_again(self, deadline: float) -> StoreConnection:
         """Open a connection that replaces a broken one, also to an etcd that accepts it and is silent for a while.
 
         Raises:
@@ -80,12 +81,9 @@ class EtcdRendezvous:
                 if time.monotonic() >= deadline:
                     raise
 
-    def _open(self, within: float) -> Store:
+    def _open(self, within: float) -> StoreConnection:
         from nvrx_core.store.etcd_store import EtcdStore
 
         store = EtcdStore(self._endpoints, timeout=timedelta(seconds=within), **self._options)
         store.set_timeout(timedelta(seconds=self._settings.read_timeout))
-        return Connection(lambda: store, EtcdStore, {})
-
-    def _certificates(self) -> dict[str, str]:
-        return {ours: path for key, ours in CERTIFICATES.items() if (path := getattr(self._settings, key))}
+        return StoreConnection(lambda: store, EtcdStore, {})

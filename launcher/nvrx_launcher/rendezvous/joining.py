@@ -26,7 +26,7 @@ from nvrx_launcher.rendezvous.ports import free_port
 from nvrx_launcher.rendezvous.restart_budget import PacingRules
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous_settings import OURS, RendezvousSettings
-from nvrx_launcher.store_host import ControlStore
+from nvrx_launcher.store_host import StoreHost
 
 if TYPE_CHECKING:
     from nvrx_launcher.rendezvous.store_coordination import RendezvousStore, StoreCoordination
@@ -75,18 +75,18 @@ def join_job(
         OSError: when an address cannot be used.
     """
     rules = _rules(options, pacing)
-    if options.backend not in OURS:
+    if options.rdzv_backend not in OURS:
         from nvrx_launcher.rendezvous.handlers.joining import join_by_handler
 
         return join_by_handler(options, rules, loop, cleanup=cleanup, node=node)
-    if options.max_nodes > 1 or options.backend == "etcd-v2":
+    if options.max_nodes > 1 or options.rdzv_backend == "etcd-v2":
         place = Place(
-            options.backend, options.run_id, options.job_name, options.endpoint, options.endpoint_text,
+            options.rdzv_backend, options.run_id, options.job_name, options.endpoint, options.endpoint_text,
             options.local_addr, options.rendezvous,
         )  # fmt: skip
         describe = functools.partial(_describe, options, pacing)
-        return join_over_store(place, (rules, describe), loop, cleanup=cleanup, node=node)
-    control = ControlStore(loop, options.job_name, address=options.master_addr)
+        return join_over_store(place, rules, describe, loop, cleanup=cleanup, node=node)
+    control = StoreHost(loop, options.job_name, address=options.master_addr)
     cleanup.callback(control.close)
     describe = functools.partial(_describe, options, pacing, options.master_addr)
     return LocalCoordination(Coordinator(rules), describe, node, store=control)
@@ -94,7 +94,8 @@ def join_job(
 
 def join_over_store(
     place: Place,
-    job: tuple[Rules, Callable[[str], NodeDescription]],
+    rules: Rules,
+    describe: Callable[[str], NodeDescription],
     loop: EventLoop,
     *,
     cleanup: ExitStack,
@@ -104,7 +105,8 @@ def join_over_store(
 
     Args:
         place: the rendezvous of the job.
-        job: the parameters of the decisions, and a function that describes this node, given its address.
+        rules: the parameters of the decisions.
+        describe: describes this node, given its address.
         loop: the event loop that watches descriptors.
         cleanup: releases what is acquired.
         node: handles the events.
@@ -122,12 +124,12 @@ def join_over_store(
     cleanup.callback(mailbox.close)
     store = _store(place, cleanup)
     address = place.local_addr or local_address(*store.endpoint)
-    control = ControlStore(loop, place.job_name, address=address, hosted=lambda: coordination.control_in_use())  # noqa: PLW0108 - it is made below
+    control = StoreHost(loop, place.job_name, address=address, hosted=lambda: coordination.control_in_use())  # noqa: PLW0108 - it is made below
     cleanup.callback(control.close)
     listener = NodeListener(loop, place.run_id, numeric_address(address))
     cleanup.callback(listener.close)
     coordination = StoreCoordination(
-        store, keys, mailbox, node, describe=functools.partial(job[1], address), control=control, rules=job[0],
+        store, keys, mailbox, node, describe=functools.partial(describe, address), control=control, rules=rules,
         settings=place.settings, listener=listener, connection=CoordinatorConnection(loop, place.run_id),
     )  # fmt: skip
     cleanup.callback(coordination.close, loop)
@@ -149,8 +151,8 @@ def _store(place: Place, cleanup: ExitStack) -> RendezvousStore:
 def _rules(options: LaunchOptions, pacing: PacingRules) -> Rules:
     settings = options.rendezvous
     return Rules(
-        options.min_nodes, options.max_nodes, options.max_restarts, policy=options.policy,
-        last_call=settings.last_call, join_timeout=settings.join_timeout,
+        options.min_nodes, options.max_nodes, options.max_restarts, restart_policy=options.restart_policy,
+        last_call_timeout=settings.last_call_timeout, join_timeout=settings.join_timeout,
         command=options.compared_command, same_command=settings.same_command is True, pacing=pacing,
         host=socket.gethostname(), given=_given(options, pacing), expected_hosts=options.expected_hosts,
     )  # fmt: skip
@@ -162,14 +164,14 @@ def _given(options: LaunchOptions, pacing: PacingRules) -> tuple[tuple[str, str]
     values = {
         "--nnodes": ":".join(str(each) for each in dict.fromkeys(nodes)),
         "--max-restarts": options.max_restarts,
-        "--restart-policy": options.policy,
+        "--restart-policy": options.restart_policy,
         "--ft-restart-window": f"{pacing.window:g}",
         "--ft-max-restarts-in-window": pacing.max_in_window,
         "--ft-restart-backoff": pacing.backoff,
         "--rdzv-conf join_timeout": f"{settings.join_timeout:g}",
-        "--rdzv-conf last_call_timeout": f"{settings.last_call:g}",
-        "--rdzv-conf keep_alive_interval": f"{settings.beat:g}",
-        "--rdzv-conf keep_alive_max_attempt": settings.lost_after,
+        "--rdzv-conf last_call_timeout": f"{settings.last_call_timeout:g}",
+        "--rdzv-conf keep_alive_interval": f"{settings.keep_alive_interval:g}",
+        "--rdzv-conf keep_alive_max_attempt": settings.keep_alive_max_attempt,
     }
     return tuple((name, str(value).lower()) for name, value in values.items())
 

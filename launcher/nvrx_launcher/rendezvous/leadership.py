@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from nvrx_core import failpoint
+from nvrx_core.store.connection import StoreConnection
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.connections import NodeListener
 from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost, DecisionLog
@@ -14,10 +15,10 @@ from nvrx_launcher.rendezvous.election import Election
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.rules import Rules
-from nvrx_launcher.rendezvous.store_threads import LOST, Link, Store
+from nvrx_launcher.rendezvous.store_threads import LOST, Link
 from nvrx_launcher.rendezvous.term import Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
-from nvrx_launcher.store_host import ControlStore
+from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["Leadership"]
 
@@ -48,7 +49,7 @@ class Leadership:
 
     def __init__(  # noqa: PLR0913
         self, rules: Rules, connect: Callable[[], Link], keys: RendezvousKeys, *,
-        mailbox: Mailbox, settings: RendezvousSettings, control: ControlStore, hosts_store: bool,
+        mailbox: Mailbox, settings: RendezvousSettings, control: StoreHost, hosts_store: bool,
         listener: NodeListener, failed: Callable[[str], object],
     ) -> None:  # fmt: skip
         self._rules, self._connect, self._keys, self._mailbox = rules, connect, keys, mailbox
@@ -63,13 +64,13 @@ class Leadership:
         """When `tick` is due, monotonic seconds."""
         return math.inf if self._host is None else min(self._host.deadline, self._listener.deadline)
 
-    def enter(self, store: Store, node: int) -> Term:
+    def enter(self, store: StoreConnection, node: int) -> Term:
         """Return the current term, once there is a coordinator; run the coordinator if it is this node's term."""
         opening = self._election.enter(store, node)
         self._take(store, opening, node)
         return opening.term
 
-    def observe(self, store: Store, node: int, *, closed: int) -> None:
+    def observe(self, store: StoreConnection, node: int, *, closed: int) -> None:
         """Take over from a coordinator whose launcher is lost; `closed`: as of `Election.observe`."""
         opening = self._election.observe(store, node, self.term, closed=closed)
         if opening.term.number != self.term.number:
@@ -104,7 +105,7 @@ class Leadership:
         for link in self._links or ():
             link.cut()
 
-    def _take(self, store: Store, opening: Opening, node: int) -> None:
+    def _take(self, store: StoreConnection, opening: Opening, node: int) -> None:
         """Run the coordinator if it is this node's term; without connections for it, another launcher runs it."""
         if opening.term.node == node:
             try:
@@ -130,7 +131,8 @@ class Leadership:
         if self._links is links:
             self._links = None
         self._host = CoordinatorHost(
-            self._rules, opening, links, self._keys, mailbox=self._mailbox, settings=self._settings,
+            self._rules, opening, self._keys, link=links[0], inbox_link=links[1], mailbox=self._mailbox,
+            settings=self._settings,
             control=self._control.own_endpoint, listener=self._listener, replaced=self._replaced, failed=self._failed,
         )  # fmt: skip
         self._host.start()

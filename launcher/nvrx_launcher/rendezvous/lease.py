@@ -20,17 +20,16 @@ class Lease:
 
     Args:
         beat: seconds between two renewals.
-        lost_after: beats without a renewal after which the node is lost.
+        timeout: seconds from a renewal after which the node considers itself lost.
 
     Attributes:
-        ends_after: seconds from a renewal to the deadline.
+        timeout: the same.
         deadline: when the lease counts as lost here, monotonic seconds; `inf`: it is not held.
     """
 
-    def __init__(self, beat: float, lost_after: int) -> None:
-        self._beat, self.ends_after = beat, beat * (lost_after - 1)
-        self.deadline, self._paused_until = math.inf, -math.inf
-        self._released = -math.inf
+    def __init__(self, beat: float, timeout: float) -> None:
+        self._beat, self.timeout, self.deadline = beat, timeout, math.inf
+        self._paused_until = self._released = -math.inf
 
     def moved(self, *, begun: float) -> None:
         """Record the answer to a renewal that was begun at this time.
@@ -38,7 +37,7 @@ class Lease:
         One that was begun before the lease was released says nothing: it was under way when the node was cut off.
         """
         if begun >= self._released:
-            self.deadline = max(begun + self.ends_after, self._paused_until)
+            self.deadline = max(begun + self.timeout, self._paused_until)
 
     def paused(self, *, now: float) -> None:
         """Record that this launcher has stood still until now: whether it has lost the lease is not known yet.
@@ -66,14 +65,14 @@ class ObservedLeases:
 
     Args:
         beat: seconds between two looks, and between two renewals.
-        lost_after: beats without a renewal after which a holder is lost.
+        timeout: seconds without a renewal after which a holder is lost.
 
     Attributes:
-        timeout: the same, seconds.
+        timeout: the same.
     """
 
-    def __init__(self, beat: float, lost_after: int) -> None:
-        self._beat, self.timeout = beat, beat * lost_after
+    def __init__(self, beat: float, timeout: float) -> None:
+        self._beat, self.timeout = beat, timeout
         self._clock, self._table = AwakeClock(slack=beat), LeaseTable[int](self.timeout)
         self._due = math.inf
 

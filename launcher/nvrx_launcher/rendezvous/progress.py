@@ -22,7 +22,7 @@ NodeProgress = tuple[int, Sequence[Progress]]
 """A cycle, and ranks of it."""
 
 
-class Store(Protocol):
+class ProgressStore(Protocol):
     """The operations of a store that are used."""
 
     def set(self, key: str, value: str) -> object:
@@ -35,7 +35,7 @@ class Store(Protocol):
         """Whether all of these keys are there."""
 
 
-def existing(store: Store, keys: list[str]) -> list[bytes] | None:
+def existing(store: ProgressStore, keys: list[str]) -> list[bytes] | None:
     """Return the values of keys, None unless all of them are there; one request where the store has one for that."""
     if (read := getattr(getattr(store, "store", None), "read", None)) is not None:
         found: list[bytes] | None = read(keys)
@@ -54,7 +54,7 @@ class ProgressBoard:
     def __init__(self, key: Callable[[int], str], own: Callable[[], NodeProgress]) -> None:
         self._key, self._own, self._written = key, own, (-1, "")
 
-    def write(self, store: Store, node: int) -> None:
+    def write(self, store: ProgressStore, node: int) -> None:
         """Write the progress of this node's ranks, if it has changed."""
         cycle, ranks = self._own()
         text = _to_text(cycle, slowest_of_each_kind(ranks))
@@ -62,7 +62,7 @@ class ProgressBoard:
             store.set(self._key(node), text)
             self._written = (node, text)
 
-    def read(self, store: Store) -> list[Progress]:
+    def read(self, store: ProgressStore) -> list[Progress]:
         """Return the slowest ranks of other nodes in the current cycle."""
         key = self._key(-1)
         cycle, ranks = (-1, ()) if (found := existing(store, [key])) is None else _from_text(found[0])
@@ -81,7 +81,7 @@ class ProgressSummary:
     def __init__(self, key: Callable[[int], str]) -> None:
         self._key, self._collected = key, ""
 
-    def collect(self, store: Store, nodes: Iterable[int]) -> None:
+    def collect(self, store: ProgressStore, nodes: Iterable[int]) -> None:
         """Write the slowest ranks of the job, if they have changed."""
         wanted = list(nodes)
         if not wanted or (found := existing(store, list(map(self._key, wanted)))) is None:

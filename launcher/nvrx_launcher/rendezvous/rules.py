@@ -26,8 +26,8 @@ class Rules:
         max_nodes: how many nodes the first cycle waits for, until the last call is over; under `min-healthy`, the
             maximum number that take part.
         max_restarts: how often the workers are restarted because one has failed.
-        policy: `any-failed` or `min-healthy`.
-        last_call: seconds that the first cycle waits for more than `min_nodes` nodes.
+        restart_policy: `any-failed` or `min-healthy`.
+        last_call_timeout: seconds that the first cycle waits for more than `min_nodes` nodes.
         join_timeout: seconds within which `min_nodes` must be ready.
         command: the command of the workers. Empty: commands are not compared.
         same_command: a node with another command is refused.
@@ -40,8 +40,8 @@ class Rules:
     min_nodes: int
     max_nodes: int
     max_restarts: int
-    policy: str = ANY_FAILED
-    last_call: float = 1.0
+    restart_policy: str = ANY_FAILED
+    last_call_timeout: float = 1.0
     join_timeout: float = 600.0
     command: str = ""
     same_command: bool = False
@@ -53,4 +53,4 @@ class Rules:
     @property
     def most_active(self) -> int:
         """How many nodes take part in a cycle at most."""
-        return self.max_nodes if self.policy == MIN_HEALTHY else self.min_nodes
+        return self.max_nodes if self.restart_policy == MIN_HEALTHY else self.min_nodes

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from nvrx_core.fault_tolerance.peers import Progress
+from nvrx_core.store.connection import StoreConnection
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.rendezvous.connection_watch import CLOSED_FOR
 from nvrx_launcher.rendezvous.connections import CoordinatorConnection, NodeListener
 from nvrx_launcher.rendezvous.coordination import NodeEvents
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
@@ -21,10 +21,10 @@ from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.progress import ProgressBoard
 from nvrx_launcher.rendezvous.rules import Rules
-from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, Store
+from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests
 from nvrx_launcher.rendezvous.term import Entry
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
-from nvrx_launcher.store_host import ControlStore
+from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["RendezvousStore", "StoreCoordination"]
 
@@ -74,7 +74,7 @@ class StoreCoordination:
         node: NodeEvents,
         *,
         describe: Callable[[], NodeDescription],
-        control: ControlStore,
+        control: StoreHost,
         rules: Rules,
         settings: RendezvousSettings,
         listener: NodeListener,
@@ -86,8 +86,8 @@ class StoreCoordination:
         self._node, self._is_over, self._is_lost = -1, False, False
         self.hosts_store = store.is_hosted
         self._board = ProgressBoard(keys.progress, node.progress)
-        self._lease = Lease(settings.beat, settings.lost_after)
-        self._connection, self._closed_for = connection, settings.beat * CLOSED_FOR
+        self._lease = Lease(settings.keep_alive_interval, settings.own_lease_timeout)
+        self._connection, self._closed_timeout = connection, settings.closed_timeout
         self._leadership = Leadership(
             rules,
             self._connect,
@@ -99,11 +99,13 @@ class StoreCoordination:
             listener=listener,
             failed=self._failed,
         )
-        self._requests = Requests(self._connect(), self._beat, settings.beat, name="nvrx-node", failed=self._failed)
+        self._requests = Requests(
+            self._connect(), self._beat, settings.keep_alive_interval, name="nvrx-node", failed=self._failed
+        )
         self._in_use = Follower(
             self._connect(), keys.in_use, name="nvrx-store-in-use",
-            found=handing_on(mailbox, bytes.decode, self._store_in_use), failed=self._failed,
-            count=lambda store: store.add(keys.in_uses, 0),
+            found=handing_on(mailbox, bytes.decode, lambda _, endpoint: control.used_by_a_rank(endpoint)),
+            failed=self._failed, count=lambda store: store.add(keys.in_uses, 0),
         )  # fmt: skip
 
     def open_store(self) -> object:
@@ -134,7 +136,7 @@ class StoreCoordination:
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Read the progress of the slowest ranks of other nodes."""
 
-        def ask(store: Store) -> None:
+        def ask(store: StoreConnection) -> None:
             found = self._board.read(store)
             self._mailbox.post(lambda: answer(found))
 
@@ -143,16 +145,13 @@ class StoreCoordination:
     def tick(self, *, now: float) -> None:
         """Handle that time has passed."""
         self._leadership.tick(now=now)
-        self._hold_connection()
-        self._connection.tick(now=now)
-        if self._lease.is_lost(now=now):
-            self._lease.release(now=now)
-            self._events.cut_off(f"the rendezvous store has not answered for {self._lease.ends_after:g} s")
-
-    def _hold_connection(self) -> None:
         term, node = self._leadership.term, self._node
         if not self._is_over:
             self._connection.hold(term.number, "" if term.node == node else term.endpoint, node)
+        self._connection.tick(now=now)
+        if self._lease.is_lost(now=now):
+            self._lease.release(now=now)
+            self._events.cut_off(f"the rendezvous store has not answered for {self._lease.timeout:g} s")
 
     def paused(self, *, now: float) -> None:
         """Handle that this launcher has stood still until now."""
@@ -190,12 +189,12 @@ class StoreCoordination:
             self._is_over = self._is_lost = True
             self._events.coordinator_lost(STORE_LOST, reason)
 
-    def _send(self, store: Store, text: str) -> None:
+    def _send(self, store: StoreConnection, text: str) -> None:
         key = self._keys.message(store.add(self._keys.inbox, 1))
         store.set(key, text)
         store.check([key])  # what is set over a connection that breaks may be lost; whatever breaks is made again
 
-    def _join(self, store: Store) -> None:
+    def _join(self, store: StoreConnection) -> None:
         if self._node < 0:
             self._node = store.add(self._keys.nodes, 1) - 1
         store.add(self._keys.lease(self._node), 1)  # for the others; here it counts once an election is over
@@ -208,22 +207,22 @@ class StoreCoordination:
         self._move_lease(store)
         self._mailbox.post(lambda: self._events.joined(self._node))
 
-    def _join_again(self, store: Store) -> None:
+    def _join_again(self, store: StoreConnection) -> None:
         node = store.add(self._keys.nodes, 1) - 1
         self._node = node
         self._move_lease(store)
         self._mailbox.post(lambda: self._events.joined(node))
 
-    def _beat(self, store: Store) -> None:
+    def _beat(self, store: StoreConnection) -> None:
         """Renew this node's lease, and check that the coordinator is alive."""
         if self._node >= 0:
             self._move_lease(store)
         if self._decisions is not None and not self._is_over:
             term, since = self._connection.closed
-            is_closed = time.monotonic() - since >= self._closed_for
+            is_closed = time.monotonic() - since >= self._closed_timeout
             self._leadership.observe(store, self._node, closed=term if is_closed else 0)
 
-    def _move_lease(self, store: Store) -> None:
+    def _move_lease(self, store: StoreConnection) -> None:
         """Renew the lease, by a request that is answered: a node that is cut off must detect it."""
         begun = time.monotonic()
         self._board.write(store, self._node)
@@ -238,6 +237,3 @@ class StoreCoordination:
                 continue
             self._is_over = self._is_over or decision.verdict is Verdict.END
             self._events.decided(decision)
-
-    def _store_in_use(self, _: int, endpoint: str) -> None:
-        self.store.used_by_a_rank(endpoint)

@@ -20,12 +20,13 @@ from typing import Final, TypeVar
 import torch.distributed as dist
 
 from nvrx_core.backoff import Backoff
+from nvrx_core.errors import first_line
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 from nvrx_core.process.sockets import shut_down, tcp_sockets
-from nvrx_core.store.connection import Connection
+from nvrx_core.store.connection import StoreConnection
 from nvrx_core.store.endpoint import StoreConnectionError, StoreRefusedError
 
-__all__ = ["KEYS_GONE", "LOST", "Follower", "Link", "Requests", "Store", "multi_get"]
+__all__ = ["KEYS_GONE", "LOST", "Follower", "Link", "Requests", "multi_get"]
 
 LOOKS_EVERY: Final = timedelta(seconds=5)
 """How long one wait for a key lasts; then the store is asked whether a later key exists."""
@@ -41,7 +42,6 @@ KEYS_GONE: Final = (
     "renewed them in time (60 s in etcd), because the job has ended or all launchers stood still"
 )
 
-Store = Connection
 Value = TypeVar("Value")
 
 
@@ -55,7 +55,7 @@ class Link:
         within: seconds for which a request is repeated.
     """
 
-    def __init__(self, store: Store, again: Callable[[float], Store], within: float) -> None:
+    def __init__(self, store: StoreConnection, again: Callable[[float], StoreConnection], within: float) -> None:
         self._store, self._again, self._within, self._cut = store, again, within, threading.Event()
 
     @property
@@ -63,7 +63,7 @@ class Link:
         """Torch's store, on the current connection."""
         return self._store.store
 
-    def __call__(self, request: Callable[[Store], Value]) -> Value:
+    def __call__(self, request: Callable[[StoreConnection], Value]) -> Value:
         """Make a request; repeat it if its connection breaks.
 
         Raises:
@@ -121,7 +121,7 @@ class Follower:
         found: Callable[[int, bytes], object],
         failed: Callable[[str], object],
         first: int = 1,
-        count: Callable[[Store], int] | None = None,
+        count: Callable[[StoreConnection], int] | None = None,
     ) -> None:
         self._link, self._key, self._found, self._failed, self._count = link, key, found, failed, count
         self._first, self._ending = first, False
@@ -188,21 +188,21 @@ class Requests:
     def __init__(
         self,
         link: Link,
-        regular: Callable[[Store], object],
+        regular: Callable[[StoreConnection], object],
         interval: float,
         *,
         name: str,
         failed: Callable[[str], object],
     ) -> None:
         self._link, self._regular, self._interval, self._failed = link, regular, interval, failed
-        self._requests = SimpleQueue[Callable[[Store], object] | None]()
+        self._requests = SimpleQueue[Callable[[StoreConnection], object] | None]()
         self._thread = HelperThread(self._run, name=name, failed=lambda error: failed(str(error)))
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def ask(self, request: Callable[[Store], object]) -> None:
+    def ask(self, request: Callable[[StoreConnection], object]) -> None:
         """Make a request, soon."""
         self._requests.put(request)
 
@@ -234,17 +234,13 @@ class Requests:
 
 def _store_lost(error: BaseException) -> str:
     if isinstance(error, StoreRefusedError):
-        return f"the rendezvous store refuses a request: {_first_line(error)}"
+        return f"the rendezvous store refuses a request: {first_line(error)}"
     if isinstance(error, dist.DistStoreError):  # a request waits for keys that are known to exist
         error = StoreConnectionError(KEYS_GONE)
-    return f"the rendezvous store is lost: {_first_line(error)}"
+    return f"the rendezvous store is lost: {first_line(error)}"
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def multi_get(store: Store, keys: Iterable[str]) -> list[str]:
+def multi_get(store: StoreConnection, keys: Iterable[str]) -> list[str]:
     """Return the values of keys that all exist."""
     wanted = list(keys)
     return [value.decode() for value in store.multi_get(wanted)] if wanted else []

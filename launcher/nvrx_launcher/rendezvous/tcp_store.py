@@ -15,11 +15,11 @@ from typing import Final
 import torch.distributed as dist
 
 from nvrx_core.parsing import endpoint_text
-from nvrx_core.store.connection import Connection
+from nvrx_core.store.connection import StoreConnection
 from nvrx_core.store.endpoint import StoreConnectionError, answer_deadline, await_listener, is_loopback, listener_at
 from nvrx_core.store.hosting import serve_on
 from nvrx_core.store.torch_stores import CONNECT_TIMEOUT
-from nvrx_launcher.rendezvous.store_threads import Link, Store
+from nvrx_launcher.rendezvous.store_threads import Link
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
 __all__ = ["TcpRendezvous"]
@@ -76,7 +76,7 @@ class TcpRendezvous:
         Raises:
             StoreConnectionError: when none does in time; the message says what was tried.
         """
-        timeout = self._settings.connect_timeout
+        timeout = self._settings.store_connect_wait_seconds
         try:
             await_listener(self._host, self._port, timedelta(seconds=timeout))
         except StoreConnectionError as error:
@@ -96,7 +96,7 @@ class TcpRendezvous:
         self._instance = self._instance or self._join_instance(store)
         return Link(store, self._connect_again, self._settings.join_timeout)
 
-    def _join_instance(self, store: Connection) -> str:
+    def _join_instance(self, store: StoreConnection) -> str:
         """Return what identifies the store; the first launcher writes it, before any other key.
 
         Raises:
@@ -127,7 +127,7 @@ class TcpRendezvous:
             self._why_not = error.strerror or str(error)
             return None
 
-    def _connect_again(self, deadline: float) -> Store:
+    def _connect_again(self, deadline: float) -> StoreConnection:
         """Open a connection that replaces a broken one.
 
         A network partition may heal. A store that has ended does not come back; another one at its endpoint belongs to
@@ -148,13 +148,13 @@ class TcpRendezvous:
                     raise StoreConnectionError(f"no way to {self} for {seconds:g} s: {error}") from None
             select.select([], [], [], PAUSE)
 
-    def _same_store(self) -> Store:
+    def _same_store(self) -> StoreConnection:
         store = self._open()
         if not store.check([INSTANCE]) or store.get(INSTANCE).decode() != self._instance:
             raise StoreConnectionError(f"another launcher hosts another rendezvous at {self}")
         return store
 
-    def _open(self) -> Connection:
+    def _open(self) -> StoreConnection:
         timeout = timedelta(seconds=self._settings.read_timeout)
 
         def open_store() -> dist.TCPStore:
@@ -164,7 +164,7 @@ class TcpRendezvous:
             store.set_timeout(timeout)
             return store
 
-        return Connection(open_store, open_store, {})
+        return StoreConnection(open_store, open_store, {})
 
     def __str__(self) -> str:
         return endpoint_text(self._host, self._port)

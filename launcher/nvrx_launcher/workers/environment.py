@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["JobName", "Placement", "import_environment", "without_place", "worker_environment"]
+from nvrx_launcher.options import LaunchOptions
+
+__all__ = ["Placement", "import_environment", "without_place", "worker_environment"]
 
 PLACE: Final = frozenset({
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE",
@@ -42,40 +44,24 @@ class Placement:
     cycle: int
 
 
-@dataclass(frozen=True)
-class JobName:
-    """The job-wide values in the environment of workers.
-
-    Attributes:
-        role: their role.
-        run_id: the job's name.
-        max_restarts: the maximum number of restarts.
-    """
-
-    role: str
-    run_id: str
-    max_restarts: int
-
-
 def worker_environment(
-    placement: Placement, local_rank: int, job: JobName, *, inherited: Mapping[str, str], is_virtual: bool = False
+    placement: Placement, local_rank: int, options: LaunchOptions, *, inherited: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the variables of one worker, in addition to those it inherits.
 
     Args:
         placement: the ranks of this node.
         local_rank: the worker's local rank.
-        job: its job.
+        options: its job.
         inherited: the launcher's environment.
-        is_virtual: the worker sees local rank 0 and a single device.
     """
     rank, size = placement.first_rank + local_rank, placement.world_size
     variables: dict[str, object] = {
         "RANK": rank,
-        "LOCAL_RANK": 0 if is_virtual else local_rank,
+        "LOCAL_RANK": 0 if options.virtual_local_rank else local_rank,
         "GROUP_RANK": placement.group_rank,
         "ROLE_RANK": rank,
-        "ROLE_NAME": job.role,
+        "ROLE_NAME": options.role,
         "LOCAL_WORLD_SIZE": placement.local_world_size,
         "WORLD_SIZE": size,
         "GROUP_WORLD_SIZE": placement.group_world_size,
@@ -83,25 +69,23 @@ def worker_environment(
         "MASTER_ADDR": placement.master_addr,
         "MASTER_PORT": placement.master_port,
         "TORCHELASTIC_RESTART_COUNT": placement.cycle,
-        "TORCHELASTIC_MAX_RESTARTS": job.max_restarts,
-        "TORCHELASTIC_RUN_ID": job.run_id,
+        "TORCHELASTIC_MAX_RESTARTS": options.max_restarts,
+        "TORCHELASTIC_RUN_ID": options.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": placement.agent_store,
     }
-    imported = import_environment(inherited, local_rank, placement.local_world_size, is_virtual=is_virtual)
+    imported = import_environment(options, local_rank, inherited)
     return {name: str(value) for name, value in variables.items()} | imported
 
 
-def import_environment(
-    inherited: Mapping[str, str], local_rank: int, workers: int, *, is_virtual: bool
-) -> dict[str, str]:
+def import_environment(options: LaunchOptions, local_rank: int, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of a worker that libraries may read at import; they are the same in all cycles."""
     variables = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": inherited.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")}
-    if is_virtual:
+    if options.virtual_local_rank:
         visible = inherited.get("CUDA_VISIBLE_DEVICES")
         variables["CUDA_VISIBLE_DEVICES"] = (
             str(local_rank) if visible is None else visible.split(",")[local_rank].strip()
         )
-    if "OMP_NUM_THREADS" not in inherited and workers > 1:
+    if "OMP_NUM_THREADS" not in inherited and options.workers > 1:
         variables["OMP_NUM_THREADS"] = "1"
     return variables
 

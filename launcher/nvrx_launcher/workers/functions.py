@@ -56,33 +56,32 @@ class FunctionStarter:
         self.results = dict[int, Any]()
         self.bound: Sequence[Binding | None] = [None] * options.workers
 
-    def start(self, ranks: tuple[int, int], variables: Mapping[str, str], output: Output) -> Worker:
+    def start(self, local_rank: int, rank: int, variables: Mapping[str, str], output: Output) -> Worker:
         """Start a worker."""
-        self.results.pop(ranks[1], None)
-        result = self._folder / f"rank-{ranks[1]}.result"
+        self.results.pop(rank, None)
+        result = self._folder / f"rank-{rank}.result"
         result.unlink(missing_ok=True)
-        streams = tuple(Connection(os.dup(fd), readable=False) for fd in output.descriptors())
-        call = self._call(ranks[0], variables, streams, result)
-        process: BaseProcess = self._context.Process(target=run_function, args=(call,), name=f"rank-{ranks[1]}")
-        with self._inheriting(variables), _blocked(self._signals if self._method == FORK else ()):
-            process.start()
-        for stream in streams:
-            stream.close()
-        return self._worker(ranks, process, result)
-
-    def _call(
-        self, local_rank: int, variables: Mapping[str, str], streams: tuple[Any, ...], result: Path
-    ) -> FunctionCall:
+        stdout, stderr = (Connection(os.dup(fd), readable=False) for fd in output.descriptors())
         arguments = tuple(
             each.replace(LOCAL_RANK_MACRO, str(local_rank)) if isinstance(each, str) else each
             for each in self._arguments
         )
         is_fork = self._method == FORK
-        return FunctionCall(
-            self._function, arguments, variables, streams, str(result), self.bound[local_rank],
+        call = FunctionCall(
+            self._function, arguments, variables, (stdout, stderr), str(result), self.bound[local_rank],
             launcher=self._lifeline[0] if self._method == FORKSERVER else os.getpid(),
             signals=self._signals if is_fork else (), files=first_file_limit(),
         )  # fmt: skip
+        process: BaseProcess = self._context.Process(target=run_function, args=(call,), name=f"rank-{rank}")
+        with self._inheriting(variables), _blocked(self._signals if is_fork else ()):
+            process.start()
+        for stream in (stdout, stderr):
+            stream.close()
+        assert process.pid is not None
+        is_child = self._method != FORKSERVER  # the pid of an exited process may be reused before it is opened
+        ended = open_pidfd(process.pid) if is_child else os.dup(process.sentinel)
+        wait = functools.partial(self._wait, rank, process, result)
+        return Worker(local_rank, rank, process.pid, ended=ended, wait=wait)
 
     def _inheriting(self, variables: Mapping[str, str]) -> AbstractContextManager[None]:
         """Set the environment that a new interpreter reads at its start, including the tag of the launch.
@@ -93,12 +92,6 @@ class FunctionStarter:
             return nullcontext()
         resource_tracker.ensure_running()
         return exactly(variables)
-
-    def _worker(self, ranks: tuple[int, int], process: BaseProcess, result: Path) -> Worker:
-        assert process.pid is not None
-        is_child = self._method != FORKSERVER  # the pid of an exited process may be reused before it is opened
-        ended = open_pidfd(process.pid) if is_child else os.dup(process.sentinel)
-        return Worker(ranks, process.pid, ended=ended, wait=functools.partial(self._wait, ranks[1], process, result))
 
     def _wait(self, rank: int, process: BaseProcess, result: Path) -> int:
         process.join()

@@ -17,7 +17,7 @@ from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_actions import StartWorkers
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.workers.environment import JobName, Placement, worker_environment
+from nvrx_launcher.workers.environment import Placement, worker_environment
 from nvrx_launcher.workers.output import Logs, Tees
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
@@ -76,12 +76,16 @@ class WorkerGroup:
         self._stopping = False
         self.failures.clear()
         environments = {
-            local_rank: {**environ, **monitor(local_rank), **self._variables(placement, local_rank, environ)}
+            local_rank: {
+                **environ,
+                **monitor(local_rank),
+                **worker_environment(placement, local_rank, self._options, inherited=environ),
+            }
             for local_rank in range(self._options.workers)
         }
         self._logs.begin(placement.cycle, environments)
         for local_rank, variables in environments.items():
-            self._start_one((local_rank, placement.first_rank + local_rank), variables)
+            self._start_one(local_rank, placement.first_rank + local_rank, variables)
         return dict(self._workers)
 
     @property
@@ -111,19 +115,12 @@ class WorkerGroup:
         for worker in self._workers.values():
             worker.send(signum)
 
-    def _start_one(self, ranks: tuple[int, int], variables: Mapping[str, str]) -> None:
-        output = self._logs.open(*ranks, lambda tee: self._tees.attach(ranks[0], tee))
+    def _start_one(self, local_rank: int, rank: int, variables: Mapping[str, str]) -> None:
+        output = self._logs.open(local_rank, rank, lambda tee: self._tees.attach(local_rank, tee))
         failpoint.hit("worker-spawn", self._cycle())
-        worker = self._starter.start(ranks, variables, output)
+        worker = self._workers[local_rank] = self._starter.start(local_rank, rank, variables, output)
         output.close()
-        self._workers[ranks[0]] = worker
         self._loop.watch(worker.ended, lambda: self._reap(worker))
-
-    def _variables(self, placement: Placement, local_rank: int, environ: Mapping[str, str]) -> dict[str, str]:
-        options = self._options
-        job = JobName(options.role, options.run_id, options.max_restarts)
-        is_virtual = options.virtual_local_rank
-        return worker_environment(placement, local_rank, job, inherited=environ, is_virtual=is_virtual)
 
     def _reap(self, worker: Worker) -> None:
         failpoint.hit("worker-reap", self._cycle())

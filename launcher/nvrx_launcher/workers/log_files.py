@@ -73,11 +73,6 @@ class LogFiles(Protocol):
         """
 
 
-def _file_name(run_id: str) -> str:
-    """Return a job's name as part of a file's name, which has no "/" and 255 bytes at most."""
-    return run_id.replace("/", "_").encode()[:NAME_BYTES].decode(errors="ignore")
-
-
 class TorchrunFiles:
     """Log files in torchrun's layout.
 
@@ -91,7 +86,8 @@ class TorchrunFiles:
         if options.log_dir is not None or any(_streams(options.redirects)) or any(_streams(options.tee)):
             parent = Path(options.log_dir or tempfile.mkdtemp(prefix="ft_launcher_"))
             parent.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=f"{_file_name(options.run_id)}_", dir=parent))
+            name = options.run_id.replace("/", "_").encode()[:NAME_BYTES].decode(errors="ignore")
+            folder = Path(tempfile.mkdtemp(prefix=f"{name}_", dir=parent))
             log.info("log files are in %s", folder)
         self._folder = folder
 
@@ -106,7 +102,7 @@ class TorchrunFiles:
     def _of(self, folder: Path, local_rank: int) -> WorkerFiles:
         options = self._options
         to_file, tee = options.redirects[local_rank], options.tee[local_rank]
-        shown = not options.console or local_rank in options.console
+        shown = not options.local_ranks_filter or local_rank in options.local_ranks_filter
 
         def stream(name: str, redirected: bool, teed: bool) -> Stream:
             file = os.fspath(folder / f"{name}.log") if redirected or teed else ""

@@ -36,7 +36,7 @@ def load_logs_specs(options: LaunchOptions) -> LogsSpecs:
         raise ConfigurationError("command line", "--logs-specs", problem, advice)
     made: LogsSpecs = chosen.load()(
         log_dir=options.log_dir, redirects=_std(options.redirects), tee=_std(options.tee),
-        local_ranks_filter=set(options.console) or None,
+        local_ranks_filter=set(options.local_ranks_filter) or None,
     )  # fmt: skip
     return made
 

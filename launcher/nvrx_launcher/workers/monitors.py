@@ -24,7 +24,7 @@ from nvrx_launcher.history import History
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
 
-__all__ = ["Monitors"]
+__all__ = ["RankMonitors"]
 
 log = logging.getLogger("nvrx_launcher")
 STARTS_WITHIN: Final = 10.0
@@ -33,7 +33,7 @@ SAYS_SO_WITHIN: Final = 60.0
 """The same for a monitored worker, which reports its steps if it reports at all."""
 
 
-class Monitors:
+class RankMonitors:
     """Starts a monitor for each worker, and another one if both the monitor and its replacement are lost.
 
     Args:

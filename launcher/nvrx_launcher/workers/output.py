@@ -66,7 +66,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Destination:
+class LineOutlet:
     """The destination of a stream's lines: the launcher's own stream, and the filter's file, if there is one."""
 
     stream: Outlet
@@ -130,7 +130,7 @@ class Tee:
         is_at_end: nobody has the worker's end any more, and everything is read.
     """
 
-    def __init__(self, file: Outlet, console: Destination, prefix: bytes) -> None:
+    def __init__(self, file: Outlet, console: LineOutlet, prefix: bytes) -> None:
         self.reader, self.writer = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.reader, False)
         self.is_at_end = False
@@ -304,7 +304,7 @@ class Logs:
         self._options, self._log_files = options, files
         self._template = string.Template(environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", PREFIX))
         self._cycle = CycleFiles({}, "", "")
-        self._consoles, self._console, self._writer = dict[str, Destination](), console, Writer()
+        self._consoles, self._console, self._writer = dict[str, LineOutlet](), console, Writer()
 
     @property
     def rooms(self) -> list[int]:
@@ -361,11 +361,11 @@ class Logs:
 
         return Output(opened("stdout", files.stdout), opened("stderr", files.stderr))
 
-    def _destination(self, stream: Outlet, path: str, texts: Sequence[str]) -> Destination:
+    def _destination(self, stream: Outlet, path: str, texts: Sequence[str]) -> LineOutlet:
         if not texts:
-            return Destination(stream)
+            return LineOutlet(stream)
         file = open(path, "wb", buffering=0)  # noqa: SIM115
-        return Destination(stream, Filter(self._outlet(file, path, is_lossy=True), texts))
+        return LineOutlet(stream, Filter(self._outlet(file, path, is_lossy=True), texts))
 
     def _outlet(self, file: IO[bytes], path: str, *, is_lossy: bool) -> Outlet:
         backlog = Backlog(FILE_LIMIT, is_lossy=is_lossy)

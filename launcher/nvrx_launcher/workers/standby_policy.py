@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["StandbyPolicy", "StartStandby", "bytes_needed"]
+__all__ = ["BYTES_OF_A_WORKER", "StandbyPolicy", "StartStandby"]
 
 SETTLES: Final = 5.0
 """Seconds for workers to start before standbys use the CPUs."""
@@ -20,6 +20,7 @@ LOOKS_AGAIN: Final = 30.0
 MAX_LOSSES: Final = 3
 """Consecutive standbys that may exit before they are ready; after these no more are started."""
 BYTES_OF_A_WORKER: Final = 4 << 30
+"""Free memory that `auto` requires."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,3 @@ class StandbyPolicy:
             self._starting = None
         if self.deadline == math.inf:
             self.deadline = now
-
-
-def bytes_needed(workers: int) -> int:
-    """Return the free memory that `auto` requires."""
-    return workers * BYTES_OF_A_WORKER

@@ -91,14 +91,9 @@ def _new_main() -> dict[str, Any]:
     return names
 
 
-def _absolute(path: str) -> str:
-    """Return a path as the interpreter makes it absolute: without normalization."""
-    return os.path.join(os.getcwd(), path)
-
-
 def _run_script(given: str) -> None:
     """Run a file as the interpreter does: by its absolute path, since Python 3.9; `sys.argv` has it as it is given."""
-    path = _absolute(given)
+    path = os.path.join(os.getcwd(), given)  # as the interpreter makes it absolute: without normalization
     names = _new_main()
     names["__file__"] = path
     names["__loader__"] = type(_INITIAL["__loader__"])("__main__", path)

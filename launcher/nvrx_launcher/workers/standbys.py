@@ -22,7 +22,7 @@ from nvrx_launcher.workers import standby_program
 from nvrx_launcher.workers.binding import Binding
 from nvrx_launcher.workers.command import worker_target
 from nvrx_launcher.workers.environment import import_environment, without_place
-from nvrx_launcher.workers.standby_policy import StandbyPolicy, bytes_needed
+from nvrx_launcher.workers.standby_policy import BYTES_OF_A_WORKER, StandbyPolicy
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Output, Worker
 
@@ -59,11 +59,12 @@ class Standby:
             )  # fmt: skip
         self._pidfd = open_pidfd(self._process.pid)
 
-    def become(self, ranks: tuple[int, int], environment: Mapping[str, str], output: Output) -> Worker | None:
+    def become(self, local_rank: int, rank: int, environment: Mapping[str, str], output: Output) -> Worker | None:
         """Make it run the script, and return the worker; None if it has exited.
 
         Args:
-            ranks: its local rank, and its rank.
+            local_rank: its number on this node.
+            rank: its number in the job.
             environment: the worker's whole environment.
             output: the worker's streams.
         """
@@ -78,7 +79,7 @@ class Standby:
             except OSError:
                 return None
         self._forget_streams()
-        return Worker(ranks, self._process.pid, ended=self._pidfd, wait=self._process.wait)
+        return Worker(local_rank, rank, self._process.pid, ended=self._pidfd, wait=self._process.wait)
 
     def last_error_line(self) -> str:
         """Return the last line of its stderr."""
@@ -148,23 +149,23 @@ class Standbys:
                 log.debug("start a standby worker: %s", action.reason)
                 self._start(action.local_rank)
 
-    def take(self, ranks: tuple[int, int], environment: Mapping[str, str], output: Output) -> Worker | None:
+    def take(self, local_rank: int, rank: int, environment: Mapping[str, str], output: Output) -> Worker | None:
         """Turn the standby of a local rank into a worker, and return it; None if no standby is ready."""
-        standby = self._standbys.get(ranks[0])
+        standby = self._standbys.get(local_rank)
         if standby is None or not standby.is_ready:
             return None
         self._loop.forget(standby.control.fileno())
-        del self._standbys[ranks[0]]
+        del self._standbys[local_rank]
         changed = without_place(environment).items() ^ without_place(standby.environment).items()
         if changed:
             names = ", ".join(sorted({name for name, _ in changed}))
             log.warning(
-                "the standby worker for local rank %d is not used: it has imported before %s changed", ranks[0], names
+                "the standby worker for local rank %d is not used: it has imported before %s changed", local_rank, names
             )
-        worker = None if changed else standby.become(ranks, environment, output)
+        worker = None if changed else standby.become(local_rank, rank, environment, output)
         if worker is None:
             standby.close()
-        self._policy.taken(ranks[0], runs=worker is not None)
+        self._policy.taken(local_rank, runs=worker is not None)
         return worker
 
     def close(self) -> None:
@@ -175,7 +176,7 @@ class Standbys:
         self._standbys.clear()
 
     def _has_room(self) -> bool:
-        needed, free = bytes_needed(self._options.workers), available_bytes()
+        needed, free = self._options.workers * BYTES_OF_A_WORKER, available_bytes()
         if not self._needs_memory or free >= needed:
             return True
         if not self._has_said_so:
@@ -185,8 +186,7 @@ class Standbys:
 
     def _start(self, local_rank: int) -> None:
         options, inherited = self._options, self._environment(local_rank)
-        is_virtual = options.virtual_local_rank
-        environment = {**inherited, **import_environment(inherited, local_rank, options.workers, is_virtual=is_virtual)}
+        environment = {**inherited, **import_environment(options, local_rank, inherited)}
         target = worker_target(options, local_rank)
         try:
             standby = Standby([*self._command, *target], environment, self._bound[local_rank])
@@ -226,6 +226,7 @@ class WarmStarter:
     def __init__(self, standbys: Standbys, cold: Starter) -> None:
         self._standbys, self._cold = standbys, cold
 
-    def start(self, ranks: tuple[int, int], variables: Mapping[str, str], output: Output) -> Worker:
+    def start(self, local_rank: int, rank: int, variables: Mapping[str, str], output: Output) -> Worker:
         """Start a worker."""
-        return self._standbys.take(ranks, variables, output) or self._cold.start(ranks, variables, output)
+        taken = self._standbys.take(local_rank, rank, variables, output)
+        return taken or self._cold.start(local_rank, rank, variables, output)

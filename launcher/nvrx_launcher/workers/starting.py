@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -19,11 +18,12 @@ __all__ = ["ProgramStarter", "Starter"]
 class Starter(Protocol):
     """Starts one worker."""
 
-    def start(self, ranks: tuple[int, int], variables: Mapping[str, str], output: Output) -> Worker:
+    def start(self, local_rank: int, rank: int, variables: Mapping[str, str], output: Output) -> Worker:
         """Start a worker, in the thread with whose exit the kernel kills it.
 
         Args:
-            ranks: its local rank, and its rank.
+            local_rank: its number on this node.
+            rank: its number in the job.
             variables: its complete environment.
             output: its streams.
 
@@ -44,12 +44,12 @@ class ProgramStarter:
     def __init__(self, options: LaunchOptions, python: str, bound: Sequence[Binding | None]) -> None:
         self._options, self._python, self._bound = options, python, bound
 
-    def start(self, ranks: tuple[int, int], variables: Mapping[str, str], output: Output) -> Worker:
+    def start(self, local_rank: int, rank: int, variables: Mapping[str, str], output: Output) -> Worker:
         """Start a worker."""
-        command = worker_command(self._options, ranks[0], variables.get("PYTHON_EXEC", self._python))
-        binding = self._bound[ranks[0]]
+        command = worker_command(self._options, local_rank, variables.get("PYTHON_EXEC", self._python))
+        binding = self._bound[local_rank]
         process = start_guarded(
             command, bind=None if binding is None else binding.apply,
             env=dict(variables), stdout=output.stdout, stderr=output.stderr,
         )  # fmt: skip
-        return Worker(ranks, process.pid, ended=open_pidfd(process.pid), wait=functools.partial(process.wait))
+        return Worker(local_rank, rank, process.pid, ended=open_pidfd(process.pid), wait=process.wait)

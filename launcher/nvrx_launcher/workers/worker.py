@@ -66,21 +66,20 @@ class Worker:
     """A worker and its process group. The kernel kills it when the launcher exits.
 
     Args:
-        ranks: its local rank, and its rank.
+        local_rank: its number on this node.
+        rank: its number in the job.
         pid: its process.
         ended: a descriptor that becomes readable when it exits; owned by the worker.
         wait: returns its exit code, negative for a signal; called once, after it has exited.
 
     Attributes:
-        local_rank: its number on this node.
-        rank: its number in the job.
-        pid: its process.
+        local_rank, rank, pid: the same.
         ended: becomes readable when it exits.
     """
 
-    def __init__(self, ranks: tuple[int, int], pid: int, *, ended: int, wait: Callable[[], int]) -> None:
-        self.local_rank, self.rank = ranks
-        self.pid, self.ended, self._wait = pid, ended, wait
+    def __init__(self, local_rank: int, rank: int, pid: int, *, ended: int, wait: Callable[[], int]) -> None:
+        self.local_rank, self.rank, self.pid = local_rank, rank, pid
+        self.ended, self._wait = ended, wait
 
     def send(self, signum: int) -> None:
         """Send a signal to the worker's process group."""

@@ -26,7 +26,7 @@ from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.settings.environment import store_answers_within, with_environment_as_now
-from nvrx_core.store.connection import Connection, further
+from nvrx_core.store.connection import StoreConnection, further
 from nvrx_core.store.endpoint import StoreConnectionError, handed_over, listen, local_address
 from nvrx_core.store.keys import StoreKeys
 from nvrx_core.store.mixin import StoreMixin
@@ -115,8 +115,8 @@ class Connections:
         factory = with_environment_as_now(factory)
         self._factory, self._kwargs, self.keys = factory, kwargs, keys
         silence = math.ceil(store_answers_within())  # until the rank has joined: then its monitor process is the judge
-        self._main = Connection(lambda: factory(**kwargs), factory, kwargs, silence=silence)
-        self._waited = Connection(self._second_store, factory, kwargs, beside=self._main)
+        self._main = StoreConnection(lambda: factory(**kwargs), factory, kwargs, silence=silence)
+        self._waited = StoreConnection(self._second_store, factory, kwargs, beside=self._main)
         pair = (self.store, self._waited.store)
         self._cuts = [cut for store in pair if (cut := getattr(store, "cut", None)) is not None]
         self.endpoint: tuple[str, int] = getattr(self.store, "endpoint", (type(self.store).__name__, 0))

@@ -22,7 +22,7 @@ from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
-from nvrx_core.store.connection import Connection
+from nvrx_core.store.connection import StoreConnection
 from nvrx_core.store.mixin import as_client
 
 __all__ = ["LeaseKeeper", "StoreLink", "StoreOfMonitor"]
@@ -56,7 +56,7 @@ class StoreLink:
                 raise StoreFailure("the rank that hosts the store has ended")
             try:  # with a bound: torch would wait forever for a store that is silent, and nobody would judge the rank
                 plan, silence = self.plan, int(SILENT_STORE)
-                store: Any = Connection(self._open, plan.factory, plan.kwargs, silence=silence)
+                store: Any = StoreConnection(self._open, plan.factory, plan.kwargs, silence=silence)
             except Exception as error:  # boundary: a user's store factory
                 raise StoreFailure(str(error)) from error
             generation = max(0, self.page[ProgressField.GENERATION] - 1)

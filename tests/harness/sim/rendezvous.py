@@ -73,7 +73,7 @@ class Job:
         self.history: list[str] = []
         self.running: Counter[int] = Counter()
         rules = machines.coordinator.Rules(
-            scenario.least, scenario.most, scenario.max_restarts, policy=scenario.policy, join_timeout=100.0
+            scenario.least, scenario.most, scenario.max_restarts, restart_policy=scenario.policy, join_timeout=100.0
         )
         self.coordinator = machines.coordinator.Coordinator(rules)
         self.coordinator.start(now=0.0)
@@ -119,10 +119,10 @@ class Job:
 
     def _begin(self, number: int) -> None:
         policy = self.machines.policy.NodePolicy(
-            1, stop_signal=15, stop_grace=15.0, signal_grace=15.0, kill_signal=9,
+            1, workers_stop_timeout=15.0, term_timeout=15.0,
             min_healthy=self.scenario.policy == "min-healthy",
         )  # fmt: skip
-        self.nodes[number] = Node(policy, self.machines.lease.Lease(BEAT, LOST_AFTER), next(self._numbers))
+        self.nodes[number] = Node(policy, self.machines.lease.Lease(BEAT, BEAT * (LOST_AFTER - 1)), next(self._numbers))
         self._beat(number)
         self._carry_out(number, policy.joined(self.nodes[number].number))
         self._follow(number)

@@ -76,7 +76,13 @@ class Launchers(Space[World]):
     ) -> None:
         self.machines, self.count, self.faults = machines, count, faults
         self.rules = machines.coordinator.Rules(
-            least, count, 1, policy=policy, last_call=0.0, join_timeout=1e9, pacing=PacingRules(backoff=None)
+            least,
+            count,
+            1,
+            restart_policy=policy,
+            last_call_timeout=0.0,
+            join_timeout=1e9,
+            pacing=PacingRules(backoff=None),
         )
 
     def first(self) -> World:
@@ -86,8 +92,8 @@ class Launchers(Space[World]):
         world = World(coordinator.state(now=0.0), (), self.faults, numbers=self.count)
         for number in range(self.count):
             policy = self.machines.policy.NodePolicy(
-                1, stop_signal=15, stop_grace=1.0, signal_grace=1.0, kill_signal=KILL,
-                min_healthy=self.rules.policy == "min-healthy",
+                1, workers_stop_timeout=1.0, term_timeout=1.0,
+                min_healthy=self.rules.restart_policy == "min-healthy",
             )  # fmt: skip
             world.nodes += (Node(policy, number),)
             self._carry_out(world, world.nodes[-1], policy.joined(number))

@@ -19,8 +19,8 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
         restart_budget, "if self._failure:\n            self.restarts += 1",
         "if True:\n            self.restarts += 1"),
     "the next cycle does not wait for the last one": (
-        coordinator, "if self._phase is Phase.STOPPING and not self._members.busy:",
-        "if self._phase is Phase.STOPPING:"),
+        coordinator, "if self._phase is JobPhase.STOPPING and not self._members.busy:",
+        "if self._phase is JobPhase.STOPPING:"),
     "nobody is waited for when a cycle is stopped": (
         coordinator, "self.busy = set(self.active)\n\n    def lose", "self.busy = set()\n\n    def lose"),
     "the job is done when the first node is": (coordinator, "return () if self._members.busy else self._end(0,",
@@ -31,14 +31,15 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
                                "for each in (self.active, self.unhealthy,"),
     "the state forgets who is busy": (coordinator, "set(state.busy), set(state.unhealthy)",
                                       "set(state.active), set(state.unhealthy)"),
-    "a node takes its lease for lost too late": (lease, "beat * (lost_after - 1)", "beat * (lost_after + 2)"),
-    "the lease counts from the answer": (lease, "max(begun + self.ends_after,", "max(begun + 2 * self.ends_after,"),
+    "a node takes its lease for lost too late": (
+        lease, "beat, timeout, math.inf", "beat, timeout + 3 * beat, math.inf"),
+    "the lease counts from the answer": (lease, "max(begun + self.timeout,", "max(begun + 2 * self.timeout,"),
     "a node that is cut off keeps its number": (
-        node_policy, "        self._node = -1\n        return self._stop(self._signals.end(",
-        "        return self._stop(self._signals.end("),
+        node_policy, "        self._node = -1\n        return self._stop(kill(",
+        "        return self._stop(kill("),
     "a node that is cut off keeps its workers": (
-        node_policy, "        self._node = -1\n        return self._stop(self._signals.end(",
-        "        self._node = -1\n        return () and (self._signals.end("),
+        node_policy, "        self._node = -1\n        return self._stop(kill(",
+        "        self._node = -1\n        return () and (kill("),
     "a node that is cut off does not come back": (
         node_policy, "self.cycle, CUT_OFF), JoinAgain(CUT_OFF))", "self.cycle, CUT_OFF),)"),
     "a node that is ready says nothing": (node_policy, "return () if self._is_excluded else", "return () if True else"),

@@ -28,7 +28,7 @@ from tests.harness.sim.rendezvous_mutants import load
 __all__ = ["MUTANTS", "Succession", "SuccessionFailure"]
 
 KEYS: Final = RendezvousKeys("job")
-SETTINGS: Final = RendezvousSettings(beat=1.0, lost_after=5)
+SETTINGS: Final = RendezvousSettings(keep_alive_interval=1.0, keep_alive_max_attempt=5)
 OPERATION: Final = 0.2
 """Seconds that an operation takes at most."""
 STALLS: Final = (0, 0, 0, 10, 40)

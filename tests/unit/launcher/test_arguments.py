@@ -77,9 +77,10 @@ def test_an_option_has_the_value_that_torchrun_gives_it(name, monkeypatch):
 
 
 def test_torchruns_variables_count_as_well():
-    assert options(environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}).stop_timeout == 7.0
-    assert options("--shutdown-timeout", "3", environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}).stop_timeout == 3.0
-    assert options("--workers-stop-timeout", "5").stop_timeout == 5.0
+    assert options(environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}).workers_stop_timeout == 7.0
+    both = options("--shutdown-timeout", "3", environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"})
+    assert both.workers_stop_timeout == 3.0
+    assert options("--workers-stop-timeout", "5").workers_stop_timeout == 5.0
 
 
 def test_there_may_be_more_devices_than_workers():
@@ -111,8 +112,27 @@ def test_the_store_has_the_name_that_the_ranks_use():
     assert options("--rdzv-id", "run", environ={"NVRX_JOB_ID": "mine"}).job_name == "mine"
 
 
+def test_a_node_has_both_timeouts_of_its_workers_and_a_margin_to_stop():
+    assert options("--workers-stop-timeout", "5", "--workers-kill-timeout", "7").stops_within == 22.0
+
+
+def test_commands_are_compared_with_how_they_are_run_and_long_ones_by_a_digest():
+    assert options("-m").command == options("-m").compared_command == "-m train.py"
+    assert options("--rdzv-conf", "same_command=0").compared_command == ""
+    long = LaunchOptions.of(parse_arguments(["train.py", "x" * 2000], {})[0], lambda _: 1, {}).command
+    assert long.startswith("train.py xxx")
+    assert len(long) < 1100
+
+
+def test_a_rendezvous_is_at_the_endpoint_or_the_address_of_the_first_node():
+    assert options("--master-addr", "node1", "--master-port", "5").endpoint == ("node1", 5)
+    assert options("--rdzv-endpoint", "[fd00::2]:7", "--nnodes", "2").endpoint == ("fd00::2", 7)
+    assert options("--rdzv-endpoint", "node1:0").endpoint == ("node1", 29500)
+    assert options("--nproc-per-node", "gpu").workers == 4
+
+
 def test_both_spellings_are_accepted():
-    assert options("--nproc_per_node=2", "--max-restarts=1", "--workers_stop_timeout", "3").stop_timeout == 3.0
+    assert options("--nproc_per_node=2", "--max-restarts=1", "--workers_stop_timeout", "3").workers_stop_timeout == 3.0
 
 
 def test_streams_are_given_for_all_or_by_rank():
@@ -133,6 +153,8 @@ def test_what_follows_the_script_is_the_scripts():
         (["--nnodes", "3:2"], "--nnodes: '3:2' is no number of nodes"),
         (["--nproc-per-node", "0"], "--nproc-per-node: '0' is no positive number; write one, or auto, cpu, gpu or xpu"),
         (["--max-restarts", "-1"], "--max-restarts: -1 is negative; 0 means no restart"),
+        (["--rdzv-id", "a\nb"], "or some that cannot be printed; write up to 1000 characters, without line breaks"),
+        (["--rdzv-endpoint", "node0:x"], "write it as in node0:29500 or [fd00::2]:29500"),
         (["-m", "--no-python"], "--no-python: given together with --module; give one of them"),
         (["-r", "4"], "--redirects: '4' names no streams; write 0, 1, 2 or 3 for all, or as in 0:3,1:1"),
         (["--local-ranks-filter", "a"], "--local-ranks-filter: 'a' are no local ranks; write them as in 0,2"),
@@ -152,7 +174,7 @@ def test_a_wrong_value_is_named_with_what_to_write(argv, message):
 def test_the_static_rendezvous_is_what_torchrun_makes_of_it():
     given = ("--rdzv-backend", "static", "--nnodes", "2", "--node-rank", "1")
     found = options(*given, "--master-addr", "node0")
-    assert (found.backend, found.endpoint_text, found.node_rank) == ("static", "node0:29500", 1)
+    assert (found.rdzv_backend, found.endpoint_text, found.node_rank) == ("static", "node0:29500", 1)
     assert options(*given, "--rdzv-endpoint", "node1:1").endpoint_text == "node1:1"
 
 
@@ -167,7 +189,7 @@ def test_a_node_rank_that_is_given_orders_the_ranks():
     ("given", "backend"), [("nvrx-etcd-v2", "etcd-v2"), ("C10D", "c10d"), ("etcd", "etcd"), ("Mine", "Mine")]
 )
 def test_other_backends_are_those_that_are_registered_with_torch(given, backend):
-    assert options("--rdzv-backend", given).backend == backend
+    assert options("--rdzv-backend", given).rdzv_backend == backend
 
 
 def test_each_value_is_explained_with_its_source(capsys, monkeypatch):

@@ -18,7 +18,7 @@ def left(cycle=0):
 
 @pytest.fixture
 def policy():
-    made = NodePolicy(1, stop_signal=signal.SIGTERM, stop_grace=15.0, signal_grace=1800.0, kill_signal=signal.SIGKILL)
+    made = NodePolicy(1, workers_stop_timeout=15.0, term_timeout=1800.0)
     made.joined(0)
     made.decided(RUN)
     return made

@@ -14,15 +14,26 @@ def test_every_key_has_its_effect():
         "keep_alive_interval=0.5,keep_alive_max_attempt=3,is_host=False,same_command=no,store_type=tcp,use_libuv=1",
         "c10d",
     )
-    assert (found.join_timeout, found.last_call, found.close_timeout) == (7.0, 2.0, 3.0)
-    assert (found.read_timeout, found.connect_timeout, found.beat, found.lost_after) == (4.0, 5.0, 0.5, 3)
+    assert (found.join_timeout, found.last_call_timeout, found.close_timeout) == (7.0, 2.0, 3.0)
+    assert (
+        found.read_timeout,
+        found.store_connect_wait_seconds,
+        found.keep_alive_interval,
+        found.keep_alive_max_attempt,
+    ) == (4.0, 5.0, 0.5, 3)
     assert (found.is_host, found.same_command) == (False, False)
+    assert (found.lease_timeout, found.own_lease_timeout, found.closed_timeout) == (1.5, 1.0, 0.75)
 
 
 def test_the_defaults_are_those_of_decision_and_document():
     found = RendezvousSettings.of("", "c10d")
-    assert (found.join_timeout, found.connect_timeout, found.last_call) == (600.0, 600.0, 1.0)
-    assert (found.beat, found.lost_after, found.is_host, found.same_command) == (1.0, 5, None, None)
+    assert (found.join_timeout, found.store_connect_wait_seconds, found.last_call_timeout) == (600.0, 600.0, 1.0)
+    assert (found.keep_alive_interval, found.keep_alive_max_attempt, found.is_host, found.same_command) == (
+        1.0,
+        5,
+        None,
+        None,
+    )
 
 
 def test_torchs_overall_timeout_is_that_of_joining():

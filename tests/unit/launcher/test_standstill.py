@@ -40,7 +40,7 @@ def test_what_took_a_small_part_of_it_is_not_named(standstill):
 
 def test_a_pause_of_the_launcher_is_no_silence_of_the_store():
     """It has a beat to renew its lease, and the answer to an old renewal does not end that."""
-    lease = Lease(1.0, 5)
+    lease = Lease(1.0, 4.0)
     lease.moved(begun=10.0)
     assert lease.deadline == 14.0
     lease.paused(now=17.0)
@@ -52,6 +52,6 @@ def test_a_pause_of_the_launcher_is_no_silence_of_the_store():
 
 
 def test_a_pause_without_a_lease_gives_none():
-    lease = Lease(1.0, 5)
+    lease = Lease(1.0, 4.0)
     lease.paused(now=17.0)
     assert not lease.is_lost(now=1e9)

@@ -50,7 +50,7 @@ def test_workers_that_have_ended_are_neither_killed_nor_given_up(stopping):
 
 @pytest.fixture
 def policy():
-    made = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=25.0, kill_signal=9)
+    made = NodePolicy(2, workers_stop_timeout=15.0, term_timeout=25.0)
     made.joined(0)
     made.decided(RUN)
     return made
@@ -64,7 +64,7 @@ def test_a_second_signal_leaves_two_seconds_and_a_third_none(policy):
 
 
 def test_a_second_signal_never_leaves_more_than_the_first():
-    made = NodePolicy(1, stop_signal=15, stop_grace=15.0, signal_grace=0.5, kill_signal=9)
+    made = NodePolicy(1, workers_stop_timeout=15.0, term_timeout=0.5)
     made.joined(0)
     made.decided(Decision(Verdict.RUN, 0, "", members=(Member(0, 0, 1),)))
     assert [made.signalled(15)[-1].grace for _ in range(2)] == [0.5, 0.5]

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess.store import StoreConnectionError
 from nvrx_core.process.sockets import is_whole, shut_down, tcp_sockets
-from nvrx_core.store.connection import Connection
+from nvrx_core.store.connection import StoreConnection
 
 SOON = timedelta(seconds=5)
 
@@ -25,7 +25,7 @@ def server():
 
 @pytest.fixture
 def connection(server):
-    held = Connection(server.store.clone, dist.TCPStore, {})
+    held = StoreConnection(server.store.clone, dist.TCPStore, {})
     yield held
     vars(held).clear()
 
@@ -70,7 +70,7 @@ def test_what_breaks_while_it_counts_is_a_failure(connection, monkeypatch):
 
 
 def test_one_that_has_broken_beside_another_is_asked_first(server, connection):
-    other = Connection(server.store.clone, dist.TCPStore, {}, beside=connection)
+    other = StoreConnection(server.store.clone, dist.TCPStore, {}, beside=connection)
     before = connection.store
     assert not broken(other).check(["any"])
     shut_down(end(connection))
@@ -93,7 +93,7 @@ def test_one_whose_store_is_gone_stays_broken(server, connection):
 
 
 def test_a_store_without_sockets_is_as_it_is():
-    connection = Connection(dist.HashStore, dist.HashStore, {})
+    connection = StoreConnection(dist.HashStore, dist.HashStore, {})
     assert connection.add("count", 1) == 1
     assert not connection.check(["any"])
     assert connection.num_keys() == 1
@@ -125,7 +125,7 @@ class Unsafe(dist.Store):
 
 
 def test_a_store_is_asked_by_one_thread_at_a_time():
-    held = Connection(Unsafe, Unsafe, {})
+    held = StoreConnection(Unsafe, Unsafe, {})
     threads = [threading.Thread(target=held.set, args=("key", str(number))) for number in range(4)]
     for thread in threads:
         thread.start()
@@ -137,7 +137,7 @@ def test_a_store_is_asked_by_one_thread_at_a_time():
 def test_a_server_that_ends_between_check_and_connection_does_not_block(server, monkeypatch):
     """torch's clone tries again for as long as its original may wait: five minutes."""
     monkeypatch.setattr("nvrx_core.store.connection.await_listener", lambda *_: vars(server).clear())
-    connection = Connection(server.store.clone, refuse, {})
+    connection = StoreConnection(server.store.clone, refuse, {})
     broken(connection)
 
     def ask():
@@ -164,7 +164,7 @@ def test_a_socket_that_another_thread_opens_meanwhile_is_none_of_its_own(server)
         opened.append(socket.create_connection(listener.getsockname()))
         return server.store.clone()
 
-    connection = Connection(connect, dist.TCPStore, {})
+    connection = StoreConnection(connect, dist.TCPStore, {})
     with listener, opened[0]:
         of_other = {each.inode for each in tcp_sockets() if each.peer_port == listener.getsockname()[1]}
         assert of_other
@@ -195,7 +195,7 @@ def slow(server):
     def make():
         return Slow("127.0.0.1", server.store.port, is_master=False)
 
-    connection = Connection(make, dist.TCPStore, {})
+    connection = StoreConnection(make, dist.TCPStore, {})
     store = connection.store
     store.entered, store.goes_on = threading.Event(), threading.Event()
     found = SimpleNamespace(connection=connection, store=store, thread=threading.Thread(target=count), outcomes=[])
@@ -240,4 +240,4 @@ def test_an_addition_that_hears_nothing_either_fails(slow):
 
 
 def test_a_store_without_a_socket_has_nothing_to_break():
-    assert not Connection(dist.HashStore, dist.HashStore, {}).break_silent(0.0, 0.0)
+    assert not StoreConnection(dist.HashStore, dist.HashStore, {}).break_silent(0.0, 0.0)

@@ -58,7 +58,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         )
         rules = Rules(
             parameters.min_nodes, parameters.max_nodes, 0,
-            last_call=settings.last_call, join_timeout=settings.join_timeout,
+            last_call_timeout=settings.last_call_timeout, join_timeout=settings.join_timeout,
             pacing=PacingRules(backoff=None),  # the agents count and pace the restarts of their workers themselves
         )  # fmt: skip
         place = Place(
@@ -69,7 +69,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         self._cleanup.callback(self._loop.close)
         self._mailbox, self._ended = Mailbox(self._loop), False
         self._coordination = join_over_store(
-            place, (rules, self._describe), self._loop, cleanup=self._cleanup, node=self._participant
+            place, rules, self._describe, self._loop, cleanup=self._cleanup, node=self._participant
         )
         self._participant.coordination = self._coordination
         self._held: dist.Store | None = None
@@ -104,7 +104,9 @@ class CoordinatedRendezvous(RendezvousHandler):
         if isinstance(answer, Exception):
             raise answer
         rank = [member.node for member in answer.members].index(self._participant.node)
-        self._held = self._store()  # a store implemented in Python is closed with its last Python reference
+        held = self._coordination.open_store()
+        assert isinstance(held, dist.Store)
+        self._held = held  # a store implemented in Python is closed with its last Python reference
         store = dist.PrefixStore(f"{job_prefix(self.get_run_id())}cycle/{answer.cycle}", self._held)
         workers_meet = RendezvousStoreInfo(answer.master_addr, answer.master_port)
         return RendezvousInfo(store, rank, len(answer.members), workers_meet)
@@ -133,11 +135,6 @@ class CoordinatedRendezvous(RendezvousHandler):
             self._mailbox.post(self._leave)
             self._thread.join(ENDS_WITHIN)
         return not self._thread.is_alive()
-
-    def _store(self) -> dist.Store:
-        store = self._coordination.open_store()
-        assert isinstance(store, dist.Store)
-        return store
 
     def _describe(self, address: str) -> NodeDescription:
         return NodeDescription(socket.gethostname(), address, free_port(), 1)

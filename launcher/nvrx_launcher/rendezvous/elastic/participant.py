@@ -11,14 +11,14 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from nvrx_launcher.exit_codes import FAILED
-from nvrx_launcher.rendezvous.coordination import Coordination
+from nvrx_launcher.rendezvous.coordination import Coordination, NodeEvents
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.rendezvous.progress import NodeProgress
 
 __all__ = ["Participant"]
 
 
-class Participant:
+class Participant(NodeEvents):
     """The participation of one node; used in the thread of its event loop, except for the values that agents read.
 
     Attributes:
@@ -74,7 +74,9 @@ class Participant:
             case Verdict.STOP if decision.cycle == self._cycle:
                 self.must_restart = not self._is_waiting
             case Verdict.LOST if decision.node == self.node:
-                self._taken_for_lost()
+                if self._is_waiting:
+                    self.coordination.tell(MessageKind.READY, self._cycle, "")
+                self.must_restart = not self._is_waiting
             case Verdict.END:
                 is_late = self._is_waiting and decision.code == FAILED
                 self._over((RendezvousTimeoutError if is_late else RendezvousClosedError)(decision.reason))
@@ -92,7 +94,7 @@ class Participant:
         self.node, self.must_restart = -1, not self._is_waiting
         self.coordination.join_again()
 
-    def coordinator_lost(self, _: int, reason: str) -> None:
+    def coordinator_lost(self, code: int, reason: str) -> None:
         """Handle the loss of the store."""
         self._over(RendezvousConnectionError(reason))
 
@@ -103,11 +105,6 @@ class Participant:
         """
         self.end = RendezvousConnectionError(str(error))
         self.answers.put(self.end)
-
-    def _taken_for_lost(self) -> None:
-        if self._is_waiting:
-            self.coordination.tell(MessageKind.READY, self._cycle, "")
-        self.must_restart = not self._is_waiting
 
     def _over(self, error: Exception) -> None:
         self.end = self.end or error

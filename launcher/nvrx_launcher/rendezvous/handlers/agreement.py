@@ -19,13 +19,13 @@ from nvrx_launcher.rendezvous.restart_budget import BudgetState, RestartBudget
 from nvrx_launcher.rendezvous.roll_call import command_difference
 from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
 
-__all__ = ["Agreement", "Entrant", "agree", "conclusion"]
+__all__ = ["Agreement", "JoiningNode", "agree", "conclusion"]
 
 FAILURES = (MessageKind.FAILED, MessageKind.FRUITLESS, MessageKind.UNHEALTHY, MessageKind.ALL_FAILED)
 
 
 @dataclass(frozen=True)
-class Entrant:
+class JoiningNode:
     """A node that takes part in a cycle.
 
     Attributes:
@@ -91,12 +91,15 @@ class Agreement:
         return replace(self.decision, members=members)
 
 
-def agree(entrants: Sequence[Entrant], master: tuple[str, int | None], *, same_command: bool = False) -> Agreement:
+def agree(
+    entrants: Sequence[JoiningNode], *, master_addr: str = "", master_port: int = 0, same_command: bool = False
+) -> Agreement:
     """Return the decision to run a cycle, or why it cannot be run.
 
     Args:
         entrants: the nodes, in the order of their ranks.
-        master: the rendezvous endpoint of the workers, as far as the handler defines it; else it is on the first node.
+        master_addr: where the workers meet, if the handler defines it; else at the first node.
+        master_port: the port there, if the handler defines it; else that of the first node.
         same_command: a cycle whose nodes run different commands is not run; else its reason says that they do.
     """
     first, knows_most = entrants[0].description, max(entrants, key=lambda each: each.cycle)
@@ -112,8 +115,8 @@ def agree(entrants: Sequence[Entrant], master: tuple[str, int | None], *, same_c
         members.append(Member(place, rank, each.description.workers))
         rank += each.description.workers
     decision = Decision(
-        Verdict.RUN, cycle, reason, members=tuple(members), master_addr=master[0] or first.address,
-        master_port=master[1] or first.port, store=entrants[0].control,
+        Verdict.RUN, cycle, reason, members=tuple(members), master_addr=master_addr or first.address,
+        master_port=master_port or first.port, store=entrants[0].control,
     )  # fmt: skip
     return Agreement(decision, knows_most.budget)
 

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -21,24 +21,24 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousConnectionError,
     RendezvousGracefulExitError,
     RendezvousHandler,
-    RendezvousStoreInfo,
     RendezvousTimeoutError,
 )
 
+from nvrx_core.errors import first_line
 from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_core.process.helper_thread import HelperThread
 from nvrx_launcher.exit_codes import FAILED, STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordination import NodeEvents
-from nvrx_launcher.rendezvous.handlers.agreement import Agreement, Entrant, conclusion
+from nvrx_launcher.rendezvous.handlers.agreement import Agreement, JoiningNode, conclusion
 from nvrx_launcher.rendezvous.handlers.cycle import HandlerCycle
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import BudgetState
 from nvrx_launcher.rendezvous.rules import Rules
-from nvrx_launcher.store_host import ControlStore
+from nvrx_launcher.store_host import StoreHost
 
-__all__ = ["HandlerCoordination", "HandlerTerms"]
+__all__ = ["HandlerCoordination"]
 
 log = logging.getLogger("nvrx_launcher")
 ENDS_WITHIN: Final = 5.0
@@ -52,23 +52,6 @@ OF_ALL_NODES: Final = (MessageKind.DONE, MessageKind.ALL_FAILED, MessageKind.MIS
 BEFORE: Final = Decision(Verdict.STOP, -1, "no cycle yet")
 
 
-@dataclass(frozen=True)
-class HandlerTerms:
-    """The terms on which a node takes part.
-
-    Attributes:
-        rules: the limits of restarts.
-        interval: seconds between two polls of the store and of the nodes that wait to join.
-        is_fixed: the set of nodes never changes.
-        close_timeout: seconds that it waits for the others at the end.
-    """
-
-    rules: Rules
-    interval: float
-    is_fixed: bool
-    close_timeout: float
-
-
 class HandlerCoordination:
     """A node's participation in the cycles of a handler.
 
@@ -78,24 +61,31 @@ class HandlerCoordination:
         node: handles the events.
         describe: describes this node, anew for each cycle.
         control: the store of in-process restart.
-        terms: the terms of the participation.
+        rules: the limits of restarts.
+        interval: seconds between two polls of the store and of the nodes that wait to join.
+        is_fixed: the set of nodes never changes.
+        close_timeout: seconds that it waits for the others at the end.
     """
 
     hosts_store = False
     deadline: Final = float("inf")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         handler: RendezvousHandler,
         mailbox: Mailbox,
         node: NodeEvents,
         *,
         describe: Callable[[], NodeDescription],
-        control: ControlStore,
-        terms: HandlerTerms,
+        control: StoreHost,
+        rules: Rules,
+        interval: float,
+        is_fixed: bool,
+        close_timeout: float,
     ) -> None:
         self._handler, self._mailbox, self._node, self._describe = handler, mailbox, node, describe
-        self.store, self._terms = control, terms
+        self.store, self._rules, self._interval = control, rules, interval
+        self._is_fixed, self._close_timeout = is_fixed, close_timeout
         self._requests = SimpleQueue[Callable[[], object] | None]()
         self._cycle: HandlerCycle | None = None
         self._agreed, self._count, self._begins_at = Agreement(BEFORE, BudgetState()), 0, 0.0
@@ -119,7 +109,7 @@ class HandlerCoordination:
         if kind is MessageKind.READY:
             description = self._describe()
             self._host = description.host
-            self._requests.put(partial(self._enter, Entrant(description, self.store.own_endpoint())))
+            self._requests.put(partial(self._enter, JoiningNode(description, self.store.own_endpoint())))
         else:
             self._requests.put(partial(self._say, kind, cycle, f"{self._host}: {reason}"))
 
@@ -143,7 +133,7 @@ class HandlerCoordination:
         self._ending.set()
         self._requests.put(None)
         if self._thread.ident is not None and not self._is_entering:
-            self._thread.join(self._terms.close_timeout + ENDS_WITHIN)
+            self._thread.join(self._close_timeout + ENDS_WITHIN)
 
     def _is_agreed_end(self) -> bool:
         verdict = None if self._cycle is None else self._cycle.verdict
@@ -158,12 +148,12 @@ class HandlerCoordination:
         except RendezvousGracefulExitError as error:
             self._post(self._node.decided, Decision(Verdict.END, self._agreed.decision.cycle + 1, str(error)))
         except OVER as error:
-            self._post(self._node.coordinator_lost, FAILED, f"the rendezvous has failed: {_text(error)}")
+            self._post(self._node.coordinator_lost, FAILED, f"the rendezvous has failed: {first_line(error)}")
         except (RendezvousConnectionError, RuntimeError, OSError) as error:
-            self._post(self._node.coordinator_lost, STORE_LOST, f"the rendezvous is lost: {_text(error)}")
+            self._post(self._node.coordinator_lost, STORE_LOST, f"the rendezvous is lost: {first_line(error)}")
         except Exception as error:  # boundary: a handler of somebody else's
             log.exception("the rendezvous handler has failed")
-            self._post(self._node.coordinator_lost, FAILED, f"the rendezvous handler has failed: {_text(error)}")
+            self._post(self._node.coordinator_lost, FAILED, f"the rendezvous handler has failed: {first_line(error)}")
         else:
             self._leave()
 
@@ -171,29 +161,28 @@ class HandlerCoordination:
         """Return the next request; poll the cycle at each interval meanwhile."""
         is_running = self._cycle is not None and self._cycle.verdict is None
         try:
-            return self._requests.get(timeout=self._terms.interval if is_running else None)
+            return self._requests.get(timeout=self._interval if is_running else None)
         except Empty:
             return self._look
 
-    def _enter(self, mine: Entrant) -> None:
+    def _enter(self, mine: JoiningNode) -> None:
         self._ending.wait(max(0.0, self._begins_at - time.monotonic()))
         if self._ending.is_set() or self._is_agreed_end():  # its workers may be gone before the end is decided
             return
         self._is_entering = True
         info = self._handler.next_rendezvous()
-        prefix = f"{self._count}/" if self._terms.is_fixed else ""  # its store is the same in each cycle
+        prefix = f"{self._count}/" if self._is_fixed else ""  # its store is the same in each cycle
         self._count += 1
         self._cycle = HandlerCycle(info.store, prefix, info.rank, info.world_size)
         mine = replace(mine, cycle=self._agreed.decision.cycle, budget=self._agreed.budget)
-        master = self._master(info.bootstrap_store_info)
-        self._take(self._cycle.enter(mine, master, same_command=self._terms.rules.same_command))
+        workers_meet = info.bootstrap_store_info
+        port = 0 if workers_meet is None or self._handler.use_agent_store else workers_meet.master_port  # it is in use
+        agreed = self._cycle.enter(
+            mine, master_addr="" if workers_meet is None else workers_meet.master_addr, master_port=port,
+            same_command=self._rules.same_command,
+        )  # fmt: skip
+        self._take(agreed)
         self._is_entering = False
-
-    def _master(self, given: RendezvousStoreInfo | None) -> tuple[str, int | None]:
-        """Return the rendezvous endpoint of the workers, without a port on which the handler's own store listens."""
-        if given is None:
-            return "", None
-        return given.master_addr, None if self._handler.use_agent_store else given.master_port
 
     def _look(self) -> None:
         assert self._cycle is not None
@@ -214,15 +203,15 @@ class HandlerCoordination:
             return
         if kind in OF_ALL_NODES and self._cycle.count(kind) < self._cycle.size:
             return
-        if kind is MessageKind.UNHEALTHY and self._cycle.size - self._cycle.count(kind) >= self._terms.rules.min_nodes:
+        if kind is MessageKind.UNHEALTHY and self._cycle.size - self._cycle.count(kind) >= self._rules.min_nodes:
             return
         self._conclude(kind, reason)
 
     def _conclude(self, kind: MessageKind, reason: str) -> None:
         assert self._cycle is not None
-        is_fixed = self._terms.is_fixed and kind is MessageKind.LEFT
+        is_fixed = self._is_fixed and kind is MessageKind.LEFT
         self._cycle.conclude(
-            conclusion(kind, reason, self._agreed, rules=self._terms.rules, is_fixed=is_fixed, now=time.monotonic())
+            conclusion(kind, reason, self._agreed, rules=self._rules, is_fixed=is_fixed, now=time.monotonic())
         )
         self._look()
 
@@ -238,14 +227,10 @@ class HandlerCoordination:
             return
         assert self._cycle is not None
         try:
-            self._cycle.await_others(self._terms.close_timeout)
+            self._cycle.await_others(self._close_timeout)
         except (RuntimeError, OSError, LookupError) as error:
-            log.info("not all nodes have confirmed their end within %g s: %s", self._terms.close_timeout, _text(error))
+            log.info("not all nodes have confirmed their end within %g s: %s", self._close_timeout, first_line(error))
         self._handler.shutdown()
 
     def _post(self, call: Callable[..., object], *arguments: object) -> None:
         self._mailbox.post(partial(call, *arguments))
-
-
-def _text(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

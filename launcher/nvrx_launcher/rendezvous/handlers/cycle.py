@@ -16,10 +16,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final, Protocol
 
-from nvrx_launcher.rendezvous.handlers.agreement import Agreement, Entrant, agree
+from nvrx_launcher.rendezvous.handlers.agreement import Agreement, JoiningNode, agree
 from nvrx_launcher.rendezvous.messages import MessageKind, Verdict
 
-__all__ = ["HandlerCycle", "Store"]
+__all__ = ["CycleStore", "HandlerCycle"]
 
 COUNTED: Final = {
     MessageKind.UNHEALTHY: "unhealthy", MessageKind.DONE: "done", MessageKind.ALL_FAILED: "all-failed",
@@ -27,7 +27,7 @@ COUNTED: Final = {
 }  # fmt: skip
 
 
-class Store(Protocol):
+class CycleStore(Protocol):
     """The operations of a store that are used."""
 
     def set(self, key: str, value: str, /) -> object:
@@ -59,17 +59,21 @@ class HandlerCycle:
         verdict: the agreement that ends it; None until it is known.
     """
 
-    def __init__(self, store: Store, prefix: str, rank: int, size: int) -> None:
+    def __init__(self, store: CycleStore, prefix: str, rank: int, size: int) -> None:
         self._store, self._prefix, self.rank, self.size = store, prefix, rank, size
         self._is_in_use = False
         self.verdict: Agreement | None = None
 
-    def enter(self, mine: Entrant, master: tuple[str, int | None], *, same_command: bool) -> Agreement:
-        """Wait for all nodes; return the agreement to run the cycle, or why it cannot be run."""
+    def enter(self, mine: JoiningNode, *, master_addr: str, master_port: int, same_command: bool) -> Agreement:
+        """Wait for all nodes; return the agreement to run the cycle, or why it cannot be run.
+
+        The arguments, besides this node, are those of `agree`.
+        """
         self._store.set(self._key(f"node/{self.rank}"), mine.to_text())
         if self.rank == 0:
-            entrants = [Entrant.from_text(self._get(f"node/{rank}")) for rank in range(self.size)]
-            self._store.set(self._key("run"), agree(entrants, master, same_command=same_command).to_text())
+            entrants = [JoiningNode.from_text(self._get(f"node/{rank}")) for rank in range(self.size)]
+            agreed = agree(entrants, master_addr=master_addr, master_port=master_port, same_command=same_command)
+            self._store.set(self._key("run"), agreed.to_text())
         agreed = Agreement.from_text(self._get("run"))
         if agreed.decision.verdict is Verdict.END:
             self._take(agreed)

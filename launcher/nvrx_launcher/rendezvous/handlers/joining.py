@@ -25,13 +25,13 @@ from nvrx_core.store.endpoint import StoreConnectionError, local_address
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import NodeEvents
-from nvrx_launcher.rendezvous.handlers.coordination import HandlerCoordination, HandlerTerms
+from nvrx_launcher.rendezvous.handlers.coordination import HandlerCoordination
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.ports import free_port
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous_settings import STATIC
-from nvrx_launcher.store_host import ControlStore
+from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["join_by_handler"]
 
@@ -60,11 +60,13 @@ def join_by_handler(
     mailbox = Mailbox(loop)
     cleanup.callback(mailbox.close)
     address = options.local_addr or _own_address(options.endpoint_text.split(",")[0])
-    control = ControlStore(loop, options.job_name, address=address, hosted=lambda: made.control_in_use())  # noqa: PLW0108 - it is made below
+    control = StoreHost(loop, options.job_name, address=address, hosted=lambda: made.control_in_use())  # noqa: PLW0108 - it is made below
     cleanup.callback(control.close)
-    terms = HandlerTerms(rules, options.monitor_interval, options.backend == STATIC, options.rendezvous.close_timeout)
-    describe = functools.partial(_describe, options, address)
-    made = HandlerCoordination(handler, mailbox, node, describe=describe, control=control, terms=terms)
+    made = HandlerCoordination(
+        handler, mailbox, node, describe=functools.partial(_describe, options, address), control=control, rules=rules,
+        interval=options.monitor_interval, is_fixed=options.rdzv_backend == STATIC,
+        close_timeout=options.rendezvous.close_timeout,
+    )  # fmt: skip
     cleanup.callback(made.close, loop)
     return made
 
@@ -79,21 +81,21 @@ def _own_address(endpoint: str) -> str:
 
 def _handler(options: LaunchOptions) -> RendezvousHandler:
     config: dict[str, Any] = {"timeout": TIMEOUT, **options.rendezvous.given}
-    if options.backend == STATIC:
+    if options.rdzv_backend == STATIC:
         config["rank"] = options.node_rank
     parameters = RendezvousParameters(
-        options.backend, options.endpoint_text, options.run_id, options.min_nodes, options.max_nodes,
+        options.rdzv_backend, options.endpoint_text, options.run_id, options.min_nodes, options.max_nodes,
         options.local_addr, **config,
     )  # fmt: skip
     try:
         return rendezvous_handler_registry.create_handler(parameters)
     except ModuleNotFoundError as error:
-        problem = f"{options.backend} needs {error.name}, which is not installed"
+        problem = f"{options.rdzv_backend} needs {error.name}, which is not installed"
         raise ConfigurationError("command line", "--rdzv-backend", problem, "pip install 'nvrx[etcd]'") from None
     except (ValueError, RuntimeError) as error:
         raise ConfigurationError("command line", "--rdzv-backend", str(error), f"known are {_known()}") from None
     except RendezvousConnectionError as error:
-        where = f"the rendezvous {options.backend} at {options.endpoint_text!r}"
+        where = f"the rendezvous {options.rdzv_backend} at {options.endpoint_text!r}"
         raise StoreConnectionError(f"cannot reach {where}: {error.__cause__ or error}") from None
 
 

@@ -26,7 +26,7 @@ class Job:
 
     def __init__(self, dice, *, least, most, max_restarts):
         self.dice, self.now = dice, 0.0
-        self.coordinator = Coordinator(Rules(least, most, max_restarts, last_call=1.0, join_timeout=60.0))
+        self.coordinator = Coordinator(Rules(least, most, max_restarts, last_call_timeout=1.0, join_timeout=60.0))
         self.coordinator.start(now=0.0)
         self.nodes, self.ends = {}, {}
         self.to_coordinator, self.to_nodes = {}, {}
@@ -36,7 +36,7 @@ class Job:
     def join(self):
         number = len(self.to_nodes)
         self.to_coordinator[number], self.to_nodes[number] = deque(), deque(self.history)
-        self.nodes[number] = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=15.0, kill_signal=9)
+        self.nodes[number] = NodePolicy(2, workers_stop_timeout=15.0, term_timeout=15.0)
         self.workers[number] = {}
         self.carry_out(number, self.nodes[number].joined(number))
 

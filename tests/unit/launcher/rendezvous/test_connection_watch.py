@@ -8,7 +8,7 @@ from nvrx_launcher.rendezvous.connection_watch import ConnectionWatch
 
 
 def watched(*nodes: int) -> ConnectionWatch:
-    watch = ConnectionWatch(1.0)
+    watch = ConnectionWatch(1.0, 1.5)
     for node in nodes:
         watch.connected(node)
     return watch

@@ -25,7 +25,7 @@ class Watch(ConnectionWatch):
     """Records what it is told."""
 
     def __init__(self) -> None:
-        super().__init__(1.0)
+        super().__init__(1.0, 1.5)
         self.heard = list[tuple[str, int]]()
 
     def connected(self, node: int) -> None:

@@ -30,7 +30,7 @@ def ready(node, cycle=-1, **more):
 
 
 def coordinator(least=2, most=2, max_restarts=1, **more):
-    made = Coordinator(Rules(least, most, max_restarts, last_call=LAST_CALL, join_timeout=JOIN, **more))
+    made = Coordinator(Rules(least, most, max_restarts, last_call_timeout=LAST_CALL, join_timeout=JOIN, **more))
     made.start(now=0.0)
     return made
 
@@ -255,9 +255,7 @@ def test_a_spare_that_leaves_changes_nothing():
 
 
 def node(number=0, workers=2, **more):
-    made = NodePolicy(
-        workers, stop_signal=signal.SIGTERM, stop_grace=15.0, signal_grace=1800.0, kill_signal=signal.SIGKILL, **more
-    )
+    made = NodePolicy(workers, workers_stop_timeout=15.0, term_timeout=1800.0, **more)
     assert made.joined(number) == (Tell(MessageKind.READY, -1),)
     return made
 
@@ -443,7 +441,7 @@ def test_a_cycle_all_of_whose_workers_have_failed_is_stopped_at_once():
 
 
 def test_the_loss_of_the_last_node_with_workers_stops_the_cycle():
-    made = running(least=1, policy="min-healthy")
+    made = running(least=1, restart_policy="min-healthy")
     made.received(Message(0, MessageKind.ALL_FAILED, 0, "rank 1 has failed"), now=1.0)
     assert [each.verdict for each in made.lost(1, "vanished", now=2.0)] == [Verdict.LOST, Verdict.STOP]
 

@@ -18,7 +18,7 @@ from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
 KEYS = RendezvousKeys("job")
-SETTINGS = RendezvousSettings(beat=60.0)
+SETTINGS = RendezvousSettings(keep_alive_interval=60.0)
 TERM = Term(1, 0, is_open=True)
 STOP = Entry(1, (Decision(Verdict.STOP, 0, "a worker has failed"),))
 NOW = Checkpoint(Coordinator(Rules(1, 1, 0)).state(now=0.0), 0)
@@ -117,10 +117,10 @@ class Forgetting:
 
 def hosted(store: dist.Store, *, mailbox: Any = None, settings: RendezvousSettings = SETTINGS) -> CoordinatorHost:
     """Return the host of a job of two nodes, that begins in a store which none of its launchers hosts."""
-    links: Any = (lambda request: request(store), gone)
+    link: Any = lambda request: request(store)  # noqa: E731
     return CoordinatorHost(
-        Rules(2, 2, 1), Opening(TERM, 1), links,
-        KEYS, mailbox=mailbox or SimpleNamespace(), settings=settings, control=str,
+        Rules(2, 2, 1), Opening(TERM, 1), KEYS, link=link, inbox_link=gone,  # type: ignore[arg-type]
+        mailbox=mailbox or SimpleNamespace(), settings=settings, control=str,
         listener=SimpleNamespace(serve=print, stop=lambda: None), replaced=lambda: None, failed=print,  # type: ignore[arg-type]
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ from nvrx_core.errors import ConfigurationError
 from nvrx_core.store.endpoint import StoreConnectionError, StoreSilentError
 
 KEYS = RendezvousKeys("job")
-SETTINGS = RendezvousSettings(beat=0.05, lost_after=2)
+SETTINGS = RendezvousSettings(keep_alive_interval=0.05, keep_alive_max_attempt=2)
 
 
 @pytest.fixture
@@ -110,7 +110,9 @@ def test_a_member_finds_that_it_is_lost_and_takes_over(store):
 
 
 def test_one_whose_connection_is_closed_is_replaced_long_before_its_lease_expires(store):
-    member = Election(KEYS, RendezvousSettings(beat=0.01, lost_after=1_000_000), hosts_store=False)
+    member = Election(
+        KEYS, RendezvousSettings(keep_alive_interval=0.01, keep_alive_max_attempt=1_000_000), hosts_store=False
+    )
     first = candidate().enter(store, 0)
     opening = member.observe(store, 1, first.term)
     while opening.term.node == 0:

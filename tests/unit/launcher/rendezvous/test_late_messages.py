@@ -20,7 +20,7 @@ def told(made, kind, node, cycle=0):
 
 
 def running(nodes, least, policy=MIN_HEALTHY):
-    made = Coordinator(Rules(least, nodes, 1, policy=policy))
+    made = Coordinator(Rules(least, nodes, 1, restart_policy=policy))
     made.start(now=0.0)
     for node in range(nodes):
         made.received(ready(node), now=0.0)
@@ -49,7 +49,7 @@ def test_a_job_ends_once():
 
 
 def launcher():
-    made = NodePolicy(1, stop_signal=15, stop_grace=1.0, signal_grace=1.0, kill_signal=9)
+    made = NodePolicy(1, workers_stop_timeout=1.0, term_timeout=1.0)
     made.joined(0)
     made.decided(run(0))
     return made
@@ -96,7 +96,7 @@ def test_the_first_end_counts():
 
 
 def test_the_last_call_begins_anew_when_a_node_has_left():
-    made = Coordinator(Rules(2, 3, 0, last_call=1.0, join_timeout=600.0))
+    made = Coordinator(Rules(2, 3, 0, last_call_timeout=1.0, join_timeout=600.0))
     made.start(now=0.0)
     for node in (0, 1):
         made.received(ready(node), now=0.0)

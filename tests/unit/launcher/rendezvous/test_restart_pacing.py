@@ -136,7 +136,7 @@ def test_no_node_is_missed_while_a_pause_lasts():
 
 def test_a_node_says_that_its_workers_have_taken_no_step():
     for is_fruitless, kind in ((True, MessageKind.FRUITLESS), (False, MessageKind.FAILED)):
-        policy = NodePolicy(1, stop_signal=15, kill_signal=9, stop_grace=1.0, signal_grace=1.0)
+        policy = NodePolicy(1, workers_stop_timeout=1.0, term_timeout=1.0)
         policy.joined(0)
         policy.decided(Decision(Verdict.RUN, 0, "", members=(Member(0, 0, 1),)))
         assert policy.worker_exited(0, 1, "x", is_fruitless=is_fruitless)[0] == Tell(kind, 0, "x")

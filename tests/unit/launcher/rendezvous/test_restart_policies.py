@@ -152,7 +152,7 @@ def test_another_command_takes_part_by_default():
 
 
 def min_healthy(nodes=3, least=2, most=4, **rules):
-    made = Coordinator(Rules(least, most, policy=MIN_HEALTHY, **{"max_restarts": 1, **rules}))
+    made = Coordinator(Rules(least, most, restart_policy=MIN_HEALTHY, **{"max_restarts": 1, **rules}))
     made.start(now=0.0)
     for node in range(nodes):
         made.received(ready(node), now=0.0)
@@ -162,7 +162,7 @@ def min_healthy(nodes=3, least=2, most=4, **rules):
 
 
 def test_all_nodes_up_to_the_maximum_take_part_under_min_healthy():
-    made = Coordinator(Rules(2, 4, 0, policy=MIN_HEALTHY))
+    made = Coordinator(Rules(2, 4, 0, restart_policy=MIN_HEALTHY))
     made.start(now=0.0)
     for node in range(3):
         assert made.received(ready(node), now=0.0) == ()
@@ -228,7 +228,7 @@ def test_the_job_is_done_when_the_only_node_that_is_not_is_lost():
 
 
 def node(**more):
-    made = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=15.0, kill_signal=9, **more)
+    made = NodePolicy(2, workers_stop_timeout=15.0, term_timeout=15.0, **more)
     made.joined(0)
     made.decided(RUN)
     return made
@@ -251,7 +251,7 @@ def test_a_node_that_is_cut_off_kills_its_workers_and_joins_again():
 
 
 def test_a_node_without_workers_that_is_considered_lost_reports_ready():
-    made = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=15.0, kill_signal=9)
+    made = NodePolicy(2, workers_stop_timeout=15.0, term_timeout=15.0)
     made.joined(0)
     (ready,) = made.decided(Decision(Verdict.LOST, 0, "no lease", node=0))
     assert ready == Tell(MessageKind.READY, -1, "taken for lost: no lease")
@@ -264,7 +264,7 @@ def test_a_node_that_is_considered_lost_kills_its_workers(node_meant, stops):
 
 
 def test_a_launcher_that_is_refused_ends_with_the_code_of_wrong_usage():
-    made = NodePolicy(2, stop_signal=15, stop_grace=15.0, signal_grace=15.0, kill_signal=9)
+    made = NodePolicy(2, workers_stop_timeout=15.0, term_timeout=15.0)
     made.joined(0)
     assert made.decided(Decision(Verdict.REFUSE, 0, "another command", 2, node=1)) == ()
     *_, end = made.decided(Decision(Verdict.REFUSE, 0, "another command", 2, node=0))
@@ -293,7 +293,7 @@ def test_a_call_that_does_not_go_on_fails_the_cycle_under_min_healthy():
 
 
 def test_a_node_takes_its_lease_for_lost_a_beat_before_the_others_do():
-    lease = Lease(1.0, 5)
+    lease = Lease(1.0, 4.0)
     assert lease.deadline == math.inf
     lease.moved(begun=10.0)
     assert (lease.deadline, lease.is_lost(now=13.9), lease.is_lost(now=14.0)) == (14.0, False, True)

@@ -15,7 +15,7 @@ class Job:
     """A coordinator and its roll call, as their shell drives them."""
 
     def __init__(self, least=2, most=3, **rules):
-        rules = {"host": "host0", "given": GIVEN, "last_call": 0.0, "join_timeout": 60.0, **rules}
+        rules = {"host": "host0", "given": GIVEN, "last_call_timeout": 0.0, "join_timeout": 60.0, **rules}
         self.coordinator = Coordinator(Rules(least, most, 1, **rules))
         self.coordinator.start(now=0.0)
         self.roll_call = RollCall(self.coordinator)
@@ -101,7 +101,7 @@ def test_after_a_loss_the_host_of_the_last_cycle_is_missed():
 
 
 def test_spares_say_so_in_each_cycle_and_when_they_join():
-    job = Job(least=1, most=2, last_call=1.0)
+    job = Job(least=1, most=2, last_call_timeout=1.0)
     job.ready(0, now=0.0)
     assert job.ready(1, now=0.0) == [([1], "joined as a spare: cycle 0 runs on host0"), Verdict.RUN]
     assert job.ready(2, now=5.0) == []

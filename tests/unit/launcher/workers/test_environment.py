@@ -6,7 +6,7 @@ import pytest
 from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.workers.command import worker_command
-from nvrx_launcher.workers.environment import PLACE, JobName, Placement, without_place, worker_environment
+from nvrx_launcher.workers.environment import PLACE, Placement, without_place, worker_environment
 
 PLACEMENT = Placement(
     group_rank=1, group_world_size=2, first_rank=4, world_size=8, local_world_size=4,
@@ -19,8 +19,11 @@ def options(*argv):
 
 
 def environment(is_virtual=False, **inherited):
-    job = JobName(role="trainer", run_id="job", max_restarts=5)
-    return worker_environment(PLACEMENT, 2, job, inherited=inherited, is_virtual=is_virtual)
+    more = ["--virtual-local-rank"] if is_virtual else []
+    job = options(
+        "--role", "trainer", "--rdzv-id", "job", "--max-restarts", "5", "--nproc-per-node", "4", *more, "x.py"
+    )
+    return worker_environment(PLACEMENT, 2, job, inherited=inherited)
 
 
 @pytest.mark.parametrize(("visible", "device"), [({}, "2"), ({"CUDA_VISIBLE_DEVICES": "4, 5, 6, 7"}, "6")])

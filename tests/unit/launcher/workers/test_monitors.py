@@ -5,7 +5,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from nvrx_launcher.workers.monitors import Monitors
+from nvrx_launcher.workers.monitors import RankMonitors
 
 from nvrx_core.backoff import RestartBackoff
 
@@ -53,7 +53,7 @@ class FakeMonitor:
 def made(tmp_path):
     told, loop = [], FakeLoop()
     history = SimpleNamespace(monitor_replaced=lambda *what: told.append(what))
-    monitors = Monitors(
+    monitors = RankMonitors(
         loop,
         None,
         tmp_path / "launcher.ipc",
@@ -127,7 +127,7 @@ def test_one_that_cannot_be_started_is_tried_again(made, caplog):
 
 
 def test_the_first_ones_must_start(tmp_path):
-    monitors = Monitors(
+    monitors = RankMonitors(
         FakeLoop(),
         None,
         tmp_path / "launcher.ipc",

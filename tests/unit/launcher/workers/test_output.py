@@ -11,7 +11,7 @@ import pytest
 from nvrx_launcher.backlog import Backlog
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.outlet import Outlet, Writer
-from nvrx_launcher.workers.output import Destination, Tee, Tees
+from nvrx_launcher.workers.output import LineOutlet, Tee, Tees
 
 TURN = 0.1
 """Seconds for which a loop waits that has nothing to do."""
@@ -25,7 +25,7 @@ class Streams:
         self.file, self.console = bytearray(), bytearray()
         self.tees = Tees(self.loop, [self._writer.room])
         self.file_outlet = self._outlet(self.file)
-        self.tee = Tee(self.file_outlet, Destination(self._outlet(self.console)), b"0:")
+        self.tee = Tee(self.file_outlet, LineOutlet(self._outlet(self.console)), b"0:")
         self.tees.attach(0, self.tee)
 
     def _outlet(self, into: bytearray) -> Outlet:

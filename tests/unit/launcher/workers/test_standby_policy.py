@@ -15,7 +15,6 @@ from nvrx_launcher.workers.standby_policy import (
     SETTLES_WARM,
     StandbyPolicy,
     StartStandby,
-    bytes_needed,
 )
 from nvrx_launcher.workers.warm_start import sets_what_imports_read, why_not_warm
 
@@ -76,7 +75,6 @@ def test_without_memory_it_is_looked_for_again():
     policy = settled(1)
     assert policy.tick(now=5.0, has_room=False) == ()
     assert policy.tick(now=5.0 + LOOKS_AGAIN, has_room=True) == (StartStandby(0),)
-    assert bytes_needed(2) == 8 << 30
 
 
 def test_standbys_that_end_before_they_are_ready_are_given_up():

@@ -4,54 +4,52 @@ from __future__ import annotations
 
 import pytest
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
-from nvrx_launcher.rendezvous.handlers.agreement import Agreement, Entrant, agree, conclusion
+from nvrx_launcher.rendezvous.handlers.agreement import Agreement, JoiningNode, agree, conclusion
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import BudgetState
 from nvrx_launcher.rendezvous.rules import Rules
 
-NOWHERE = ("", None)
-
 
 def entrant(node, cycle=-1, command="", **budget):
     description = NodeDescription(f"host{node}", f"10.0.0.{node}", 29500 + node, 2, command=command)
-    return Entrant(description, f"10.0.0.{node}:7", cycle, BudgetState(**budget))
+    return JoiningNode(description, f"10.0.0.{node}:7", cycle, BudgetState(**budget))
 
 
 def test_ranks_are_those_of_the_rendezvous():
-    run = agree([entrant(0), entrant(1)], NOWHERE).decision
+    run = agree([entrant(0), entrant(1)]).decision
     assert (run.verdict, run.cycle, run.members) == (Verdict.RUN, 0, (Member(0, 0, 2), Member(1, 2, 2)))
     assert (run.master_addr, run.master_port, run.store) == ("10.0.0.0", 29500, "10.0.0.0:7")
-    assert (agree([entrant(0)], ("node", 5)).decision.master_addr, 5) == ("node", 5)
-    assert agree([entrant(0)], ("node", 5)).decision.master_port == 5
+    assert (agree([entrant(0)], master_addr="node", master_port=5).decision.master_addr, 5) == ("node", 5)
+    assert agree([entrant(0)], master_addr="node", master_port=5).decision.master_port == 5
 
 
 def test_a_node_is_number_0_for_itself():
-    agreed = agree([entrant(each) for each in range(3)], NOWHERE)
+    agreed = agree([entrant(each) for each in range(3)])
     assert [member.node for member in agreed.seen_by(1).members] == [1, 0, 3]
 
 
 def test_a_node_that_is_new_in_the_job_goes_by_what_the_others_know():
-    agreed = agree([entrant(0), entrant(1, cycle=4, restarts=2)], NOWHERE)
+    agreed = agree([entrant(0), entrant(1, cycle=4, restarts=2)])
     assert (agreed.decision.cycle, agreed.budget.restarts) == (5, 2)
 
 
 def test_a_node_of_another_command_is_named_and_ends_the_job_where_that_is_asked_for():
     entrants = [entrant(0, command="a"), entrant(1, command="b")]
     line = "host1 runs another command than host0: 'b' instead of 'a'"
-    end = agree(entrants, NOWHERE, same_command=True).decision
+    end = agree(entrants, same_command=True).decision
     assert (end.verdict, end.code, end.reason) == (Verdict.END, USAGE, line)
-    run = agree(entrants, NOWHERE).decision
+    run = agree(entrants).decision
     assert (run.verdict, run.reason) == (Verdict.RUN, f"2 nodes; {line}")
 
 
 def test_it_survives_the_wire():
     mine = entrant(0, cycle=3, restarts=1, restarted=(2.0,), begins_in=1.5)
-    assert Entrant.from_text(mine.to_text()) == mine
-    agreed = agree([mine], NOWHERE)
+    assert JoiningNode.from_text(mine.to_text()) == mine
+    agreed = agree([mine])
     assert Agreement.from_text(agreed.to_text()) == agreed
 
 
-@pytest.mark.parametrize("kind", [Entrant, Agreement])
+@pytest.mark.parametrize("kind", [JoiningNode, Agreement])
 def test_a_malformed_value_is_refused(kind):
     with pytest.raises(ValueError):  # noqa: PT011
         kind.from_text("{}")
