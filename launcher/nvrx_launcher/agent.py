@@ -47,6 +47,7 @@ from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
 from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events
 from nvrx_launcher.stopping import Stopping, StopStep
+from nvrx_launcher.store_host import HostedStoreLost, RoundAnswer, StoreUsed
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
@@ -137,6 +138,7 @@ class Agent(NodeEvents, ControlEvents):
                 asked = time.monotonic()
                 now = self._loop.turn(due)
                 self._recognise_pause(due, asked, now)
+                self._handle_events()
                 coordination.tick(now=now)
                 coordination.store.tick(now=now)
                 self._warm_start.tick(now=now)
@@ -148,7 +150,27 @@ class Agent(NodeEvents, ControlEvents):
                     self._awaits_until = math.inf
                     self._carry_out(self._policy.waited(self._awaited))
                 self._stop_further(now)
+                self._handle_events()
         return self._code
+
+    def _handle_events(self) -> None:
+        """Handle what has become of the workers, and of the store of in-process restart."""
+        for event in self._coordination.store.events():
+            match event:
+                case StoreUsed():
+                    self._coordination.store_used()
+                case HostedStoreLost(reason):
+                    log.error("%s: the workers are started again, with another store", reason)
+                    self._history.store_lost(reason)
+                    self._coordination.tell(MessageKind.STORE_LOST, self._history.cycle, reason)
+                case RoundAnswer(asked_in, rank, is_entered):
+                    if is_entered and asked_in == self._policy.cycle:
+                        log.warning("in-process restart continues without rank %d", rank, extra={"rank": rank})
+                        self._history.goes_on_without(rank)
+                    local_rank = rank - self._policy.rank_of(0)
+                    self._carry_out(self._policy.round_answered(asked_in, local_rank, is_entered=is_entered))
+        for worker in self._workers.exits():
+            self._exited(worker.local_rank, worker.code, worker.report)
 
     def _recognise_pause(self, due: float, asked: float, now: float) -> None:
         pause = self._standstill.turned(due, asked=asked, now=now)
@@ -201,7 +223,6 @@ class Agent(NodeEvents, ControlEvents):
         pacing = PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff)
         until_left = cleanup.enter_context(ExitStack())  # released after the job is left, for which the loop turns
         self._coordination = join_job(self.options, self._loop, cleanup, self, pacing=pacing)  # signals still end it
-        self._coordination.store.lost = self._store_lost
         reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
         self._loop.watch(reader, read)
         until_left.callback(self._loop.forget, reader)
@@ -218,7 +239,7 @@ class Agent(NodeEvents, ControlEvents):
         logs = Logs(self.options, files, self._environ, console)
         cleanup.callback(logs.close)
         self._workers = WorkerGroup(
-            self.options, self._loop, logs, starter=self._warm_start.starter, exited=self._exited,
+            self.options, self._loop, logs, starter=self._warm_start.starter,
             is_monitored=self._monitors.is_monitored, spares_rest=self._is_command,
         )  # fmt: skip
         cleanup.callback(self._workers.close)
@@ -251,8 +272,8 @@ class Agent(NodeEvents, ControlEvents):
                 case JoinAgain():
                     self._left.kill()
                     self._coordination.join_again()
-                case AwaitRound(local_rank, rank):
-                    self._await_round(local_rank, rank)
+                case AwaitRound(_, rank):  # the wrapped call in which a worker was may handle its exit
+                    self._coordination.store.ask(rank, self._policy.cycle, self.config.inprocess_grace)
                 case AwaitOthers(cycle, seconds):
                     self._awaited, self._awaits_until = cycle, time.monotonic() + seconds
                 case EndLaunch(code, _, reason):
@@ -358,24 +379,6 @@ class Agent(NodeEvents, ControlEvents):
         """Return what a reason adds to a failure that this launcher has logged."""
         told = next((line for line in self._told if line in reason), None)
         return reason if told is None else reason.partition(told)[2].lstrip(";, ")
-
-    def _await_round(self, local_rank: int, rank: int) -> None:
-        """Let the wrapped call in which a worker was handle its exit, if it was in one."""
-        cycle = self._policy.cycle
-
-        def answered(entered: bool) -> None:
-            if entered and cycle == self._policy.cycle:
-                log.warning("in-process restart continues without rank %d", rank, extra={"rank": rank})
-                self._history.goes_on_without(rank)
-            self._carry_out(self._policy.round_answered(cycle, local_rank, is_entered=entered))
-
-        self._coordination.store.ask(rank, self.config.inprocess_grace, answered)
-
-    def _store_lost(self, reason: str) -> None:
-        """Let the coordinator stop the cycle, whose store of in-process restart this launcher has hosted."""
-        log.error("%s: the workers are started again, with another store", reason)
-        self._history.store_lost(reason)
-        self._coordination.tell(MessageKind.STORE_LOST, self._history.cycle, reason)
 
     def hung(self, report: HangReport) -> None:
         """Record that a monitor is about to end its rank; a rank that is being stopped anyway is not to blame."""

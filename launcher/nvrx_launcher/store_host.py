@@ -5,7 +5,7 @@ and takes the listening socket over: a job that does not use it pays nothing. Th
 program then, too, to ask it.
 
 A program that ends, or gives no sign of life (`StoreWatch`), is lost. With one that hosts the store the cycle is lost:
-`lost` is called, and the next cycle has another store at another endpoint. One that only asks is replaced.
+the next one has another store at another endpoint. One that only asks is replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -33,7 +34,7 @@ from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.store_program import ALIVE
 from nvrx_launcher.store_watch import StoreWatch
 
-__all__ = ["StoreHost"]
+__all__ = ["HostedStoreLost", "RoundAnswer", "StoreEvent", "StoreHost", "StoreUsed"]
 
 log = logging.getLogger("nvrx_launcher")
 ANSWERS_LATE: Final = 5.0
@@ -46,11 +47,35 @@ OUT_OF_MEMORY: Final = ", and the kernel's OOM killer was active in its cgroup"
 
 
 @dataclass(frozen=True)
+class StoreUsed:
+    """The first rank has connected to the store that is hosted here: the other launchers must know."""
+
+
+@dataclass(frozen=True)
+class HostedStoreLost:
+    """The store that is hosted here, which is the current cycle's, is lost."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class RoundAnswer:
+    """The answer to `ask`: whether a round of a cycle was entered without a rank."""
+
+    cycle: int
+    rank: int
+    is_entered: bool
+
+
+StoreEvent = StoreUsed | HostedStoreLost | RoundAnswer
+
+
+@dataclass(frozen=True)
 class _Question:
     """A question that waits for its answer until `deadline`, monotonic seconds."""
 
     deadline: float
-    answer: Callable[[bool], object]
+    cycle: int
 
 
 class _Program:
@@ -116,26 +141,28 @@ class StoreHost:
         loop: the event loop that watches its descriptors.
         job: the job's name.
         address: the address to host it at, where it is hosted here.
-        hosted: called when the first rank has connected to the one that is hosted here.
 
     Attributes:
         endpoint: the endpoint of the current cycle's store; empty before the first cycle.
-        lost: called with the reason when the current cycle's store is lost, in the launcher that hosts it.
     """
 
-    def __init__(self, loop: EventLoop, job: str, *, address: str, hosted: Callable[[], object] = bool) -> None:
-        self._loop, self._job, self._address, self._hosted = loop, job, address, hosted
+    def __init__(self, loop: EventLoop, job: str, *, address: str) -> None:
+        self._loop, self._job, self._address, self._events = loop, job, address, deque[StoreEvent]()
         self._listener: socket.socket | None = None
         self._program: _Program | None = None
         self._questions = dict[int, _Question]()
         self._own, self._used, self._lost, self._replaced = "", set[str](), set[str](), 0
         self.endpoint = ""
-        self.lost: Callable[[str], object] = bool
 
     @property
     def is_in_use(self) -> bool:
         """Whether a rank has connected to it, as far as this launcher knows."""
         return self._program is not None
+
+    def events(self) -> Iterator[StoreEvent]:
+        """Yield what has happened since the last call."""
+        while self._events:
+            yield self._events.popleft()
 
     @property
     def deadline(self) -> float:
@@ -186,23 +213,24 @@ class StoreHost:
         elif self.endpoint == self._own and self._program is not None:
             self._program.write("forget")
         if self.endpoint in self._lost:  # it was offered before its end was noticed
-            self.lost(f"the store of in-process restart at {self.endpoint} was lost before the cycle began")
+            reason = f"the store of in-process restart at {self.endpoint} was lost before the cycle began"
+            self._events.append(HostedStoreLost(reason))
 
     def _prepare(self) -> None:
         """Start the program that queries another launcher's store, unless it runs: a rank uses that store."""
         if self._program is None and self.endpoint in self._used and self.endpoint != self._own:
             self._start(self.endpoint)
 
-    def ask(self, rank: int, within: float, answer: Callable[[bool], object]) -> None:
-        """Query whether the job continues without a rank; only when the store is in use.
+    def ask(self, rank: int, cycle: int, within: float) -> None:
+        """Query whether the job continues without a rank; only when the store is in use. A `RoundAnswer` follows.
 
         Args:
             rank: the rank's RANK when it was started.
+            cycle: the cycle in which it was started.
             within: seconds until the answer is no; what does not answer by then is given `ANSWERS_LATE` more.
-            answer: called in the loop, with whether a round was entered without it.
         """
         assert self._program is not None
-        self._questions[rank] = _Question(time.monotonic() + within + ANSWERS_LATE, answer)
+        self._questions[rank] = _Question(time.monotonic() + within + ANSWERS_LATE, cycle)
         self._program.write(f"{rank} {within}")
 
     def close(self) -> None:
@@ -234,7 +262,7 @@ class StoreHost:
         self._close_program()
         self._start(str(self._listener.fileno()), self._listener.fileno())
         self._stop_listening()
-        self._hosted()
+        self._events.append(StoreUsed())
 
     def _start(self, where: str, *keep: int) -> None:
         program = self._program = _Program(where, self._job, *keep)
@@ -270,7 +298,7 @@ class StoreHost:
             reason = f"the store of in-process restart at {self.endpoint} (pid {pid}) {why}"
             self._lost.add(self.endpoint)
             self._own = ""
-            self.lost(reason)
+            self._events.append(HostedStoreLost(reason))
         elif self._replaced < MAX_REPLACED:
             log.warning("the program that asks the store at %s (pid %d) %s: it is replaced", self.endpoint, pid, why)
             self._replaced += 1
@@ -290,4 +318,4 @@ class StoreHost:
 
     def _answer(self, rank: int, *, found: bool) -> None:
         if question := self._questions.pop(rank, None):
-            question.answer(found)
+            self._events.append(RoundAnswer(question.cycle, rank, found))

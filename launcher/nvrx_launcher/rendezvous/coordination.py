@@ -63,6 +63,9 @@ class Coordination(Protocol):
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Ask for the progress of the slowest ranks of other nodes."""
 
+    def store_used(self) -> None:
+        """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""
+
     def tick(self, *, now: float) -> None:
         """Handle that time has passed; everything that has arrived until `now` is handled."""
 
@@ -115,6 +118,9 @@ class LocalCoordination:
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Say that there are no other nodes."""
         answer(())
+
+    def store_used(self) -> None:
+        """Do nothing: there are no other nodes."""
 
     def paused(self, *, now: float) -> None:
         """Do nothing: there is no lease."""

@@ -124,7 +124,7 @@ def join_over_store(
     cleanup.callback(mailbox.close)
     store = _store(place, cleanup)
     address = place.local_addr or local_address(*store.endpoint)
-    control = StoreHost(loop, place.job_name, address=address, hosted=lambda: coordination.control_in_use())  # noqa: PLW0108 - it is made below
+    control = StoreHost(loop, place.job_name, address=address)
     cleanup.callback(control.close)
     listener = NodeListener(loop, place.run_id, numeric_address(address))
     cleanup.callback(listener.close)

@@ -157,7 +157,7 @@ class StoreCoordination:
         """Handle that this launcher has stood still until now."""
         self._lease.paused(now=now)
 
-    def control_in_use(self) -> None:
+    def store_used(self) -> None:
         """Announce to all nodes that a rank has connected to this launcher's store of in-process restart."""
         self._leadership.store_in_use()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,22 @@ from nvrx_launcher.workers.output import Logs, Tees
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
 
-__all__ = ["WorkerGroup", "failure_report", "survivor"]
+__all__ = ["WorkerExit", "WorkerGroup", "failure_report", "survivor"]
+
+
+@dataclass(frozen=True)
+class WorkerExit:
+    """The exit of a worker.
+
+    Attributes:
+        local_rank: its number on this node.
+        code: its exit code, negative for a signal; that of a failure also for an exit without one while monitored.
+        report: how it has ended, for people; "" for a success.
+    """
+
+    local_rank: int
+    code: int
+    report: str
 
 
 class WorkerGroup:
@@ -33,7 +50,6 @@ class WorkerGroup:
         loop: the event loop that watches their descriptors.
         logs: their output streams.
         starter: starts a worker.
-        exited: called with the local rank, the exit code and a report of each worker that has ended.
         is_monitored: by local rank and pid, whether a worker was still monitored when it exited; then exit code 0 is
             not a success.
         spares_rest: what a worker that has exited with code 0 leaves in its process group is not killed here, and its
@@ -46,13 +62,11 @@ class WorkerGroup:
 
     def __init__(
         self, options: LaunchOptions, loop: EventLoop, logs: Logs, *,
-        starter: Starter, exited: Callable[[int, int, str], object], is_monitored: Callable[[int, int], bool],
-        spares_rest: bool = False,
+        starter: Starter, is_monitored: Callable[[int, int], bool], spares_rest: bool = False,
     ) -> None:  # fmt: skip
         self._options, self._loop, self._logs = options, loop, logs
-        self._starter, self._exited, self._is_monitored = starter, exited, is_monitored
-        self._spares_rest = spares_rest
-        self._workers = dict[int, Worker]()
+        self._starter, self._is_monitored, self._spares_rest = starter, is_monitored, spares_rest
+        self._workers, self._ended = dict[int, Worker](), deque[Worker]()
         self._tees = Tees(loop, logs.rooms)
         self._stopping, self._memory_kills = False, MemoryKills(os.getpid())
         self.placement: Placement | None = None
@@ -115,16 +129,24 @@ class WorkerGroup:
         for worker in self._workers.values():
             worker.send(signum)
 
+    def exits(self) -> Iterator[WorkerExit]:
+        """Reap the workers that have ended, one after another: what is done about one may be to stop the others."""
+        while self._ended:
+            yield self._reap(self._ended.popleft())
+
     def _start_one(self, local_rank: int, rank: int, variables: Mapping[str, str]) -> None:
         output = self._logs.open(local_rank, rank, lambda tee: self._tees.attach(local_rank, tee))
         failpoint.hit("worker-spawn", self._cycle())
         worker = self._workers[local_rank] = self._starter.start(local_rank, rank, variables, output)
         output.close()
-        self._loop.watch(worker.ended, lambda: self._reap(worker))
+        self._loop.watch(worker.ended, lambda: self._note_end(worker))
 
-    def _reap(self, worker: Worker) -> None:
-        failpoint.hit("worker-reap", self._cycle())
+    def _note_end(self, worker: Worker) -> None:
         self._loop.forget(worker.ended)
+        self._ended.append(worker)
+
+    def _reap(self, worker: Worker) -> WorkerExit:
+        failpoint.hit("worker-reap", self._cycle())
         code = worker.reap(spares_rest=self._spares_rest)
         del self._workers[worker.local_rank]
         self._tees.close(worker.local_rank, spares_rest=self._spares_rest and not code)
@@ -133,9 +155,8 @@ class WorkerGroup:
         if not code and not self._stopping and self._is_monitored(worker.local_rank, worker.pid):
             who = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
             early = f"{who} has exited with code 0 while it was monitored, as by os._exit(0): that is no success"
-            self._exited(worker.local_rank, FAILED, early)
-        else:
-            self._exited(worker.local_rank, code, self._report(worker, code) if code else "")
+            return WorkerExit(worker.local_rank, FAILED, early)
+        return WorkerExit(worker.local_rank, code, self._report(worker, code) if code else "")
 
     def _cycle(self) -> int:
         return -1 if self.placement is None else self.placement.cycle

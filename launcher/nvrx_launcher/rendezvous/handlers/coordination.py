@@ -117,7 +117,7 @@ class HandlerCoordination:
         """Answer that nothing is known of other nodes."""
         answer(())
 
-    def control_in_use(self) -> None:
+    def store_used(self) -> None:
         """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""
         endpoint = self.store.own_endpoint()
         self._requests.put(partial(self._use_control, endpoint))

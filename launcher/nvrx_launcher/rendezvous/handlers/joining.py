@@ -60,7 +60,7 @@ def join_by_handler(
     mailbox = Mailbox(loop)
     cleanup.callback(mailbox.close)
     address = options.local_addr or _own_address(options.endpoint_text.split(",")[0])
-    control = StoreHost(loop, options.job_name, address=address, hosted=lambda: made.control_in_use())  # noqa: PLW0108 - it is made below
+    control = StoreHost(loop, options.job_name, address=address)
     cleanup.callback(control.close)
     made = HandlerCoordination(
         handler, mailbox, node, describe=functools.partial(_describe, options, address), control=control, rules=rules,
