@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 __all__ = ["Agent"]
 
 log = logging.getLogger("nvrx_launcher")
-STORE_ANSWERS_WITHIN: Final = "60"
+STORE_ANSWER_TIMEOUT: Final = "60"
 """Seconds that the ranks give the store beside the launcher: the first connection starts its program."""
 
 
@@ -227,7 +227,7 @@ class Agent(NodeEvents, ControlEvents):
         self._loop.watch(reader, read)
         until_left.callback(self._loop.forget, reader)
         self._environ |= self._control.environment()
-        self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWERS_WITHIN)
+        self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWER_TIMEOUT)
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)

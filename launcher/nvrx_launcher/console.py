@@ -13,15 +13,15 @@ from typing import IO, Any, Final
 from nvrx_launcher.backlog import Backlog
 from nvrx_launcher.outlet import Outlet, Sink, Writer, to_descriptor, to_stream
 
-__all__ = ["DRAINS_WITHIN", "Console", "ConsoleHandler"]
+__all__ = ["DRAIN_TIMEOUT", "Console", "ConsoleHandler"]
 
 LIMIT: Final = 1 << 20
 """Bytes that may wait for a stream."""
 RESERVE: Final = 1 << 16
 """Further bytes, for log lines."""
-DRAINS_WITHIN: Final = 5.0
+DRAIN_TIMEOUT: Final = 5.0
 """Seconds that the launcher waits at its end for streams that do not take all."""
-SAYS_SO_WITHIN: Final = 0.5
+STDERR_DRAIN_TIMEOUT: Final = 0.5
 """Seconds more for stderr, when stdout has not taken all."""
 
 
@@ -47,12 +47,12 @@ class Console:
         """Descriptors that become readable when a stream has taken output after it did not."""
         return [writer.room for writer in self._writers]
 
-    def close(self, within: float = DRAINS_WITHIN) -> None:
+    def close(self, within: float = DRAIN_TIMEOUT) -> None:
         """Write what waits, within `within` seconds, and end the threads."""
         deadline = time.monotonic() + within
         if not self._writers[0].drain(within):
             self.stdout.say_lost()  # to stderr, which may take it
-            deadline = max(deadline, time.monotonic() + SAYS_SO_WITHIN)
+            deadline = max(deadline, time.monotonic() + STDERR_DRAIN_TIMEOUT)
         for writer in self._writers:
             writer.close(max(0.0, deadline - time.monotonic()))
 

@@ -30,7 +30,7 @@ __all__ = ["Guardians", "start_guarded"]
 log = logging.getLogger("nvrx_launcher")
 PROGRAM: Final = str(Path(guardian_program.__file__).resolve())
 COUNT: Final = 2
-ENDS_WITHIN: Final = 1.0
+END_TIMEOUT: Final = 1.0
 """Seconds that a killed guardian is waited for: one that the kernel cannot end must not hold up the launcher's end."""
 
 
@@ -61,7 +61,7 @@ class _Guardian:
         """Kill it, unless it has ended, and return how it has ended."""
         if not readable([self.ended], 0.0):
             self.process.kill()
-        is_gone = bool(readable([self.ended], ENDS_WITHIN))
+        is_gone = bool(readable([self.ended], END_TIMEOUT))
         how = describe_exit(exit_status(self.process.pid, self.ended))
         if is_gone:
             self.process.wait()

@@ -12,7 +12,7 @@ from nvrx_core.liveness.answers import AnswerWatch, Demand
 __all__ = ["AskGuardian", "EndGuardian", "GuardianAction", "GuardianPolicy", "StartGuardian"]
 
 ASKED_EVERY: Final = 5.0
-ANSWERS_WITHIN: Final = 5.0
+ANSWER_TIMEOUT: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class GuardianPolicy:
     def started(self, number: int, *, now: float) -> None:
         """Record the start of a guardian."""
         place = self._places[number]
-        place.watch = AnswerWatch(ASKED_EVERY, ANSWERS_WITHIN, now=now)
+        place.watch = AnswerWatch(ASKED_EVERY, ANSWER_TIMEOUT, now=now)
         place.due = math.inf
         place.starts.started(now=now)
 
@@ -106,6 +106,6 @@ class GuardianPolicy:
             case Demand.ASK:
                 return AskGuardian(number)
             case Demand.REPLACE:
-                return EndGuardian(number, f"it has not answered for {ANSWERS_WITHIN:g} s")
+                return EndGuardian(number, f"it has not answered for {ANSWER_TIMEOUT:g} s")
             case _:
                 return None

@@ -34,10 +34,10 @@ __all__ = [
 TAG = "NVRX_LAUNCH_ID"
 """The variable that all processes of a launch have: its name, after those of the launches around it."""
 BETWEEN = ":"
-SWEEPS_WITHIN = 10.0
-DIES_WITHIN = 0.05
+SWEEP_TIMEOUT = 10.0
+KILL_TIMEOUT = 0.05
 """Seconds that the processes killed in one pass have until the next pass looks for others."""
-EMPTIES_WITHIN = 1.0
+EMPTY_TIMEOUT = 1.0
 
 
 def main() -> None:
@@ -79,11 +79,11 @@ def _await_end(launcher: int, fd: int) -> None:
 
 def sweep(launch: str) -> None:
     """Kill all processes of a launch, and what these have started, but this process."""
-    end, killed = time.monotonic() + SWEEPS_WITHIN, set[int]()
+    end, killed = time.monotonic() + SWEEP_TIMEOUT, set[int]()
     while (found := _family(_tagged(launch)) - killed) and time.monotonic() < end:
         pidfds = [kill(pid) for pid in found]
         killed |= found
-        await_ends(pidfds, DIES_WITHIN)
+        await_ends(pidfds, KILL_TIMEOUT)
 
 
 def await_ends(pidfds: list[int], within: float) -> None:
@@ -193,7 +193,7 @@ def kill_cgroup(cgroup: str) -> None:
     with suppress(OSError), open(os.path.join(cgroup, "cgroup.events"), encoding="utf-8") as events:
         with open(os.path.join(cgroup, "cgroup.kill"), "w", encoding="utf-8") as file:
             file.write("1")
-        end, waiting = time.monotonic() + EMPTIES_WITHIN, select.poll()
+        end, waiting = time.monotonic() + EMPTY_TIMEOUT, select.poll()
         waiting.register(events, select.POLLPRI)
         while "populated 1" in events.read() and (timeout := end - time.monotonic()) > 0:
             waiting.poll(timeout * 1000)

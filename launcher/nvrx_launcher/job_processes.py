@@ -28,9 +28,9 @@ __all__ = ["JobProcesses", "tagged"]
 
 log = logging.getLogger("nvrx_launcher")
 INIT: Final = 1
-DIES_WITHIN: Final = 0.05
+KILL_TIMEOUT: Final = 0.05
 PASSES: Final = 20
-"""Looks for processes that others have started while these were killed; each waits for `DIES_WITHIN` at most."""
+"""Looks for processes that others have started while these were killed; each waits for `KILL_TIMEOUT` at most."""
 
 
 def tagged(environ: Mapping[str, str], launch: str) -> dict[str, str]:
@@ -130,5 +130,5 @@ class JobProcesses:
                 break
             pidfds = [kill(pid) for pid in found]
             killed.update(dict.fromkeys(found))
-            await_ends(pidfds, DIES_WITHIN)
+            await_ends(pidfds, KILL_TIMEOUT)
         return list(killed)

@@ -35,9 +35,9 @@ from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 __all__ = ["NodePolicy"]
 
 CUT_OFF: Final = "it was cut off"
-OTHERS_WITHIN: Final = 1.0
+WORKERS_TIMEOUT: Final = 1.0
 """Seconds from a worker that refuses its command line to the next one, if all do."""
-NODES_WITHIN: Final = 5.0
+NODES_TIMEOUT: Final = 5.0
 """Seconds from the last of them on this node to those of other nodes."""
 
 
@@ -234,8 +234,8 @@ class NodePolicy:
         self._doubtful[local_rank] = report
         self._misused.add(local_rank)
         if len(self._misused) < self.workers:
-            return (AwaitOthers(self.cycle, OTHERS_WITHIN),)
-        return (Tell(MessageKind.MISUSED, self.cycle, report), AwaitOthers(self.cycle, NODES_WITHIN))
+            return (AwaitOthers(self.cycle, WORKERS_TIMEOUT),)
+        return (Tell(MessageKind.MISUSED, self.cycle, report), AwaitOthers(self.cycle, NODES_TIMEOUT))
 
     def _weaken(self, reason: str) -> tuple[NodeAction, ...]:
         return (Tell(MessageKind.UNHEALTHY, self.cycle, reason), *self._done_if_all_are())

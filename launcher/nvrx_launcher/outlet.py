@@ -26,7 +26,7 @@ __all__ = ["Outlet", "Sink", "Writer", "to_descriptor", "to_stream"]
 
 log = logging.getLogger("nvrx_launcher")
 CHUNK: Final = 1 << 16
-ENDS_WITHIN: Final = 0.1
+END_TIMEOUT: Final = 0.1
 """Seconds that a thread has to end that has written everything."""
 
 Sink = Callable[[bytes], int]
@@ -122,7 +122,7 @@ class Writer:
             self.changed.notify_all()
         if self._thread is not None:
             rest = max(0.0, deadline - time.monotonic())
-            self._thread.join(max(rest, ENDS_WITHIN) if is_idle else rest)
+            self._thread.join(max(rest, END_TIMEOUT) if is_idle else rest)
             if self._thread.is_alive():
                 return False
         os.close(self.room)

@@ -18,7 +18,7 @@ __all__ = ["end_by_signals", "signal_numbers", "signals_as_events"]
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What ends a launcher before it has joined its job."""
-TOLD_WITHIN: Final = 1.0
+LINE_TIMEOUT: Final = 1.0
 """Seconds for a line on a standard error that takes nothing."""
 
 
@@ -62,7 +62,7 @@ def _end_by_the_next(reader: int) -> None:
                 text = f"ft_launcher: the launcher ends with code {code}: it has received {signal_name(number)}\n"
                 telling = threading.Thread(target=_tell, args=(text,), daemon=True)
                 telling.start()
-                telling.join(TOLD_WITHIN)
+                telling.join(LINE_TIMEOUT)
                 os._exit(code)
 
 

@@ -39,7 +39,7 @@ __all__ = ["HostedStoreLost", "RoundAnswer", "StoreEvent", "StoreHost", "StoreUs
 log = logging.getLogger("nvrx_launcher")
 ANSWERS_LATE: Final = 5.0
 """Seconds that an answer may take beyond the time in which the job may go on without a rank."""
-ENDS_WITHIN: Final = 2.0
+END_TIMEOUT: Final = 2.0
 """Seconds that a killed program has to end."""
 MAX_REPLACED: Final = 3
 """How often the program that asks another launcher's store is replaced in a cycle."""
@@ -125,7 +125,7 @@ class _Program:
         """Kill it, and close its pipes."""
         self._process.kill()
         try:
-            self._process.wait(ENDS_WITHIN)
+            self._process.wait(END_TIMEOUT)
         except subprocess.TimeoutExpired:
             log.warning("the program of the store of in-process restart (pid %d) survives SIGKILL", self.pid)
         os.close(self.ended)

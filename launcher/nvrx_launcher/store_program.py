@@ -34,7 +34,7 @@ SAYS_SO_EVERY: Final = 1.0
 LOOKS_EVERY: Final = 0.05
 CALLS: Final = 16
 """Calls of one process that are looked for."""
-CONNECTS_WITHIN: Final = timedelta(seconds=5)
+CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 
 
 def goes_on_without(store: Any, job: str, rank: int, within: float) -> bool:
@@ -60,7 +60,7 @@ def goes_on_without(store: Any, job: str, rank: int, within: float) -> bool:
 def _connect(endpoint: tuple[str, int]) -> Any:
     import torch.distributed as dist
 
-    return dist.TCPStore(*endpoint, is_master=False, wait_for_workers=False, timeout=CONNECTS_WITHIN)
+    return dist.TCPStore(*endpoint, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT)
 
 
 def _calls(job: str) -> list[LauncherKeys]:

@@ -11,9 +11,9 @@ from typing import Final
 
 from nvrx_core.liveness.awake_clock import AwakeClock
 
-__all__ = ["SILENT_AFTER", "STARTS_WITHIN", "STOPPED_AFTER", "StoreWatch"]
+__all__ = ["SILENT_AFTER", "START_TIMEOUT", "STOPPED_AFTER", "StoreWatch"]
 
-STARTS_WITHIN: Final = 60.0
+START_TIMEOUT: Final = 60.0
 """Seconds to the first sign of life: it imports torch before."""
 STOPPED_AFTER: Final = 4.0
 SILENT_AFTER: Final = 7.0
@@ -54,4 +54,4 @@ class StoreWatch:
             return f"is stopped by a signal, since {silent:.0f} s" if silent >= STOPPED_AFTER else ""
         if self._serves:
             return f"has not answered for {silent:.0f} s" if silent >= SILENT_AFTER else ""
-        return f"has not started within {silent:.0f} s" if silent >= STARTS_WITHIN else ""
+        return f"has not started within {silent:.0f} s" if silent >= START_TIMEOUT else ""

@@ -23,7 +23,7 @@ __all__ = ["HelperThread", "HelperThreadError", "end_process"]
 
 log = logging.getLogger("nvrx_core.process")
 STDERR: Final = 2
-WRITES_WITHIN: Final = 1.0
+WRITE_TIMEOUT: Final = 1.0
 """Seconds that the last line of a process waits for a reader that has stopped."""
 
 
@@ -40,7 +40,7 @@ def end_process(error: BaseException) -> None:
     """End this process with code 75 and one line on stderr, from any thread and without cleaning up."""
     line = f"{error}; process {os.getpid()} ends with code {STORE_LOST}\n".encode()
     with suppress(OSError):
-        if writable(STDERR, WRITES_WITHIN):
+        if writable(STDERR, WRITE_TIMEOUT):
             os.write(STDERR, line)
     os._exit(STORE_LOST)
 

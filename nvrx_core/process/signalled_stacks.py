@@ -21,7 +21,7 @@ __all__ = ["StackRequest", "answer_requests", "answer_requests_no_more", "stack_
 
 PIPE: Final = 1 << 20
 """Bytes: enough for a hundred threads, the maximum that faulthandler writes."""
-ANSWERS_WITHIN: Final = 0.3
+ANSWER_TIMEOUT: Final = 0.3
 """Seconds until the first bytes."""
 QUIET: Final = 0.05
 """Seconds without a further byte after which the answer is complete: it has no end mark."""
@@ -75,7 +75,7 @@ class StackRequest:
         self.reader, self._parts = reader, list[bytes]()
         self.receive(now=now)
         self._parts.clear()  # a late answer to an earlier request
-        self.deadline = now + ANSWERS_WITHIN
+        self.deadline = now + ANSWER_TIMEOUT
         send(pidfd, [signum])
 
     @property

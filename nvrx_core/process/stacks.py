@@ -27,9 +27,9 @@ from nvrx_core.process.waiting import readable
 __all__ = ["Stacks", "show"]
 
 log = logging.getLogger("nvrx_core.process")
-THREAD_ANSWERS_WITHIN: Final = 1.0
+THREAD_ANSWER_TIMEOUT: Final = 1.0
 """Seconds until the thread's first bytes: it may wait for a CPU and for the GIL on a busy machine."""
-ANSWERS_WITHIN: Final = 0.5
+ANSWER_TIMEOUT: Final = 0.5
 """Seconds until the signal's first bytes, on a busy machine."""
 QUIET: Final = 0.05
 """Seconds without a further byte after which the answer to the signal is complete: it has no end mark."""
@@ -83,9 +83,9 @@ class Stacks:
         """
         self._read()  # discard a late answer to an earlier request
         os.eventfd_write(self._request, 1)
-        within = THREAD_ANSWERS_WITHIN if threads_run else 0.0
+        within = THREAD_ANSWER_TIMEOUT if threads_run else 0.0
         if readable([self._reader], within) or not self._claim():
-            return self._answer(ANSWERS_WITHIN)
+            return self._answer(ANSWER_TIMEOUT)
         if self.signum is None:
             return ""
         send(pidfd, [self.signum])
@@ -107,7 +107,7 @@ class Stacks:
 
     def _answer(self, pause: float) -> str:
         """Read up to the end mark, or until nothing arrives for `pause` seconds."""
-        text, within = b"", ANSWERS_WITHIN
+        text, within = b"", ANSWER_TIMEOUT
         while not text.endswith(END) and readable([self._reader], within) and (part := self._read()):
             text, within = text + part, pause
         return text.removesuffix(END).decode(errors="replace")

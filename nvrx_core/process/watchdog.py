@@ -18,7 +18,7 @@ from nvrx_core.values import value
 __all__ = ["ProgressWatchdog", "Timestamp"]
 
 log = logging.getLogger("nvrx_core.process")
-ENDS_WITHIN: Final = 5.0
+END_TIMEOUT: Final = 5.0
 """Seconds that the thread has to end: the receiver may block."""
 
 
@@ -97,7 +97,7 @@ class ProgressWatchdog:
         self._over.set()
         self._running.set()
         if self._thread.is_alive():
-            self._thread.join(ENDS_WITHIN)
+            self._thread.join(END_TIMEOUT)
         self._send()
 
     def _check(self) -> None:

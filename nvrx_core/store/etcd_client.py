@@ -41,7 +41,7 @@ log = logging.getLogger("nvrx_core.store")
 DEFAULT_PORT: Final = 2379
 REQUEST: Final = 2.0
 """Seconds that one request may take."""
-ANSWER_WITHIN: Final = 7.0
+ANSWER_TIMEOUT: Final = 7.0
 """Seconds that an etcd which accepted a connection has to answer."""
 SILENCE: Final = 5.0
 """Seconds without an event after which a watch is begun anew: its endpoint may be gone without a word."""
@@ -153,8 +153,8 @@ class EtcdClient:
         while (failure := self._probe()) is not None:
             now = time.monotonic()
             refused_at = now if failure.refused else refused_at
-            if now - start >= timeout or now - refused_at >= ANSWER_WITHIN:
-                kind = StoreSilentError if now - refused_at >= ANSWER_WITHIN else StoreConnectionError
+            if now - start >= timeout or now - refused_at >= ANSWER_TIMEOUT:
+                kind = StoreSilentError if now - refused_at >= ANSWER_TIMEOUT else StoreConnectionError
                 raise kind(
                     f"no answer from etcd at {self} within {now - start:.1f} s ({failure}); "
                     "is it running and reachable?"

@@ -34,7 +34,7 @@ LONGEST: Final = 4096
 """Bytes of a line."""
 PAUSES: Final = Backoff(0.1, 10.0)
 """Between two attempts to connect."""
-GREETS_WITHIN: Final = 10.0
+GREETING_TIMEOUT: Final = 10.0
 """Seconds from a connection, or the attempt to make one, to the greeting of the other end."""
 MOST_STRANGERS: Final = 1024
 """Connections that have not greeted yet; further ones wait in the kernel."""
@@ -168,7 +168,7 @@ class NodeListener:
                 self._pause_accepting()
             return
         self._is_short = False
-        self._strangers[channel] = time.monotonic() + GREETS_WITHIN
+        self._strangers[channel] = time.monotonic() + GREETING_TIMEOUT
         self._loop.watch(channel.fileno(), lambda: self._read(channel))
         channel.say(GREETING)
 
@@ -263,7 +263,7 @@ class CoordinatorConnection:
 
     def _connect(self) -> None:
         host, port = parse_endpoint(self._target[1])
-        self.deadline = time.monotonic() + GREETS_WITHIN
+        self.deadline = time.monotonic() + GREETING_TIMEOUT
         try:
             connection = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
             self._channel = _Channel(connection)

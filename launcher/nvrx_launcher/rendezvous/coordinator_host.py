@@ -32,7 +32,7 @@ __all__ = ["CoordinatorHost", "DecisionLog"]
 log = logging.getLogger("nvrx_launcher")
 WARNINGS: Final = 8
 """Lines at a time about other nodes."""
-SAYS_WITHIN: Final = 2.0
+LAST_MESSAGE_TIMEOUT: Final = 2.0
 """Seconds that it takes at most to hand on its last decision."""
 
 
@@ -137,7 +137,7 @@ class CoordinatorHost:
         """Make no further decisions."""
         self._listener.stop()
         self.inbox.stop()
-        self._requests.finish(SAYS_WITHIN)
+        self._requests.finish(LAST_MESSAGE_TIMEOUT)
 
     def _waits_for(self, node: int) -> bool:
         """Whether a node has yet to read the end of the job or, if the job continues, that this node has left."""

@@ -22,7 +22,7 @@ from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["Leadership"]
 
-ENDS_WITHIN: Final = 2.0
+END_TIMEOUT: Final = 2.0
 """Seconds that a thread has to end."""
 
 
@@ -101,7 +101,7 @@ class Leadership:
     def release(self) -> None:
         """End the threads that wait, once it is closed."""
         if self._host is not None:
-            self._host.inbox.end(ENDS_WITHIN)
+            self._host.inbox.end(END_TIMEOUT)
         for link in self._links or ():
             link.cut()
 

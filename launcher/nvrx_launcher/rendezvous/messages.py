@@ -16,7 +16,7 @@ __all__ = ["Decision", "Member", "Message", "MessageKind", "NodeDescription", "V
 
 MAX_WORKERS = 1 << 12
 MAX_PORT = (1 << 16) - 1
-STOPS_WITHIN: Final = 120.0
+STOP_TIMEOUT: Final = 120.0
 """Seconds that a node has to stop its workers whose description does not state them."""
 
 
@@ -56,7 +56,7 @@ class NodeDescription:
     workers: int
     order: int = -1
     command: str = ""
-    stops_within: float = STOPS_WITHIN
+    stops_within: float = STOP_TIMEOUT
     given: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class NodeDescription:
         return cls(
             string(data.get("host")), string(data.get("address")), integer(data.get("port"), 1, MAX_PORT),
             integer(data.get("workers"), 1, MAX_WORKERS), integer(data.get("order"), -1),
-            string(data.get("command", "")), float(number(data.get("stops_within", STOPS_WITHIN))),
+            string(data.get("command", "")), float(number(data.get("stops_within", STOP_TIMEOUT))),
             tuple((string(name), string(value)) for name, value in data.get("given", ())),
         )  # fmt: skip
 

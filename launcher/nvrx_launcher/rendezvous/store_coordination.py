@@ -31,7 +31,7 @@ __all__ = ["RendezvousStore", "StoreCoordination"]
 log = logging.getLogger("nvrx_launcher")
 LEVELS: Final = {Verdict.NOTE: logging.INFO, Verdict.WARNING: logging.WARNING}
 """Of what is only for people."""
-SAYS_WITHIN: Final = 2.0
+LAST_MESSAGE_TIMEOUT: Final = 2.0
 """Seconds that a launcher takes at most to hand on its last message."""
 
 
@@ -167,7 +167,7 @@ class StoreCoordination:
         self._in_use.stop()
         if self._decisions is not None:
             self._decisions.stop()
-        self._requests.finish(SAYS_WITHIN)
+        self._requests.finish(LAST_MESSAGE_TIMEOUT)
         self._connection.close()
         if self._is_lost:
             self._leadership.stop()
@@ -177,7 +177,7 @@ class StoreCoordination:
     def release(self) -> None:
         """End all threads after `close`, in a process that continues."""
         for each in filter(None, [self._in_use, self._decisions]):
-            each.end(SAYS_WITHIN)
+            each.end(LAST_MESSAGE_TIMEOUT)
         self._leadership.release()
 
     def _failed(self, reason: str) -> None:

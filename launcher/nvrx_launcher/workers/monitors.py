@@ -27,9 +27,9 @@ from nvrx_launcher.options import LaunchOptions
 __all__ = ["RankMonitors"]
 
 log = logging.getLogger("nvrx_launcher")
-STARTS_WITHIN: Final = 10.0
+UNMONITORED_START: Final = 10.0
 """Seconds after which a worker without a monitor may have completed a step."""
-SAYS_SO_WITHIN: Final = 60.0
+MONITORED_START: Final = 60.0
 """The same for a monitored worker, which reports its steps if it reports at all."""
 
 
@@ -114,7 +114,7 @@ class RankMonitors:
         """
         pages = [monitor.page for monitor in self._monitors]
         say_so = any(page[ProgressField.ATTACHED_PID] for page in pages)
-        return seconds > (SAYS_SO_WITHIN if say_so else STARTS_WITHIN) or any(map(_has_stepped, pages))
+        return seconds > (MONITORED_START if say_so else UNMONITORED_START) or any(map(_has_stepped, pages))
 
     def close(self) -> None:
         """End all."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from nvrx_launcher.backlog import Backlog
-from nvrx_launcher.console import DRAINS_WITHIN, Console
+from nvrx_launcher.console import DRAIN_TIMEOUT, Console
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.outlet import Outlet, Writer, to_descriptor
@@ -333,7 +333,7 @@ class Logs:
     def close(self) -> None:
         """Write what waits for files, within a bounded time, and log what was not written."""
         self.end()
-        if not self._writer.close(DRAINS_WITHIN):
+        if not self._writer.close(DRAIN_TIMEOUT):
             self._writer.say_lost()
 
     def error_file(self, local_rank: int) -> Path:

@@ -24,7 +24,7 @@ from nvrx_launcher.options import LaunchOptions
 __all__ = ["ScriptMistake", "script_mistake"]
 
 log = logging.getLogger("nvrx_launcher")
-WITHIN: Final = timedelta(seconds=1)
+TIMEOUT: Final = timedelta(seconds=1)
 """How long it is sought: the script may lie on a file system that does not answer."""
 _OURS: Final = ("nvrx_core", "nvrx_lightning", "nvrx_megatron")
 
@@ -53,7 +53,7 @@ class ScriptMistake:
     def _seek(self, environ: Mapping[str, str]) -> str:
         found = list[str]()
         try:
-            call_bounded(lambda: found.append(script_mistake(self._options, environ)), WITHIN, "nvrx-script-mistake")
+            call_bounded(lambda: found.append(script_mistake(self._options, environ)), TIMEOUT, "nvrx-script-mistake")
         except TimeoutError:
             self._is_stalled = True
             log.warning("%s cannot be read: its file system does not answer", self._options.script)

@@ -30,7 +30,7 @@ __all__ = ["Standbys", "WarmStarter"]
 
 log = logging.getLogger("nvrx_launcher")
 PROGRAM: Final = str(Path(standby_program.__file__).resolve())
-REAPED_WITHIN: Final = 2.0
+REAP_TIMEOUT: Final = 2.0
 """Seconds from the SIGKILL of a standby to its end, usually."""
 
 
@@ -90,7 +90,7 @@ class Standby:
     def close(self) -> None:
         """Kill it."""
         self._process.kill()
-        if readable([self._pidfd], REAPED_WITHIN):  # else it is in a system call that does not return
+        if readable([self._pidfd], REAP_TIMEOUT):  # else it is in a system call that does not return
             self._process.wait()
         os.close(self._pidfd)
         self._forget_streams()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from nvrx_launcher.store_watch import SILENT_AFTER, STARTS_WITHIN, STOPPED_AFTER, StoreWatch
+from nvrx_launcher.store_watch import SILENT_AFTER, START_TIMEOUT, STOPPED_AFTER, StoreWatch
 
 
 def given_up(watch, *, is_stopped=False, within=1000.0):
@@ -21,7 +21,7 @@ def given_up(watch, *, is_stopped=False, within=1000.0):
         (True, False, SILENT_AFTER, "has not answered for 7 s"),
         (True, True, STOPPED_AFTER, "is stopped by a signal, since 4 s"),
         (False, True, STOPPED_AFTER, "is stopped by a signal, since 4 s"),
-        (False, False, STARTS_WITHIN, "has not started within 60 s"),
+        (False, False, START_TIMEOUT, "has not started within 60 s"),
     ],
 )
 def test_a_silent_program_is_given_up(serves, is_stopped, after, why):

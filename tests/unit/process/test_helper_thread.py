@@ -96,7 +96,7 @@ def test_the_end_of_a_process_is_one_line_and_a_code(monkeypatch: pytest.MonkeyP
     """A reader that does not read delays it for a bounded time only."""
     codes, (reader, writer) = list[int](), os.pipe2(os.O_NONBLOCK)
     monkeypatch.setattr(helper_thread, "STDERR", writer)
-    monkeypatch.setattr(helper_thread, "WRITES_WITHIN", 0.01)
+    monkeypatch.setattr(helper_thread, "WRITE_TIMEOUT", 0.01)
     monkeypatch.setattr(os, "_exit", codes.append)
     try:
         end_process(HelperThreadError("nvrx-node", OSError()))

@@ -37,7 +37,7 @@ def sent(monkeypatch):
 
 @pytest.fixture
 def hurried(monkeypatch):
-    for name in ("THREAD_ANSWERS_WITHIN", "ANSWERS_WITHIN"):
+    for name in ("THREAD_ANSWER_TIMEOUT", "ANSWER_TIMEOUT"):
         monkeypatch.setattr(f"nvrx_core.process.stacks.{name}", 0.01)
 
 
@@ -67,7 +67,7 @@ def test_the_thread_writes_all_stacks_without_a_signal(stacks, sent):
 
 
 def test_a_signal_is_sent_if_the_thread_does_not_answer(stacks, pidfd, monkeypatch):
-    monkeypatch.setattr("nvrx_core.process.stacks.THREAD_ANSWERS_WITHIN", 0.01)
+    monkeypatch.setattr("nvrx_core.process.stacks.THREAD_ANSWER_TIMEOUT", 0.01)
     assert_all_threads_are_told(stacks, pidfd)
 
 
@@ -85,7 +85,7 @@ def test_without_a_free_signal_only_the_thread_answers(monkeypatch, sent, hurrie
     stacks = Stacks()
     assert stacks.take(-1) == ""
     stacks.start()
-    monkeypatch.setattr("nvrx_core.process.stacks.THREAD_ANSWERS_WITHIN", 10.0)
+    monkeypatch.setattr("nvrx_core.process.stacks.THREAD_ANSWER_TIMEOUT", 10.0)
     assert "in test_without_a_free_signal_only_the_thread_answers" in stacks.take(-1)
     stacks.close()
     assert not sent
@@ -105,7 +105,7 @@ def test_the_request_is_withdrawn_before_the_signal_is_sent(stacks, monkeypatch,
 
 
 def test_a_thread_that_has_taken_the_question_is_waited_for_without_a_signal(stacks, sent, monkeypatch):
-    monkeypatch.setattr("nvrx_core.process.stacks.THREAD_ANSWERS_WITHIN", 0.0)
+    monkeypatch.setattr("nvrx_core.process.stacks.THREAD_ANSWER_TIMEOUT", 0.0)
     monkeypatch.setattr(Stacks, "_claim", lambda self: False)
     writer = threading.Timer(0.05, faulthandler.dump_traceback, [stacks._writer])
     writer.start()

@@ -37,7 +37,7 @@ from nvrx_launcher.rendezvous_settings import RendezvousSettings
 __all__ = ["CoordinatedRendezvous"]
 
 DEFAULT_PORT: Final = 29400
-ENDS_WITHIN: Final = 20.0
+END_TIMEOUT: Final = 20.0
 
 
 class CoordinatedRendezvous(RendezvousHandler):
@@ -133,7 +133,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         """Leave the job and release all resources; the other nodes consider this node lost."""
         if self._thread.is_alive():
             self._mailbox.post(self._leave)
-            self._thread.join(ENDS_WITHIN)
+            self._thread.join(END_TIMEOUT)
         return not self._thread.is_alive()
 
     def _describe(self, address: str) -> NodeDescription:

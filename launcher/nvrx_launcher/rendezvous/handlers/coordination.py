@@ -41,7 +41,7 @@ from nvrx_launcher.store_host import StoreHost
 __all__ = ["HandlerCoordination"]
 
 log = logging.getLogger("nvrx_launcher")
-ENDS_WITHIN: Final = 5.0
+END_TIMEOUT: Final = 5.0
 """The maximum number of seconds for a launcher's last message, and to shut the handler down."""
 OVER: Final = (RendezvousClosedError, RendezvousTimeoutError, LookupError, ValueError)
 """The errors of a rendezvous that fails; any other error means that the store is lost."""
@@ -133,7 +133,7 @@ class HandlerCoordination:
         self._ending.set()
         self._requests.put(None)
         if self._thread.ident is not None and not self._is_entering:
-            self._thread.join(self._close_timeout + ENDS_WITHIN)
+            self._thread.join(self._close_timeout + END_TIMEOUT)
 
     def _is_agreed_end(self) -> bool:
         verdict = None if self._cycle is None else self._cycle.verdict

@@ -28,7 +28,7 @@ def main(where: str, takes: int) -> None:
     if where in FREE:  # the signal, should it be sent, ends the process; a busy machine is no reason to send it
         assert stacks.signum is not None
         signal.signal(stacks.signum, signal.SIG_DFL)
-        vars(module)["THREAD_ANSWERS_WITHIN"] = PATIENCE
+        vars(module)["THREAD_ANSWER_TIMEOUT"] = PATIENCE
     pid, begun = os.getpid(), os.eventfd(0)
     if os.fork() == 0:
         os.eventfd_read(begun)

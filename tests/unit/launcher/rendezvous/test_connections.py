@@ -205,7 +205,7 @@ def test_an_error_of_accepting_is_no_end_of_it(
 
 
 def test_what_does_not_greet_is_closed_at_both_ends(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "GREETS_WITHIN", 0.1)
+    monkeypatch.setattr(connections, "GREETING_TIMEOUT", 0.1)
     endpoint = ends.listener.endpoint()
     ends.listener.serve(ends.watch)
     with socket.create_connection(parse_endpoint(endpoint), timeout=5.0) as stranger:
@@ -222,7 +222,7 @@ def test_what_does_not_greet_is_closed_at_both_ends(ends: Ends, monkeypatch: pyt
 
 
 def test_strangers_are_bounded_and_make_room_for_launchers(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "GREETS_WITHIN", 0.2)
+    monkeypatch.setattr(connections, "GREETING_TIMEOUT", 0.2)
     monkeypatch.setattr(connections, "ACCEPTS_AGAIN", 0.02)
     monkeypatch.setattr(connections, "MOST_STRANGERS", 2)
     endpoint = ends.listener.endpoint()

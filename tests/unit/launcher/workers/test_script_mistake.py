@@ -85,7 +85,7 @@ def test_it_is_sought_once_a_cycle(tmp_path):
 def test_a_file_system_that_does_not_answer_holds_the_launcher_up_for_a_moment_and_once(monkeypatch, tmp_path, caplog):
     """A FIFO, like a file on NFS, is not opened as long as nobody is at the other end."""
     os.mkfifo(script := tmp_path / "train.py")
-    monkeypatch.setattr(script_mistakes, "WITHIN", timedelta(seconds=0.05))
+    monkeypatch.setattr(script_mistakes, "TIMEOUT", timedelta(seconds=0.05))
     found = ScriptMistake(options(str(script)))
     for _ in range(2):
         assert found.find({}) == ""
