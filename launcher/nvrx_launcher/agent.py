@@ -32,9 +32,9 @@ from nvrx_launcher.node_actions import (
     EndLaunch,
     JoinAgain,
     NodeAction,
+    SendMessage,
     StartWorkers,
     StopWorkers,
-    Tell,
 )
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.options import LaunchOptions
@@ -108,7 +108,7 @@ class Agent(NodeEvents, ControlEvents):
         self._loop, self._given_console = EventLoop(), console
         self._stopping, self._code = Stopping(options.workers_kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
-        self._hung, self._started, self._told = dict[int, str](), math.inf, list[str]()
+        self._hung, self._started, self._failure_lines = dict[int, str](), math.inf, list[str]()
         self._script = ScriptMistake(options)
         self._policy = NodePolicy(
             options.workers,
@@ -255,13 +255,13 @@ class Agent(NodeEvents, ControlEvents):
                 case StartWorkers():
                     self._start(action)
                 case StopWorkers(signum, grace, _, reason):
-                    why = self._without_told(reason) or f"cycle {self._policy.cycle} ends here"
+                    why = self._beyond_failures(reason) or f"cycle {self._policy.cycle} ends here"
                     log.warning("%s: workers are sent %s", why, signal_name(signum))
                     self._stopping.signalled(grace, now=time.monotonic())
                     self._workers.send(signum)
                     failpoint.hit("term-kill-gap", self._policy.cycle)
                     self._warm_start.pause()
-                case Tell(kind, cycle, reason):
+                case SendMessage(kind, cycle, reason):
                     if kind is MessageKind.READY and reason:
                         log.warning("%s: this node joins again", reason)
                     if kind is MessageKind.DONE:
@@ -289,7 +289,7 @@ class Agent(NodeEvents, ControlEvents):
         self._started = time.monotonic()
         self._stopping.ended()
         self._hung.clear()
-        self._told.clear()
+        self._failure_lines.clear()
         self._script.begin_cycle()
         self._left.kill()
         self._processes.begin_cycle()
@@ -318,13 +318,13 @@ class Agent(NodeEvents, ControlEvents):
             self._coordination.store.begin_cycle(decision.store)
         actions = self._policy.decided(decision)
         is_news = decision.verdict is Verdict.STOP and not any(isinstance(each, StopWorkers) for each in actions)
-        if is_news and (why := self._without_told(decision.reason)):
+        if is_news and (why := self._beyond_failures(decision.reason)):
             log.info("cycle %d ends on all nodes: %s", decision.cycle, why)
         self._carry_out(actions)
 
-    def cut_off(self, reason: str) -> None:
+    def lease_expired(self, reason: str) -> None:
         """Handle that the lease cannot be renewed."""
-        self._carry_out(self._policy.cut_off(reason))
+        self._carry_out(self._policy.lease_expired(reason))
 
     def coordinator_lost(self, code: int, reason: str) -> None:
         """Handle the loss of the coordinator."""
@@ -347,9 +347,9 @@ class Agent(NodeEvents, ControlEvents):
         is_failure = code != 0 and self._policy.is_at_work(local_rank)
         if is_failure:
             self._control.catch_up()  # its monitor has said before why it ends it
-        is_fruitless = not self._monitors.may_have_stepped(time.monotonic() - self._started)
+        no_progress = not self._monitors.may_have_stepped(time.monotonic() - self._started)
         mistake = ""
-        if is_failure and code == FAILED and is_fruitless and self._functions is None:
+        if is_failure and code == FAILED and no_progress and self._functions is None:
             mistake = self._script.find(self._environ)
         if is_failure:
             rank = self._policy.rank_of(local_rank)
@@ -361,8 +361,8 @@ class Agent(NodeEvents, ControlEvents):
                 code,
                 report,
                 in_process=in_process,
-                is_fruitless=is_fruitless,
-                is_misuse=is_fruitless and (code == USAGE or bool(mistake)),
+                no_progress=no_progress,
+                is_misuse=no_progress and (code == USAGE or bool(mistake)),
             )
         )
 
@@ -372,12 +372,12 @@ class Agent(NodeEvents, ControlEvents):
         line = ", hung: ".join(filter(None, (how, self._hung.pop(rank, ""))))
         line = f"{line}: {mistake}" if mistake else line
         log.error("%s", f"{line}\n{trace}" if trace else line, extra={"rank": rank})
-        self._told.append(line)
+        self._failure_lines.append(line)
         return line
 
-    def _without_told(self, reason: str) -> str:
+    def _beyond_failures(self, reason: str) -> str:
         """Return what a reason adds to a failure that this launcher has logged."""
-        told = next((line for line in self._told if line in reason), None)
+        told = next((line for line in self._failure_lines if line in reason), None)
         return reason if told is None else reason.partition(told)[2].lstrip(";, ")
 
     def hung(self, report: HangReport) -> None:

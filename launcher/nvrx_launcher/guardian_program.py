@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 __all__ = [
+    "KILL_TIMEOUT",
     "TAG",
     "await_ends",
     "descendants",

@@ -20,7 +20,7 @@ from typing import Final
 from nvrx_core.process.children import adopted, become_subreaper, children_of, descendants_of, reap_adopted
 from nvrx_core.process.lifeline import is_running
 from nvrx_launcher.guardian import Guardians
-from nvrx_launcher.guardian_program import TAG, await_ends, kill, sweep
+from nvrx_launcher.guardian_program import KILL_TIMEOUT, TAG, await_ends, kill, sweep
 from nvrx_launcher.job_cgroup import JobCgroup
 from nvrx_launcher.loop import EventLoop
 
@@ -28,7 +28,6 @@ __all__ = ["JobProcesses", "tagged"]
 
 log = logging.getLogger("nvrx_launcher")
 INIT: Final = 1
-KILL_TIMEOUT: Final = 0.05
 PASSES: Final = 20
 """Looks for processes that others have started while these were killed; each waits for `KILL_TIMEOUT` at most."""
 
@@ -50,7 +49,7 @@ class JobProcesses:
 
     def __init__(self, loop: EventLoop, launch: str, folder: Path, *, is_command: bool) -> None:
         self._launch, self._is_command = launch, is_command
-        self._strangers = set(children_of(os.getpid()))  # of a shell that was replaced by this program, such as a tee
+        self._inherited = set(children_of(os.getpid()))  # of a shell that was replaced by this program, such as a tee
         self._before = set[int]()
         self._cgroup = JobCgroup.create(launch) if is_command else None
         path = None if self._cgroup is None else self._cgroup.path
@@ -92,7 +91,7 @@ class JobProcesses:
         """Return the running processes that the workers have left, when all of them have ended."""
         if not self._is_command:
             return set()
-        roots = adopted() - self._strangers - self._before
+        roots = adopted() - self._inherited - self._before
         if os.getpid() == INIT:
             roots = {pid for pid in roots if self._is_of_job(pid)}
         return {each for root in roots for each in (root, *descendants_of(root)) if is_running(each)}
@@ -104,7 +103,7 @@ class JobProcesses:
     def close(self) -> None:
         """Kill all processes of the job, then the guardians."""
         if self._is_command:
-            self._kill_all(lambda: descendants_of(os.getpid(), without=self._strangers | self._guardians.pids()))
+            self._kill_all(lambda: descendants_of(os.getpid(), without=self._inherited | self._guardians.pids()))
         if self._cgroup is not None:
             self._cgroup.end()
         sweep(self._launch)

@@ -14,9 +14,9 @@ __all__ = [
     "EndLaunch",
     "JoinAgain",
     "NodeAction",
+    "SendMessage",
     "StartWorkers",
     "StopWorkers",
-    "Tell",
 ]
 
 
@@ -57,7 +57,7 @@ class StopWorkers:
 
 
 @dataclass(frozen=True)
-class Tell:
+class SendMessage:
     """Send a message to the coordinator."""
 
     kind: MessageKind
@@ -97,4 +97,4 @@ class JoinAgain:
     reason: str
 
 
-NodeAction = AwaitOthers | JoinAgain | StartWorkers | StopWorkers | Tell | EndLaunch | AwaitRound
+NodeAction = AwaitOthers | JoinAgain | StartWorkers | StopWorkers | SendMessage | EndLaunch | AwaitRound

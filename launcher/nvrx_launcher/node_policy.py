@@ -26,9 +26,9 @@ from nvrx_launcher.node_actions import (
     EndLaunch,
     JoinAgain,
     NodeAction,
+    SendMessage,
     StartWorkers,
     StopWorkers,
-    Tell,
 )
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 
@@ -135,7 +135,7 @@ class NodePolicy:
         report: str = "",
         *,
         in_process: bool = False,
-        is_fruitless: bool = False,
+        no_progress: bool = False,
         is_misuse: bool = False,
     ) -> tuple[NodeAction, ...]:
         """Handle the exit of a worker.
@@ -145,7 +145,7 @@ class NodePolicy:
             code: how it ended, negative for a signal.
             report: the same, for people.
             in_process: the job may go on without it, in process.
-            is_fruitless: no worker of this node has taken a step.
+            no_progress: no worker of this node has taken a step.
             is_misuse: it refuses its command line, or cannot start by a mistake in the script.
         """
         if local_rank not in self._running:  # it was given up
@@ -158,12 +158,12 @@ class NodePolicy:
         if code and in_process:
             self._doubtful[local_rank] = report
             is_nobody_left = len(self._failed) == self.workers
-            told = (Tell(MessageKind.ALL_FAILED, self.cycle, report),) if is_nobody_left else ()
+            told = (SendMessage(MessageKind.ALL_FAILED, self.cycle, report),) if is_nobody_left else ()
             return (AwaitRound(local_rank, self.rank_of(local_rank)), *told)
-        if code and is_misuse and is_fruitless and not self.cycle and not self._retries_misuse:
+        if code and is_misuse and no_progress and not self.cycle and not self._retries_misuse:
             return self._await_others(local_rank, report)
         if code:
-            return self._fail_or_weaken(report or f"local rank {local_rank} has failed", is_fruitless=is_fruitless)
+            return self._fail_or_weaken(report or f"local rank {local_rank} has failed", no_progress=no_progress)
         return self._done_if_all_are()
 
     def round_answered(self, cycle: int, local_rank: int, *, is_entered: bool) -> tuple[NodeAction, ...]:
@@ -186,7 +186,7 @@ class NodePolicy:
             return ()
         report = next(iter(self._doubtful.values()))
         self._doubtful.clear()
-        return self._fail_or_weaken(report, is_fruitless=True)
+        return self._fail_or_weaken(report, no_progress=True)
 
     def signalled(self, signum: int) -> tuple[NodeAction, ...]:
         """Handle a signal to the launcher."""
@@ -202,7 +202,7 @@ class NodePolicy:
         self._is_excluded = True
         if self._end is not None:
             return self._all_gone()
-        return (Tell(MessageKind.LEFT, self.cycle, why.reason), *self._all_gone())
+        return (SendMessage(MessageKind.LEFT, self.cycle, why.reason), *self._all_gone())
 
     def leave(self, why: Departure) -> tuple[NodeAction, ...]:
         """Leave the job: end the workers, then the launcher, unless the others need it."""
@@ -212,9 +212,9 @@ class NodePolicy:
         self._is_excluded = self._is_excluded or is_excluded
         self._end = why.end(self._end)
         stop = self._stop(why.stop(self._timeouts))
-        return (Tell(MessageKind.LEFT, self.cycle, why.reason), *stop) if why.is_announced else stop
+        return (SendMessage(MessageKind.LEFT, self.cycle, why.reason), *stop) if why.is_announced else stop
 
-    def cut_off(self, reason: str) -> tuple[NodeAction, ...]:
+    def lease_expired(self, reason: str) -> tuple[NodeAction, ...]:
         """Handle that the lease cannot be renewed: the others consider this node lost, so its workers are killed."""
         if self._phase is _Phase.ENDED or self._node < 0:
             return ()
@@ -225,8 +225,8 @@ class NodePolicy:
         """Raise AssertionError when an invariant does not hold."""
         assert bool(self._running or self._doubtful) == (self._phase in (_Phase.RUNNING, _Phase.STOPPING))
 
-    def _fail_or_weaken(self, report: str, *, is_fruitless: bool) -> tuple[NodeAction, ...]:
-        kind = MessageKind.FRUITLESS if is_fruitless else MessageKind.FAILED
+    def _fail_or_weaken(self, report: str, *, no_progress: bool) -> tuple[NodeAction, ...]:
+        kind = MessageKind.NO_PROGRESS if no_progress else MessageKind.FAILED
         return self._weaken(report) if self._min_healthy else self._fail(report, kind)
 
     def _await_others(self, local_rank: int, report: str) -> tuple[NodeAction, ...]:
@@ -235,10 +235,10 @@ class NodePolicy:
         self._misused.add(local_rank)
         if len(self._misused) < self.workers:
             return (AwaitOthers(self.cycle, WORKERS_TIMEOUT),)
-        return (Tell(MessageKind.MISUSED, self.cycle, report), AwaitOthers(self.cycle, NODES_TIMEOUT))
+        return (SendMessage(MessageKind.MISUSED, self.cycle, report), AwaitOthers(self.cycle, NODES_TIMEOUT))
 
     def _weaken(self, reason: str) -> tuple[NodeAction, ...]:
-        return (Tell(MessageKind.UNHEALTHY, self.cycle, reason), *self._done_if_all_are())
+        return (SendMessage(MessageKind.UNHEALTHY, self.cycle, reason), *self._done_if_all_are())
 
     def _kill(self, reason: str) -> tuple[NodeAction, ...]:
         """Kill the workers; a node without workers reports again that it is ready."""
@@ -247,14 +247,14 @@ class NodePolicy:
         return self._stop(kill(Cause.CUT_OFF, reason))
 
     def _fail(self, reason: str, kind: MessageKind = MessageKind.FAILED) -> tuple[NodeAction, ...]:
-        return (Tell(kind, self.cycle, reason), *self._stop(self._timeouts.ask(Cause.WORKER_FAILED, reason)))
+        return (SendMessage(kind, self.cycle, reason), *self._stop(self._timeouts.ask(Cause.WORKER_FAILED, reason)))
 
     def _done_if_all_are(self) -> tuple[NodeAction, ...]:
         """Report that this node is done, unless it is unknown whether the job continues without one of its workers."""
         if self._running or self._doubtful:
             return ()
         self._phase = _Phase.DONE
-        return (Tell(MessageKind.DONE, self.cycle),)
+        return (SendMessage(MessageKind.DONE, self.cycle),)
 
     def _run(self, decision: Decision) -> tuple[NodeAction, ...]:
         if self._phase is not _Phase.WAITING:
@@ -286,11 +286,11 @@ class NodePolicy:
     def _all_gone(self) -> tuple[NodeAction, ...]:
         if self._end is not None:
             self._phase = _Phase.ENDED
-            return (Tell(MessageKind.LEFT, self.cycle, self._end.reason), self._end)
+            return (SendMessage(MessageKind.LEFT, self.cycle, self._end.reason), self._end)
         self._phase = _Phase.WAITING
         if self._node < 0 and not self._is_excluded:  # cut off; it has left when its workers are gone, and not before
-            return (Tell(MessageKind.LEFT, self.cycle, CUT_OFF), JoinAgain(CUT_OFF))
+            return (SendMessage(MessageKind.LEFT, self.cycle, CUT_OFF), JoinAgain(CUT_OFF))
         return self._ready()
 
     def _ready(self, reason: str = "") -> tuple[NodeAction, ...]:
-        return () if self._is_excluded else (Tell(MessageKind.READY, self.cycle, reason),)
+        return () if self._is_excluded else (SendMessage(MessageKind.READY, self.cycle, reason),)

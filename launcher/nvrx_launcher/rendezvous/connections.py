@@ -29,14 +29,14 @@ __all__ = ["CoordinatorConnection", "NodeListener"]
 
 log = logging.getLogger("nvrx_launcher")
 GREETING: Final = "nvrx-coordinator 1"
-FAREWELL: Final = "closed"
+CLOSED: Final = "closed"
 LONGEST: Final = 4096
 """Bytes of a line."""
 PAUSES: Final = Backoff(0.1, 10.0)
 """Between two attempts to connect."""
 GREETING_TIMEOUT: Final = 10.0
 """Seconds from a connection, or the attempt to make one, to the greeting of the other end."""
-MOST_STRANGERS: Final = 1024
+MAX_PENDING: Final = 1024
 """Connections that have not greeted yet; further ones wait in the kernel."""
 ACCEPTS_AGAIN: Final = 1.0
 """Seconds after which connections are accepted again when no descriptor was left, or too many have not greeted."""
@@ -73,7 +73,7 @@ class _Channel:
         *lines, self._rest = self._rest.split(b"\n")
         return [line.decode(errors="replace") for line in lines]
 
-    def say(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         """Send a line; one that does not fit, or comes too late, is not sent."""
         with suppress(OSError):
             self._connection.send(f"{line}\n".encode())
@@ -101,7 +101,7 @@ class NodeListener:
         self._listener: socket.socket | None = None
         self._watch: ConnectionWatch | None = None
         self._nodes = dict[_Channel, int]()
-        self._strangers = dict[_Channel, float]()
+        self._pending = dict[_Channel, float]()
         self._accepts_at, self._is_short = math.inf, False
 
     def endpoint(self) -> str:
@@ -128,11 +128,11 @@ class NodeListener:
     @property
     def deadline(self) -> float:
         """When `tick` is due."""
-        return min(self._accepts_at, *self._strangers.values(), math.inf)
+        return min(self._accepts_at, *self._pending.values(), math.inf)
 
     def tick(self, *, now: float) -> None:
         """Handle that time has passed: close what has not greeted, and accept again."""
-        for channel in [channel for channel, until in self._strangers.items() if now >= until]:
+        for channel in [channel for channel, until in self._pending.items() if now >= until]:
             self._end(channel)
         if now >= self._accepts_at:
             self._accept_again()
@@ -142,8 +142,8 @@ class NodeListener:
         if self._listener is not None:
             self._loop.forget(self._listener.fileno())
         self._watch, self._accepts_at = None, math.inf
-        for channel in [*self._nodes, *self._strangers]:
-            channel.say(FAREWELL)
+        for channel in [*self._nodes, *self._pending]:
+            channel.send_line(CLOSED)
             self._end(channel)
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class NodeListener:
 
     def _accept(self) -> None:
         assert self._listener is not None
-        if len(self._strangers) >= MOST_STRANGERS:
+        if len(self._pending) >= MAX_PENDING:
             self._pause_accepting()
             return
         try:
@@ -168,9 +168,9 @@ class NodeListener:
                 self._pause_accepting()
             return
         self._is_short = False
-        self._strangers[channel] = time.monotonic() + GREETING_TIMEOUT
+        self._pending[channel] = time.monotonic() + GREETING_TIMEOUT
         self._loop.watch(channel.fileno(), lambda: self._read(channel))
-        channel.say(GREETING)
+        channel.send_line(GREETING)
 
     def _pause_accepting(self) -> None:
         """Accept later: the listener stays readable."""
@@ -192,7 +192,7 @@ class NodeListener:
             if channel in self._nodes or (node := self._node(line)) is None:  # no launcher of this job
                 self._end(channel)
                 return
-            del self._strangers[channel]
+            del self._pending[channel]
             self._nodes[channel] = node
             if self._watch is not None:
                 self._watch.connected(node)
@@ -207,7 +207,7 @@ class NodeListener:
     def _end(self, channel: _Channel) -> None:
         self._loop.forget(channel.fileno())
         channel.close()
-        self._strangers.pop(channel, None)
+        self._pending.pop(channel, None)
         node = self._nodes.pop(channel, None)
         if node is not None and self._watch is not None:
             self._watch.closed(node)
@@ -287,8 +287,8 @@ class CoordinatorConnection:
             if line == GREETING and not self._is_held:
                 self._is_held, self._failures, self.deadline = True, 0, math.inf
                 self.closed = self._target[0], math.inf
-                self._channel.say(json.dumps({"job": self._job, "node": self._target[2]}))
-            elif line == FAREWELL:
+                self._channel.send_line(json.dumps({"job": self._job, "node": self._target[2]}))
+            elif line == CLOSED:
                 self._drop()
                 self.deadline = math.inf
                 return

@@ -29,7 +29,7 @@ class NodeEvents(Protocol):
     def decided(self, decision: Decision) -> None:
         """Handle a decision for all nodes."""
 
-    def cut_off(self, reason: str) -> None:
+    def lease_expired(self, reason: str) -> None:
         """Handle that its lease cannot be renewed: the others are about to consider it lost."""
 
     def coordinator_lost(self, code: int, reason: str) -> None:

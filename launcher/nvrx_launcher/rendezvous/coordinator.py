@@ -99,7 +99,7 @@ class Coordinator:
             case MessageKind.STORE_LOST:
                 return self._store_lost(message, now)
             case (
-                MessageKind.FAILED | MessageKind.FRUITLESS | MessageKind.UNHEALTHY | MessageKind.ALL_FAILED
+                MessageKind.FAILED | MessageKind.NO_PROGRESS | MessageKind.UNHEALTHY | MessageKind.ALL_FAILED
                 | MessageKind.MISUSED | MessageKind.DONE
             ) as kind:  # fmt: skip
                 return self._of_this_cycle(kind, message, now)
@@ -195,7 +195,7 @@ class Coordinator:
         if kind is MessageKind.UNHEALTHY and members.healthy >= self.rules.min_nodes:
             return ()
         failure = f"{self._nodes[message.node].host}: {message.reason}"
-        return self._stop(self._budget.failed(failure, is_fruitless=kind is MessageKind.FRUITLESS, now=now), now)
+        return self._stop(self._budget.failed(failure, no_progress=kind is MessageKind.NO_PROGRESS, now=now), now)
 
     def _store_lost(self, message: Message, now: float) -> tuple[Decision, ...]:
         """Stop the cycle whose store of in-process restart is lost; its host may be a spare."""
@@ -212,7 +212,7 @@ class Coordinator:
             return ()
         if members.misused == members.active:
             return self._end(FAILED, f"{host}: {reason}{NOT_RETRIED}")
-        return self._stop(self._budget.failed(f"{host}: {reason}", is_fruitless=False, now=now), now)
+        return self._stop(self._budget.failed(f"{host}: {reason}", no_progress=False, now=now), now)
 
     def _end_if_done(self) -> tuple[Decision, ...]:
         return () if self._members.busy else self._end(0, "all workers are done")

@@ -25,7 +25,7 @@ class MessageKind(enum.Enum):
 
     READY = "ready"  # its workers are not running; it can take part in a cycle
     FAILED = "failed"  # a worker of it has failed, and the cycle with it
-    FRUITLESS = "fruitless"  # the same, before the first step
+    NO_PROGRESS = "no progress"  # the same, before the first step
     UNHEALTHY = "unhealthy"  # a worker of it has failed; the others go on
     ALL_FAILED = "all failed"  # all its workers have failed, and whether the job goes on without them is asked
     MISUSED = "misused"  # all its workers have exited with code 2 before the first step of the first cycle

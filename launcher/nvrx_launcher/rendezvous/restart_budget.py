@@ -7,7 +7,7 @@ lost before all have stopped, and it is settled afterwards.
 The loss of the control store is no failure of the workers either: the first `FORGIVEN_STORES` losses of a job use up no
 restart. Further ones do, so that a job whose store dies in each cycle ends.
 
-A cycle is fruitless if it ended before its first step. After the first fruitless cycle the next one starts at once,
+A cycle made no progress if it ended before its first step. After the first such cycle the next one starts at once,
 after further ones in a row it starts 1, 2, 4 ... 60 s later, until a cycle has taken a step.
 
 A job that loses a node in each cycle is paced, and ends as well: after the second of such cycles in a row that has
@@ -59,9 +59,9 @@ class BudgetState:
     Attributes:
         restarts: how many cycles were started because a worker had failed.
         failure: the worker's failure by which the cycle is stopped.
-        is_fruitless: that cycle ended before its first step.
+        no_progress: that cycle ended before its first step.
         is_forgiven: a node of the cycle was lost, or its control store.
-        fruitless: how many cycles before have, one after the other.
+        no_progress_cycles: how many cycles before have, one after the other.
         restarted: when the workers were restarted, as far as it counts.
         begins_in: seconds until the next cycle may begin; `-inf` for at any time.
         lost_stores: how many control stores were lost.
@@ -72,9 +72,9 @@ class BudgetState:
 
     restarts: int = 0
     failure: str = ""
-    is_fruitless: bool = False
+    no_progress: bool = False
     is_forgiven: bool = False
-    fruitless: int = 0
+    no_progress_cycles: int = 0
     restarted: tuple[float, ...] = ()
     begins_in: float = -math.inf
     lost_stores: int = 0
@@ -85,7 +85,7 @@ class BudgetState:
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
         return {
-            **vars(self), "is_fruitless": int(self.is_fruitless), "is_forgiven": int(self.is_forgiven),
+            **vars(self), "no_progress": int(self.no_progress), "is_forgiven": int(self.is_forgiven),
             "has_lost_node": int(self.has_lost_node), "restarted": list(self.restarted),
             "begins_in": _finite(self.begins_in), "runs_for": _finite(self.runs_for),
         }  # fmt: skip
@@ -98,8 +98,8 @@ class BudgetState:
             ValueError: when it is malformed.
         """
         return cls(
-            integer(data.get("restarts"), 0), string(data.get("failure")), bool(integer(data.get("is_fruitless"), 0)),
-            bool(integer(data.get("is_forgiven"), 0)), integer(data.get("fruitless"), 0),
+            integer(data.get("restarts"), 0), string(data.get("failure")), bool(integer(data.get("no_progress"), 0)),
+            bool(integer(data.get("is_forgiven"), 0)), integer(data.get("no_progress_cycles"), 0),
             tuple(float(number(each)) for each in data.get("restarted", ())),
             _seconds(data.get("begins_in")), integer(data.get("lost_stores", 0), 0),
             bool(integer(data.get("has_lost_node", 0), 0)), _seconds(data.get("runs_for")),
@@ -126,32 +126,32 @@ class RestartBudget:
     ) -> None:
         state = state or BudgetState()
         self._max_restarts = max_restarts
-        self.restarts, self._failure, self._is_fruitless = state.restarts, state.failure, state.is_fruitless
+        self.restarts, self._failure, self._no_progress = state.restarts, state.failure, state.no_progress
         self._is_forgiven, self._lost_stores = state.is_forgiven, state.lost_stores
-        self._pacing = RestartPacing(pacing, ages=state.restarted, fruitless=state.fruitless, now=now)
+        self._pacing = RestartPacing(pacing, ages=state.restarted, no_progress_cycles=state.no_progress_cycles, now=now)
         self.begins_at = now + state.begins_in
         losses = PacingRules(backoff=None if pacing.backoff is None else 0.0)
-        self._losses = RestartPacing(losses, fruitless=state.short_losses)
+        self._losses = RestartPacing(losses, no_progress_cycles=state.short_losses)
         self._has_lost_node, self._began = state.has_lost_node, now - state.runs_for
 
     def state(self, *, now: float) -> BudgetState:
         """Return everything that later decisions depend on."""
         return BudgetState(
-            self.restarts, self._failure, self._is_fruitless, self._is_forgiven, self._pacing.fruitless,
+            self.restarts, self._failure, self._no_progress, self._is_forgiven, self._pacing.no_progress_cycles,
             self._pacing.ages(now=now), self.begins_at - now if self.begins_at > now else -math.inf,
-            self._lost_stores, self._has_lost_node, now - self._began, self._losses.fruitless,
+            self._lost_stores, self._has_lost_node, now - self._began, self._losses.no_progress_cycles,
         )  # fmt: skip
 
     def began(self, *, now: float) -> None:
         """Record that a cycle begins."""
         self._began = now
 
-    def failed(self, failure: str, *, is_fruitless: bool, now: float) -> str:
+    def failed(self, failure: str, *, no_progress: bool, now: float) -> str:
         """Record the failure of a worker; return why the cycle is stopped, and when the next one begins, if it does."""
         if self._is_forgiven:
             return f"{failure}; no restart is used up, for this cycle has lost a node or its control store before"
-        self._failure, self._is_fruitless = failure, is_fruitless
-        pause = 0.0 if self.spent(now=now) else self._pacing.pause(is_fruitless=is_fruitless)
+        self._failure, self._no_progress = failure, no_progress
+        pause = 0.0 if self.spent(now=now) else self._pacing.pause(no_progress=no_progress)
         return f"{failure}; the next cycle is {pause:g} s away" if pause else failure
 
     def forgive(self) -> None:
@@ -162,7 +162,7 @@ class RestartBudget:
         """Record that the cycle has lost a node; return why it is stopped, if it is, and when the next one begins."""
         self.forgive()
         self._has_lost_node = True
-        pause = self._losses.pause(is_fruitless=self._is_short(now))
+        pause = self._losses.pause(no_progress=self._is_short(now))
         return f"{loss}; the next cycle is {pause:g} s away" if pause else loss
 
     def _is_short(self, now: float) -> bool:
@@ -172,13 +172,13 @@ class RestartBudget:
         """Record that the control store of the cycle was lost; return why the cycle is stopped."""
         self._lost_stores += 1
         if self._lost_stores > FORGIVEN_STORES:
-            return self.failed(f"{loss}; it is loss {self._lost_stores} of a store", is_fruitless=False, now=now)
+            return self.failed(f"{loss}; it is loss {self._lost_stores} of a store", no_progress=False, now=now)
         self.forgive()
         return f"{loss}; no restart is used up"
 
     def spent(self, *, now: float) -> str:
         """Return why the failure is the job's, "" if it is none, or there may be another restart."""
-        if self._has_lost_node and self._is_short(now) and self._losses.fruitless + 1 >= SHORT_CYCLES:
+        if self._has_lost_node and self._is_short(now) and self._losses.no_progress_cycles + 1 >= SHORT_CYCLES:
             return f"{SHORT_CYCLES} cycles in a row have lost a node within {SHORT_CYCLE:g} s"
         if not self._failure:
             return ""
@@ -192,13 +192,13 @@ class RestartBudget:
         """Record that all workers have stopped: the next cycle is a restart if one had failed."""
         if self._failure:
             self.restarts += 1
-            self.begins_at = now + self._pacing.pause(is_fruitless=self._is_fruitless)
-            self._pacing.restarted(is_fruitless=self._is_fruitless, now=now)
+            self.begins_at = now + self._pacing.pause(no_progress=self._no_progress)
+            self._pacing.restarted(no_progress=self._no_progress, now=now)
         elif self._has_lost_node:
             is_short = self._is_short(now)
-            self.begins_at = now + self._losses.pause(is_fruitless=is_short)
-            self._losses.restarted(is_fruitless=is_short, now=now)
-        self._failure, self._is_fruitless, self._is_forgiven, self._has_lost_node = "", False, False, False
+            self.begins_at = now + self._losses.pause(no_progress=is_short)
+            self._losses.restarted(no_progress=is_short, now=now)
+        self._failure, self._no_progress, self._is_forgiven, self._has_lost_node = "", False, False, False
 
 
 class RestartPacing:
@@ -207,14 +207,14 @@ class RestartPacing:
     Args:
         rules: the limits.
         ages: seconds since earlier restarts.
-        fruitless: the number of fruitless cycles in a row, up to now.
+        no_progress_cycles: the number of cycles without progress in a row, up to now.
         now: the time.
     """
 
     def __init__(
-        self, rules: PacingRules, *, ages: tuple[float, ...] = (), fruitless: int = 0, now: float = 0.0
+        self, rules: PacingRules, *, ages: tuple[float, ...] = (), no_progress_cycles: int = 0, now: float = 0.0
     ) -> None:
-        self._rules, self.fruitless = rules, fruitless
+        self._rules, self.no_progress_cycles = rules, no_progress_cycles
         self._restarts = [now - age for age in ages]
 
     def ages(self, *, now: float) -> tuple[float, ...]:
@@ -230,15 +230,15 @@ class RestartPacing:
             return ""
         return f"after {len(self._restarts)} restarts within {self._rules.window:g} s"
 
-    def pause(self, *, is_fruitless: bool) -> float:
+    def pause(self, *, no_progress: bool) -> float:
         """Return the number of seconds before the next cycle."""
         if self._rules.backoff is None:
             return 0.0
-        return max(self._rules.backoff, PAUSES.pause(self.fruitless if is_fruitless else 0))
+        return max(self._rules.backoff, PAUSES.pause(self.no_progress_cycles if no_progress else 0))
 
-    def restarted(self, *, is_fruitless: bool, now: float) -> None:
+    def restarted(self, *, no_progress: bool, now: float) -> None:
         """Record a restart."""
-        self.fruitless = self.fruitless + 1 if is_fruitless else 0
+        self.no_progress_cycles = self.no_progress_cycles + 1 if no_progress else 0
         if self._rules.max_in_window is not None:
             self._restarts.append(now)
 

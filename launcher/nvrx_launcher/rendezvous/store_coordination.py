@@ -151,7 +151,7 @@ class StoreCoordination:
         self._connection.tick(now=now)
         if self._lease.is_lost(now=now):
             self._lease.release(now=now)
-            self._events.cut_off(f"the rendezvous store has not answered for {self._lease.timeout:g} s")
+            self._events.lease_expired(f"the rendezvous store has not answered for {self._lease.timeout:g} s")
 
     def paused(self, *, now: float) -> None:
         """Handle that this launcher has stood still until now."""

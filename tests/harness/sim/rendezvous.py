@@ -156,7 +156,7 @@ class Job:
         node = self.nodes[number]
         if node.code is None and node.lease.is_lost(now=self.now):
             node.lease.release(now=self.now)
-            self._carry_out(number, node.policy.cut_off("no answer"))
+            self._carry_out(number, node.policy.lease_expired("no answer"))
 
     def _follow(self, number: int) -> None:
         """Read the next decision."""
@@ -183,7 +183,7 @@ class Job:
                 self._soon(end, most)
             elif isinstance(action, policy.JoinAgain):
                 self._soon(functools.partial(self._join_again, number))
-            elif isinstance(action, policy.Tell):
+            elif isinstance(action, policy.SendMessage):
                 self._tell(number, action)
             elif isinstance(action, policy.EndLaunch):
                 node.code = action.code

@@ -188,7 +188,7 @@ class Launchers(Space[World]):
 
     def _fence(self, world: World, node: Node) -> None:
         node.is_fenced = True
-        self._carry_out(world, node, node.policy.cut_off("no answer"))
+        self._carry_out(world, node, node.policy.lease_expired("no answer"))
 
     def _heal(self, world: World, node: Node) -> None:
         if not node.is_fenced:
@@ -211,7 +211,7 @@ class Launchers(Space[World]):
                 node.signal = action.signum
             elif isinstance(action, policy.JoinAgain):
                 node.joins_again = True
-            elif isinstance(action, policy.Tell):
+            elif isinstance(action, policy.SendMessage):
                 described = messages.NodeDescription("host", "a", 1, 1) if action.kind.value == "ready" else None
                 node.queue += (messages.Message(node.number, action.kind, action.cycle, "", described),)
             elif isinstance(action, policy.EndLaunch):

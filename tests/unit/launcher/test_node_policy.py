@@ -4,7 +4,7 @@ import signal
 
 import pytest
 from nvrx_launcher.departure import excluded, signalled
-from nvrx_launcher.node_actions import Cause, EndLaunch, JoinAgain, StopWorkers, Tell
+from nvrx_launcher.node_actions import Cause, EndLaunch, JoinAgain, SendMessage, StopWorkers
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
 
@@ -13,7 +13,7 @@ WHY = "rank 0 has asked for ExcludeThisNode: a bad GPU"
 
 
 def left(cycle=0):
-    return Tell(MessageKind.LEFT, cycle, WHY)
+    return SendMessage(MessageKind.LEFT, cycle, WHY)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_launcher_that_the_others_need_stays_and_starts_nothing(policy):
     assert policy.leave(excluded(WHY, is_needed=True))[0] == left()
     assert policy.worker_exited(0, -15) == ()
     assert policy.joined(3) == ()
-    assert policy.cut_off("no answer") == ()
+    assert policy.lease_expired("no answer") == ()
     end = Decision(Verdict.END, 4, "all workers are done")
     assert policy.decided(end)[-1] == EndLaunch(0, Cause.DECISION, "all workers are done")
 
@@ -56,9 +56,12 @@ def test_what_is_for_people_changes_nothing(policy, verdict):
 
 def test_a_node_that_is_cut_off_has_no_number_until_it_joins_again(policy):
     assert policy.node == 0
-    (stop,) = policy.cut_off("no answer")
+    (stop,) = policy.lease_expired("no answer")
     assert (stop.signum, policy.node) == (signal.SIGKILL, -1)
-    assert policy.worker_exited(0, -9) == (Tell(MessageKind.LEFT, 0, "it was cut off"), JoinAgain("it was cut off"))
+    assert policy.worker_exited(0, -9) == (
+        SendMessage(MessageKind.LEFT, 0, "it was cut off"),
+        JoinAgain("it was cut off"),
+    )
     policy.joined(3)
     assert policy.node == 3
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 from nvrx_launcher.departure import signalled, survived
-from nvrx_launcher.node_actions import Cause, EndLaunch, StopWorkers, Tell
+from nvrx_launcher.node_actions import Cause, EndLaunch, SendMessage, StopWorkers
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
 from nvrx_launcher.stopping import Stopping, StopStep
@@ -74,7 +74,7 @@ def test_a_node_whose_workers_survive_leaves_the_job(policy):
     policy.decided(STOP)
     policy.worker_exited(0, -9)
     assert policy.survived(survived(WHY, is_needed=False)) == (
-        Tell(MessageKind.LEFT, 0, WHY), EndLaunch(1, Cause.SURVIVED, WHY)
+        SendMessage(MessageKind.LEFT, 0, WHY), EndLaunch(1, Cause.SURVIVED, WHY)
     )  # fmt: skip
     policy.check()
     assert policy.survived(survived(WHY, is_needed=False)) == ()
@@ -83,7 +83,7 @@ def test_a_node_whose_workers_survive_leaves_the_job(policy):
 
 def test_a_launcher_that_the_others_need_stays_without_workers(policy):
     policy.decided(STOP)
-    assert policy.survived(survived(WHY, is_needed=True)) == (Tell(MessageKind.LEFT, 0, WHY),)
+    assert policy.survived(survived(WHY, is_needed=True)) == (SendMessage(MessageKind.LEFT, 0, WHY),)
     policy.check()
     assert policy.worker_exited(1, -9) == ()
     assert policy.decided(Decision(Verdict.END, 1, "done"))[-1] == EndLaunch(0, Cause.DECISION, "done")

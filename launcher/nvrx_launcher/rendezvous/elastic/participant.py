@@ -83,7 +83,7 @@ class Participant(NodeEvents):
             case _:
                 pass
 
-    def cut_off(self, reason: str) -> None:
+    def lease_expired(self, reason: str) -> None:
         """Make the agent stop its workers when it next polls: the other nodes consider this node lost.
 
         It joins again once: until then it has no number that could be lost.

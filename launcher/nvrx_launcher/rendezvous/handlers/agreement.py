@@ -21,7 +21,7 @@ from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
 
 __all__ = ["Agreement", "JoiningNode", "agree", "conclusion"]
 
-FAILURES = (MessageKind.FAILED, MessageKind.FRUITLESS, MessageKind.UNHEALTHY, MessageKind.ALL_FAILED)
+FAILURES = (MessageKind.FAILED, MessageKind.NO_PROGRESS, MessageKind.UNHEALTHY, MessageKind.ALL_FAILED)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def conclusion(  # noqa: PLR0911 - one for each kind
         if kind is MessageKind.STORE_LOST:
             stop = restarts.store_lost(reason, now=now)
         else:
-            stop = restarts.failed(reason, is_fruitless=kind is MessageKind.FRUITLESS, now=now)
+            stop = restarts.failed(reason, no_progress=kind is MessageKind.NO_PROGRESS, now=now)
         if spent := restarts.spent(now=now):
             return Agreement(Decision(Verdict.END, cycle, spent, FAILED), restarts.state(now=now))
         restarts.settle(now=now)

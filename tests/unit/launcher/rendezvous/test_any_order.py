@@ -9,7 +9,7 @@ import random
 from collections import deque
 
 import pytest
-from nvrx_launcher.node_actions import EndLaunch, StartWorkers, StopWorkers, Tell
+from nvrx_launcher.node_actions import EndLaunch, SendMessage, StartWorkers, StopWorkers
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
@@ -49,7 +49,7 @@ class Job:
                     self.workers[number] = dict.fromkeys(range(2), decision.cycle)
                 case StopWorkers():
                     pass
-                case Tell(kind, cycle, reason):
+                case SendMessage(kind, cycle, reason):
                     description = described(number) if kind is MessageKind.READY else None
                     self.to_coordinator[number].append(Message(number, kind, cycle, reason, description))
                 case EndLaunch():

@@ -141,8 +141,8 @@ def test_what_is_no_launcher_of_the_job_is_not_served(ends: Ends, said: bytes) -
     ends.listener.serve(ends.watch)
     with socket.create_connection(parse_endpoint(endpoint), timeout=5.0) as stranger:
         stranger.sendall(said)
-        ends.turn(lambda: bool(ends.listener._strangers))
-        ends.turn(lambda: not ends.listener._strangers and not ends.listener._nodes)
+        ends.turn(lambda: bool(ends.listener._pending))
+        ends.turn(lambda: not ends.listener._pending and not ends.listener._nodes)
     assert ("connected", 4) not in ends.watch.heard
 
 
@@ -209,8 +209,8 @@ def test_what_does_not_greet_is_closed_at_both_ends(ends: Ends, monkeypatch: pyt
     endpoint = ends.listener.endpoint()
     ends.listener.serve(ends.watch)
     with socket.create_connection(parse_endpoint(endpoint), timeout=5.0) as stranger:
-        ends.turn(lambda: bool(ends.listener._strangers))
-        ends.turn(lambda: not ends.listener._strangers)
+        ends.turn(lambda: bool(ends.listener._pending))
+        ends.turn(lambda: not ends.listener._pending)
         assert stranger.recv(4096).startswith(b"nvrx-coordinator")
         assert stranger.recv(1) == b""
     with listener_at(ends.listener._address, 0) as silent:
@@ -224,14 +224,14 @@ def test_what_does_not_greet_is_closed_at_both_ends(ends: Ends, monkeypatch: pyt
 def test_strangers_are_bounded_and_make_room_for_launchers(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "GREETING_TIMEOUT", 0.2)
     monkeypatch.setattr(connections, "ACCEPTS_AGAIN", 0.02)
-    monkeypatch.setattr(connections, "MOST_STRANGERS", 2)
+    monkeypatch.setattr(connections, "MAX_PENDING", 2)
     endpoint = ends.listener.endpoint()
     ends.listener.serve(ends.watch)
     with ExitStack() as strangers:
         for _ in range(4):
             strangers.enter_context(socket.create_connection(parse_endpoint(endpoint), timeout=5.0))
         ends.turn(lambda: ends.listener._accepts_at < math.inf)
-        assert len(ends.listener._strangers) == 2
+        assert len(ends.listener._pending) == 2
         ends.node.hold(1, endpoint, 3)
         assert ends.heard(1) == [("connected", 3)]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from nvrx_launcher.departure import coordination_lost, signalled
-from nvrx_launcher.node_actions import AwaitOthers, AwaitRound, EndLaunch, StartWorkers, StopWorkers, Tell
+from nvrx_launcher.node_actions import AwaitOthers, AwaitRound, EndLaunch, SendMessage, StartWorkers, StopWorkers
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
@@ -256,7 +256,7 @@ def test_a_spare_that_leaves_changes_nothing():
 
 def node(number=0, workers=2, **more):
     made = NodePolicy(workers, workers_stop_timeout=15.0, term_timeout=1800.0, **more)
-    assert made.joined(number) == (Tell(MessageKind.READY, -1),)
+    assert made.joined(number) == (SendMessage(MessageKind.READY, -1),)
     return made
 
 
@@ -285,18 +285,18 @@ def test_a_failed_worker_is_reported_and_the_others_are_stopped():
     made = node()
     made.decided(RUN)
     told, stop = made.worker_exited(1, -9, "rank 3 was ended by SIGKILL")
-    assert told == Tell(MessageKind.FAILED, 0, "rank 3 was ended by SIGKILL")
+    assert told == SendMessage(MessageKind.FAILED, 0, "rank 3 was ended by SIGKILL")
     assert (stop.signum, stop.grace) == (signal.SIGTERM, 15.0)
     assert made.decided(Decision(Verdict.STOP, 0, "x")) == ()
-    assert made.worker_exited(0, -15) == (Tell(MessageKind.READY, 0),)
+    assert made.worker_exited(0, -15) == (SendMessage(MessageKind.READY, 0),)
 
 
 def test_a_node_that_is_done_can_be_asked_to_begin_anew():
     made = node()
     made.decided(RUN)
     made.worker_exited(0, 0)
-    assert made.worker_exited(1, 0) == (Tell(MessageKind.DONE, 0),)
-    assert made.decided(Decision(Verdict.STOP, 0, "x")) == (Tell(MessageKind.READY, 0),)
+    assert made.worker_exited(1, 0) == (SendMessage(MessageKind.DONE, 0),)
+    assert made.decided(Decision(Verdict.STOP, 0, "x")) == (SendMessage(MessageKind.READY, 0),)
 
 
 def test_a_signal_is_passed_on_and_the_node_leaves():
@@ -373,25 +373,25 @@ def doubtful(*others):
 def test_a_worker_is_not_missed_when_the_job_goes_on_without_it():
     made = doubtful()
     assert made.round_answered(0, 0, is_entered=True) == ()
-    assert made.worker_exited(1, 0) == (Tell(MessageKind.DONE, 0),)
+    assert made.worker_exited(1, 0) == (SendMessage(MessageKind.DONE, 0),)
 
 
 def test_the_last_worker_may_be_the_one_that_is_not_missed():
-    assert doubtful(1).round_answered(0, 0, is_entered=True) == (Tell(MessageKind.DONE, 0),)
+    assert doubtful(1).round_answered(0, 0, is_entered=True) == (SendMessage(MessageKind.DONE, 0),)
 
 
 def test_a_node_is_not_done_before_it_is_known_whether_a_worker_is_missed():
     made = doubtful()
     assert made.worker_exited(1, 0) == ()
     assert made.round_answered(0, 0, is_entered=False) == (
-        Tell(MessageKind.FAILED, 0, "rank 2 was ended by SIGKILL"),
-        Tell(MessageKind.READY, 0),
+        SendMessage(MessageKind.FAILED, 0, "rank 2 was ended by SIGKILL"),
+        SendMessage(MessageKind.READY, 0),
     )
 
 
 def test_a_worker_that_is_missed_fails_the_cycle():
     told, stop = doubtful().round_answered(0, 0, is_entered=False)
-    assert told == Tell(MessageKind.FAILED, 0, "rank 2 was ended by SIGKILL")
+    assert told == SendMessage(MessageKind.FAILED, 0, "rank 2 was ended by SIGKILL")
     assert isinstance(stop, StopWorkers)
 
 
@@ -406,14 +406,14 @@ def test_a_stop_settles_what_is_in_doubt():
     made = doubtful()
     made.decided(Decision(Verdict.STOP, 0, "x"))
     assert made.round_answered(0, 0, is_entered=False) == ()
-    assert made.worker_exited(1, -15) == (Tell(MessageKind.READY, 0),)
+    assert made.worker_exited(1, -15) == (SendMessage(MessageKind.READY, 0),)
 
 
 def left_call(made, *local_ranks):
     """What a node tells when workers have left a wrapped call with code 17."""
     acted = [made.worker_exited(each, 17, f"rank {2 + each} has failed", in_process=True) for each in local_ranks]
     made.check()
-    return [each for actions in acted for each in actions if isinstance(each, Tell)]
+    return [each for actions in acted for each in actions if isinstance(each, SendMessage)]
 
 
 def test_a_node_tells_that_all_its_workers_have_failed_in_a_wrapped_call():
@@ -421,7 +421,7 @@ def test_a_node_tells_that_all_its_workers_have_failed_in_a_wrapped_call():
     made.decided(RUN)
     assert left_call(made, 0) == []
     made.round_answered(0, 0, is_entered=True)
-    assert left_call(made, 1) == [Tell(MessageKind.ALL_FAILED, 0, "rank 3 has failed")]
+    assert left_call(made, 1) == [SendMessage(MessageKind.ALL_FAILED, 0, "rank 3 has failed")]
 
 
 def test_a_node_one_of_whose_workers_is_done_does_not_tell_so():
@@ -449,7 +449,7 @@ def test_the_loss_of_the_last_node_with_workers_stops_the_cycle():
 def misused(made, *local_ranks):
     """What a node does when workers have refused their command line."""
     acted = [
-        made.worker_exited(each, 2, f"rank {2 + each} has failed", is_fruitless=True, is_misuse=True)
+        made.worker_exited(each, 2, f"rank {2 + each} has failed", no_progress=True, is_misuse=True)
         for each in local_ranks
     ]
     made.check()
@@ -460,10 +460,10 @@ def test_a_node_waits_whether_all_its_workers_refuse_their_command_line():
     made = node(retries_misuse=False)
     made.decided(RUN)
     assert misused(made, 0) == [AwaitOthers(0, 1.0)]
-    assert misused(made, 1) == [Tell(MessageKind.MISUSED, 0, "rank 3 has failed"), AwaitOthers(0, 5.0)]
+    assert misused(made, 1) == [SendMessage(MessageKind.MISUSED, 0, "rank 3 has failed"), AwaitOthers(0, 5.0)]
     assert made.waited(1) == ()
     told, ready_again = made.waited(0)
-    assert told == Tell(MessageKind.FRUITLESS, 0, "rank 2 has failed")
+    assert told == SendMessage(MessageKind.NO_PROGRESS, 0, "rank 2 has failed")
     assert ready_again.kind is MessageKind.READY
     assert made.waited(0) == ()
 
@@ -473,7 +473,7 @@ def test_a_worker_that_alone_refuses_its_command_line_has_failed():
     made.decided(RUN)
     misused(made, 1)
     told, stop = made.waited(0)
-    assert (told, stop.signum) == (Tell(MessageKind.FRUITLESS, 0, "rank 3 has failed"), signal.SIGTERM)
+    assert (told, stop.signum) == (SendMessage(MessageKind.NO_PROGRESS, 0, "rank 3 has failed"), signal.SIGTERM)
     assert made.waited(0) == ()
 
 
@@ -484,8 +484,8 @@ def test_other_failures_are_no_misuse(how):
     made.decided(Decision(Verdict.RUN, cycle, "", members=RUN.members))
     code = 1 if how == "another code" else 2
     is_misuse = how != "another code"
-    told, _ = made.worker_exited(0, code, "", is_fruitless=how != "after a step", is_misuse=is_misuse)
-    assert told.kind in (MessageKind.FAILED, MessageKind.FRUITLESS)
+    told, _ = made.worker_exited(0, code, "", no_progress=how != "after a step", is_misuse=is_misuse)
+    assert told.kind in (MessageKind.FAILED, MessageKind.NO_PROGRESS)
 
 
 def test_a_command_line_that_the_workers_of_all_nodes_refuse_ends_the_job():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from nvrx_launcher.departure import signalled
-from nvrx_launcher.node_actions import EndLaunch, Tell
+from nvrx_launcher.node_actions import EndLaunch, SendMessage
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
@@ -62,7 +62,7 @@ def run(cycle):
 def test_a_node_that_has_stopped_by_itself_is_ready_once():
     """Its worker has failed; the stop of the cycle comes back to it when it waits for the next one."""
     made = launcher()
-    assert made.worker_exited(0, 1, "x") == (Tell(MessageKind.FAILED, 0, "x"), Tell(MessageKind.READY, 0))
+    assert made.worker_exited(0, 1, "x") == (SendMessage(MessageKind.FAILED, 0, "x"), SendMessage(MessageKind.READY, 0))
     assert made.decided(Decision(Verdict.STOP, 0, "x")) == ()
 
 

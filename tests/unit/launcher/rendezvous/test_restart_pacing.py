@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from nvrx_launcher.node_actions import Tell
+from nvrx_launcher.node_actions import SendMessage
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
@@ -18,9 +18,9 @@ from nvrx_launcher.rendezvous.rules import Rules
 def pauses(cycles, **rules):
     """The pauses after cycles; True for one that came to nothing."""
     pacing, found = RestartPacing(PacingRules(**rules)), []
-    for is_fruitless in cycles:
-        found.append(pacing.pause(is_fruitless=is_fruitless))
-        pacing.restarted(is_fruitless=is_fruitless, now=0.0)
+    for no_progress in cycles:
+        found.append(pacing.pause(no_progress=no_progress))
+        pacing.restarted(no_progress=no_progress, now=0.0)
     return found
 
 
@@ -42,14 +42,14 @@ def test_restarts_are_counted_in_a_window():
     pacing = RestartPacing(PacingRules(window=60.0, max_in_window=2))
     for now in (0.0, 10.0):
         assert pacing.exceeded(now=now) == ""
-        pacing.restarted(is_fruitless=False, now=now)
+        pacing.restarted(no_progress=False, now=now)
     assert pacing.exceeded(now=59.0) == "after 2 restarts within 60 s"
     assert pacing.exceeded(now=60.0) == ""
     assert pacing.ages(now=61.0) == (51.0,)
-    successor = RestartPacing(PacingRules(window=60.0, max_in_window=1), ages=(51.0,), fruitless=1, now=5.0)
+    successor = RestartPacing(PacingRules(window=60.0, max_in_window=1), ages=(51.0,), no_progress_cycles=1, now=5.0)
     assert successor.exceeded(now=13.0)
     assert not successor.exceeded(now=14.0)
-    assert successor.pause(is_fruitless=True) == 1.0
+    assert successor.pause(no_progress=True) == 1.0
 
 
 def ready(cycle):
@@ -63,7 +63,7 @@ def running(**pacing):
     return made
 
 
-def fail(made, now, kind=MessageKind.FRUITLESS):
+def fail(made, now, kind=MessageKind.NO_PROGRESS):
     """A cycle fails, and its workers are gone at once; returns what is decided."""
     cycle = made.cycle
     decided = [*made.received(Message(0, kind, cycle, "rank 0 has failed"), now=now)]
@@ -135,8 +135,8 @@ def test_no_node_is_missed_while_a_pause_lasts():
 
 
 def test_a_node_says_that_its_workers_have_taken_no_step():
-    for is_fruitless, kind in ((True, MessageKind.FRUITLESS), (False, MessageKind.FAILED)):
+    for no_progress, kind in ((True, MessageKind.NO_PROGRESS), (False, MessageKind.FAILED)):
         policy = NodePolicy(1, workers_stop_timeout=1.0, term_timeout=1.0)
         policy.joined(0)
         policy.decided(Decision(Verdict.RUN, 0, "", members=(Member(0, 0, 1),)))
-        assert policy.worker_exited(0, 1, "x", is_fruitless=is_fruitless)[0] == Tell(kind, 0, "x")
+        assert policy.worker_exited(0, 1, "x", no_progress=no_progress)[0] == SendMessage(kind, 0, "x")

@@ -6,7 +6,7 @@ import math
 import signal
 
 import pytest
-from nvrx_launcher.node_actions import AwaitRound, EndLaunch, JoinAgain, StopWorkers, Tell
+from nvrx_launcher.node_actions import AwaitRound, EndLaunch, JoinAgain, SendMessage, StopWorkers
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
@@ -236,25 +236,25 @@ def node(**more):
 
 def test_a_node_that_is_cut_off_kills_its_workers_and_joins_again():
     made = node()
-    (stop,) = made.cut_off("no answer")
+    (stop,) = made.lease_expired("no answer")
     assert stop == StopWorkers(9, math.inf, stop.cause, "no answer")
     assert made.is_stopping
-    assert made.cut_off("no answer") == ()
+    assert made.lease_expired("no answer") == ()
     made.worker_exited(0, -9)
-    left = (Tell(MessageKind.LEFT, 0, "it was cut off"), JoinAgain("it was cut off"))
+    left = (SendMessage(MessageKind.LEFT, 0, "it was cut off"), JoinAgain("it was cut off"))
     assert made.worker_exited(1, -9) == left, "not before: others take its place then"
-    assert made.joined(7) == (Tell(MessageKind.READY, 0),)
+    assert made.joined(7) == (SendMessage(MessageKind.READY, 0),)
     assert made.decided(RUN) == (), "what was decided for its old number is not for it"
-    assert made.cut_off("no answer") == left
+    assert made.lease_expired("no answer") == left
     made.decided(Decision(Verdict.END, 0, "over"))
-    assert made.cut_off("no answer") == ()
+    assert made.lease_expired("no answer") == ()
 
 
 def test_a_node_without_workers_that_is_considered_lost_reports_ready():
     made = NodePolicy(2, workers_stop_timeout=15.0, term_timeout=15.0)
     made.joined(0)
     (ready,) = made.decided(Decision(Verdict.LOST, 0, "no lease", node=0))
-    assert ready == Tell(MessageKind.READY, -1, "taken for lost: no lease")
+    assert ready == SendMessage(MessageKind.READY, -1, "taken for lost: no lease")
 
 
 @pytest.mark.parametrize(("node_meant", "stops"), [(0, True), (3, False)])
@@ -273,22 +273,24 @@ def test_a_launcher_that_is_refused_ends_with_the_code_of_wrong_usage():
 
 def test_the_other_workers_of_a_node_go_on_under_min_healthy():
     made = node(min_healthy=True)
-    assert made.worker_exited(0, -9, "rank 2 was killed") == (Tell(MessageKind.UNHEALTHY, 0, "rank 2 was killed"),)
+    assert made.worker_exited(0, -9, "rank 2 was killed") == (
+        SendMessage(MessageKind.UNHEALTHY, 0, "rank 2 was killed"),
+    )
     made.check()
-    assert made.worker_exited(1, 0) == (Tell(MessageKind.DONE, 0),)
+    assert made.worker_exited(1, 0) == (SendMessage(MessageKind.DONE, 0),)
 
 
 def test_a_rank_that_a_wrapped_call_goes_on_without_makes_its_node_unhealthy():
     made = node(min_healthy=True)
     assert made.worker_exited(0, -9, "rank 2 was killed", in_process=True) == (AwaitRound(0, 2),)
-    assert made.round_answered(0, 0, is_entered=True) == (Tell(MessageKind.UNHEALTHY, 0, "rank 2 was killed"),)
+    assert made.round_answered(0, 0, is_entered=True) == (SendMessage(MessageKind.UNHEALTHY, 0, "rank 2 was killed"),)
 
 
 def test_a_call_that_does_not_go_on_fails_the_cycle_under_min_healthy():
     made = node(min_healthy=True)
     made.worker_exited(0, -9, "rank 2 was killed", in_process=True)
     failed, stop = made.round_answered(0, 0, is_entered=False)
-    assert failed == Tell(MessageKind.FAILED, 0, "rank 2 was killed")
+    assert failed == SendMessage(MessageKind.FAILED, 0, "rank 2 was killed")
     assert isinstance(stop, StopWorkers)
 
 

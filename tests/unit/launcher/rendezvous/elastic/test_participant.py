@@ -83,10 +83,10 @@ def test_a_node_that_counts_as_lost_stops_its_workers_or_asks_again(participant)
 
 
 def test_a_node_that_is_cut_off_joins_under_another_number(participant):
-    participant.cut_off("the store has not answered")
+    participant.lease_expired("the store has not answered")
     assert participant.coordination.told == [MessageKind.LEFT, MessageKind.READY]
     assert (participant.node, participant.must_restart) == (-1, True)
-    participant.cut_off("the store has not answered yet")
+    participant.lease_expired("the store has not answered yet")
     assert participant.coordination.told == [MessageKind.LEFT, MessageKind.READY], "it is about to join already"
 
 

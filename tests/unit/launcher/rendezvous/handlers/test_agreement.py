@@ -60,7 +60,7 @@ def conclude(kind, restarts=0, *, is_fixed=False, now=0.0, **state):
     return conclusion(kind, "host: x", before, rules=Rules(1, 2, 2), is_fixed=is_fixed, now=now)
 
 
-@pytest.mark.parametrize("kind", [MessageKind.FAILED, MessageKind.FRUITLESS, MessageKind.UNHEALTHY])
+@pytest.mark.parametrize("kind", [MessageKind.FAILED, MessageKind.NO_PROGRESS, MessageKind.UNHEALTHY])
 def test_failures_use_up_restarts(kind):
     stop = conclude(kind, 1)
     assert (stop.decision.verdict, stop.budget.restarts) == (Verdict.STOP, 2)
@@ -69,7 +69,7 @@ def test_failures_use_up_restarts(kind):
 
 
 def test_cycles_that_come_to_nothing_are_followed_by_a_pause():
-    again = conclude(MessageKind.FRUITLESS, 1, fruitless=1)
+    again = conclude(MessageKind.NO_PROGRESS, 1, no_progress_cycles=1)
     assert (again.decision.reason, again.budget.begins_in) == ("host: x; the next cycle is 1 s away", 1.0)
 
 
