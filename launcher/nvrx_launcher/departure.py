@@ -41,6 +41,11 @@ class StopTimeouts:
     workers_stop_timeout: float
     term_timeout: float
 
+    @property
+    def after_a_second_signal(self) -> float:
+        """When the launcher passes on another signal."""
+        return min(IMPATIENT, self.term_timeout)
+
     def ask(self, cause: Cause, reason: str) -> StopWorkers:
         """Return the action that asks the workers to end."""
         return StopWorkers(SIGTERM, self.workers_stop_timeout, cause, reason)
@@ -86,7 +91,7 @@ class Departure:
         if self.is_immediate:
             return kill(self.cause, self.reason)
         if self.signum:
-            grace = min(IMPATIENT, timeouts.term_timeout) if self.is_repeated else timeouts.term_timeout
+            grace = timeouts.after_a_second_signal if self.is_repeated else timeouts.term_timeout
             return StopWorkers(self.signum, grace, self.cause, self.reason)
         return timeouts.ask(self.cause, self.reason)
 

@@ -12,11 +12,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
 
-from nvrx_core.settings import command_line, environment
-from nvrx_core.settings.command_line import CFG_PATH, IGNORE_MISSING
+from nvrx_core.settings import environment, sources
 from nvrx_core.settings.forms import BOOLEAN, PATH, Form, Misread
 from nvrx_core.settings.parameter import Declaration, declarations, default_of
-from nvrx_core.settings.sources import Given, Origin, of_file, of_flags, of_variables, refuse_unknown_name
+from nvrx_core.settings.sources import Given, Origin
 from nvrx_core.settings.spelling import Spelling
 
 __all__ = ["Settings"]
@@ -38,7 +37,7 @@ class Settings:
     def __new__(cls, *_: object, **settings: object) -> Self:
         """Refuse an unknown name here: the constructor of a dataclass does not say which one was meant."""
         for name in settings:
-            refuse_unknown_name(cls.__name__, name, declarations(cls), cls.__name__)
+            sources.refuse_unknown_name(cls.__name__, name, declarations(cls), cls.__name__)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -100,7 +99,7 @@ class Settings:
         Raises:
             ConfigurationError: when the file cannot be read, or a variable, a key or a value is wrong.
         """
-        in_file = of_file(
+        in_file = sources.of_file(
             os.fspath(path), cls, cls.spelling, ignore_missing=ignore_missing, ignore_unknown=ignore_not_recognized
         )
         return cls._from(in_file | cls._in_variables(environ))
@@ -125,17 +124,19 @@ class Settings:
         Raises:
             ConfigurationError: when the file cannot be read, or a flag, a variable, a key or a value is wrong.
         """
-        given = cls._in_variables(environ) | of_flags(args, cls, cls.spelling)
-        if CFG_PATH not in given:
+        given = cls._in_variables(environ) | sources.of_flags(args, cls, cls.spelling)
+        if sources.CFG_PATH not in given:
             return cls._from(given)
-        path = _read(PATH, *given[CFG_PATH], PATH.example)
-        ignore_missing = IGNORE_MISSING in given and _read(BOOLEAN, *given[IGNORE_MISSING], BOOLEAN.example)
-        return cls._from(of_file(path, cls, cls.spelling, ignore_missing=ignore_missing) | given)
+        path = _read(PATH, *given[sources.CFG_PATH], PATH.example)
+        ignore_missing = sources.IGNORE_MISSING in given and _read(
+            BOOLEAN, *given[sources.IGNORE_MISSING], BOOLEAN.example
+        )
+        return cls._from(sources.of_file(path, cls, cls.spelling, ignore_missing=ignore_missing) | given)
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser) -> None:
         """Add a flag for each setting, in all its spellings, and those that name the YAML file."""
-        command_line.add_arguments(parser, cls, cls.spelling)
+        sources.add_arguments(parser, cls, cls.spelling)
 
     @classmethod
     def refuse_unknown_flags(cls, arguments: Iterable[str]) -> None:
@@ -144,7 +145,7 @@ class Settings:
         Raises:
             ConfigurationError: with the flag that was probably meant.
         """
-        command_line.refuse_unknown(arguments, cls, cls.spelling)
+        sources.refuse_unknown_flags(arguments, cls, cls.spelling)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all settings with values as JSON and YAML have them, for `from_dict`."""
@@ -177,7 +178,7 @@ class Settings:
     @classmethod
     def _in_variables(cls, environ: Mapping[str, str] | None) -> Given:
         mine = environment.variables(cls.spelling.variables) if environ is None else environ
-        return of_variables(mine, cls, cls.spelling)
+        return sources.of_variables(mine, cls, cls.spelling)
 
     @classmethod
     def _in_code(cls, name: str) -> Origin:
@@ -194,15 +195,12 @@ class Settings:
     def _take(self, name: str, value: object, origin: Origin) -> None:
         """Set a value, and warn where it changes nothing."""
         self._set(name, value, origin)
-        self._warn(name, origin)
-
-    def _warn(self, name: str, origin: Origin) -> None:
         if name in self.not_implemented and getattr(self, name) != default_of(declarations(self)[name][0]):
             log.warning("%s: %s: not implemented yet; it is accepted and has no effect", origin.place, origin.key)
 
     def _set(self, name: str, value: object, origin: Origin) -> None:
         owner = type(self).__name__
-        refuse_unknown_name(owner, name, declarations(self), owner)
+        sources.refuse_unknown_name(owner, name, declarations(self), owner)
         field, declared = declarations(self)[name]
         vars(self)[name] = _read(declared, value, origin, _otherwise(default_of(field), declared))
         vars(self).setdefault("_origins", {})[name] = origin

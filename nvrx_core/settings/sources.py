@@ -1,18 +1,31 @@
-"""Sources of settings: a YAML file, environment variables and flags give values, each with where it was written."""
+"""Sources of settings: a YAML file, environment variables and flags give values, each with where it was written.
+
+A setting has a flag in all its spellings, on any `argparse` parser.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from nvrx_core.errors import ConfigurationError
-from nvrx_core.settings import command_line
 from nvrx_core.settings.forms import LONGEST, Misread, brief
-from nvrx_core.settings.parameter import declarations
-from nvrx_core.settings.spelling import Spelling, nearest
+from nvrx_core.settings.parameter import declarations, default_of
+from nvrx_core.settings.spelling import Spelling, nearest, spellings
 
-__all__ = ["Given", "Origin", "of_file", "of_flags", "of_variables", "refuse_unknown_name"]
+__all__ = [
+    "CFG_PATH", "IGNORE_MISSING", "Given", "Origin", "add_arguments", "of_file", "of_flags", "of_variables",
+    "refuse_unknown_flags", "refuse_unknown_name",
+]  # fmt: skip
+
+CFG_PATH: Final = "cfg_path"
+IGNORE_MISSING: Final = "ignore_missing_cfg"
+FILE_OPTIONS: Final = {
+    CFG_PATH: ("The YAML file of the settings.", "fault_tol_cfg_path"),
+    IGNORE_MISSING: ("Use the defaults where that file or its section is missing.", "ignore_missing_fault_tol_cfg"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +81,7 @@ def of_variables(environ: Mapping[str, str], owner: type, spelling: Spelling) ->
     Raises:
         ConfigurationError: when a variable with the prefix of these settings names none of them.
     """
-    known = {spelling.variable(name): name for name in (*command_line.FILE_OPTIONS, *declarations(owner))}
+    known = {spelling.variable(name): name for name in (*FILE_OPTIONS, *declarations(owner))}
     mine = {variable: value for variable, value in environ.items() if variable.startswith(spelling.variables) and value}
     for variable in mine:
         refuse_unknown_name("environment", variable, known, spelling.section)
@@ -80,7 +93,7 @@ def of_variables(environ: Mapping[str, str], owner: type, spelling: Spelling) ->
 
 def of_flags(args: argparse.Namespace, owner: type, spelling: Spelling) -> Given:
     """Return what flags give; those that name the file are given like settings."""
-    names = (*command_line.FILE_OPTIONS, *declarations(owner))
+    names = (*FILE_OPTIONS, *declarations(owner))
     values = {name: getattr(args, spelling.attribute(name), None) for name in names}
     return {
         name: (value, Origin(place="command line", key=spelling.flag(name), source=spelling.flag(name)))
@@ -100,3 +113,40 @@ def refuse_unknown_name(place: str, name: str, known: Mapping[str, object], owne
     meant = nearest(name, known)
     advice = f"did you mean {meant}?" if meant else "remove it, or look for its name in the reference of the options"
     raise ConfigurationError(place, name[:LONGEST], f"unknown key, {owner} has no such setting", advice)
+
+
+def add_arguments(parser: argparse.ArgumentParser, owner: type, spelling: Spelling) -> None:
+    """Add a flag for each setting of a class, and those that name its YAML file.
+
+    A flag that is not given is None in the namespace. Of its spellings only the documented one is in the help.
+    """
+    group = parser.add_argument_group(spelling.section.replace("_", " "))
+    for name, (text, former) in FILE_OPTIONS.items():
+        flags = [*spelling.flags(name), *spellings(former)]
+        options = {"action": "store_const", "const": True} if name == IGNORE_MISSING else {"metavar": "PATH"}
+        _add(group, flags, text, dest=spelling.attribute(name), **options)
+    for name, (each_field, declared) in declarations(owner).items():
+        flags = [flag for each in (name, *declared.aliases) for flag in spelling.flags(each)]
+        text = f"{declared.help} Default: {declared.shown(default_of(each_field))}."
+        _add(group, flags, text, dest=spelling.attribute(name), metavar=declared.form and declared.form.metavar)
+
+
+def refuse_unknown_flags(arguments: Iterable[str], owner: type, spelling: Spelling) -> None:
+    """Refuse the first argument that looks like a flag of these settings; for what `parse_known_args` leaves over.
+
+    Raises:
+        ConfigurationError: with the flag that was probably meant.
+    """
+    aliases = [alias for _, declared in declarations(owner).values() for alias in declared.aliases]
+    known = [flag for name in (*FILE_OPTIONS, *declarations(owner), *aliases) for flag in spelling.flags(name)]
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        if flag.startswith((f"--{spelling.prefix}-", f"--{spelling.prefix}_")):
+            meant = nearest(flag, known)
+            advice = f"did you mean {meant}?" if meant else "remove it, or see --help"
+            raise ConfigurationError("command line", flag, "unknown flag, there is no such setting", advice)
+
+
+def _add(group: Any, flags: list[str], text: str, **options: Any) -> None:
+    group.add_argument(flags[0], help=text.replace("%", "%%"), **options)
+    group.add_argument(*flags[1:], help=argparse.SUPPRESS, **options)
