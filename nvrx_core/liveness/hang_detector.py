@@ -137,6 +137,7 @@ class CallRules:
     interval: float = math.inf
     stage: ClassVar[Stage] = Stage.RUNNING
     restarts: ClassVar[bool] = True
+    excuse_is_life: ClassVar[bool] = True
     first_look: ClassVar[float] = 0.0
 
     @property
@@ -146,14 +147,12 @@ class CallRules:
 
     def dues(self, sample: ProgressSample, excused_at: float) -> tuple[Due, ...]:
         """Return the limits in force. An excuse is a sign of life: each question costs the store a request."""
-        soft = Limit(LimitKind.PROGRESS, sample.alive_at, self.soft)
-        excuses = {Excuse.PEER_BEHIND: sample.alive_at + self.hard}
-        silent = Due(soft, max(soft.since, excused_at) + soft.timeout, excuses)
-        limit = sample.limit
+        silence, limit = Limit(LimitKind.PROGRESS, max(sample.alive_at, excused_at), self.soft), sample.limit
+        soft = Due(silence, silence.deadline, {Excuse.PEER_BEHIND: sample.alive_at + self.hard})
         if limit is None:
-            return (silent,)
-        excuses = {Excuse.PEER_BEHIND: limit.deadline + self.hard}
-        return (silent, Due(limit, max(limit.since, excused_at) + limit.timeout, excuses))
+            return (soft,)
+        at, until = max(limit.since, excused_at) + limit.timeout, limit.deadline + self.hard
+        return (soft, Due(limit, at, {Excuse.PEER_BEHIND: until}))
 
 
 @value
@@ -169,6 +168,7 @@ class RankMonitorRules:
     grace: float
     stage: ClassVar[Stage] = Stage.OUTSIDE
     restarts: ClassVar[bool] = False
+    excuse_is_life: ClassVar[bool] = False
     first_look: ClassVar[float] = FIRST_LOOK
     hard: ClassVar[float] = math.inf
 
@@ -330,7 +330,9 @@ class HangDetector:
         dues = self.rules.dues(sample, self._excused_at)
         expires_at = min((due.limit.deadline for due in dues), default=math.inf)
         if now < expires_at:  # the rank moves
-            self._nobody_behind, self._seen_at, self._excused_at = False, -math.inf, -math.inf
+            self._nobody_behind, self._seen_at = False, -math.inf
+            if not self.rules.excuse_is_life:
+                self._excused_at = -math.inf
             self.deadline = min(self.deadline, expires_at)
             return ()
         limit, at, self._excusable_until = min(dues, key=lambda due: due.at)
