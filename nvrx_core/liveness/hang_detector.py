@@ -129,6 +129,10 @@ class CallRules:
         soft, hard: the timeouts, seconds.
         grace: seconds between the termination signal and SIGKILL.
         interval: seconds between two samples, at most.
+        stage: the stage in which the limits are in force.
+        restarts: an expired limit restarts all ranks; otherwise it ends the process.
+        excuse_is_life: an excuse counts as a sign of life; otherwise it ends when the rank moves.
+        first_look: seconds for which a rank is excused that is overdue in the first sample, at most.
     """
 
     soft: float
@@ -162,6 +166,8 @@ class RankMonitorRules:
     Attributes:
         interval: seconds between two samples, at most.
         grace: seconds between the termination signal and SIGKILL.
+        stage, restarts, excuse_is_life, first_look: as of `CallRules`.
+        hard: no silence ends the rank without a question.
     """
 
     interval: float
