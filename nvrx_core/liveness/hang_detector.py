@@ -129,6 +129,10 @@ class CallRules:
         soft, hard: the timeouts, seconds.
         grace: seconds between the termination signal and SIGKILL.
         interval: seconds between two samples, at most.
+        stage: the stage in which the limits are in force.
+        restarts: an expired limit restarts all ranks; otherwise it ends the process.
+        excuse_is_life: an excuse counts as a sign of life; otherwise it ends when the rank moves.
+        first_look: seconds for which a rank is excused that is overdue in the first sample, at most.
     """
 
     soft: float
@@ -137,6 +141,7 @@ class CallRules:
     interval: float = math.inf
     stage: ClassVar[Stage] = Stage.RUNNING
     restarts: ClassVar[bool] = True
+    excuse_is_life: ClassVar[bool] = True
     first_look: ClassVar[float] = 0.0
 
     @property
@@ -146,14 +151,12 @@ class CallRules:
 
     def dues(self, sample: ProgressSample, excused_at: float) -> tuple[Due, ...]:
         """Return the limits in force. An excuse is a sign of life: each question costs the store a request."""
-        soft = Limit(LimitKind.PROGRESS, sample.alive_at, self.soft)
-        excuses = {Excuse.PEER_BEHIND: sample.alive_at + self.hard}
-        silent = Due(soft, max(soft.since, excused_at) + soft.timeout, excuses)
-        limit = sample.limit
+        silence, limit = Limit(LimitKind.PROGRESS, max(sample.alive_at, excused_at), self.soft), sample.limit
+        soft = Due(silence, silence.deadline, {Excuse.PEER_BEHIND: sample.alive_at + self.hard})
         if limit is None:
-            return (silent,)
-        excuses = {Excuse.PEER_BEHIND: limit.deadline + self.hard}
-        return (silent, Due(limit, max(limit.since, excused_at) + limit.timeout, excuses))
+            return (soft,)
+        at, until = max(limit.since, excused_at) + limit.timeout, limit.deadline + self.hard
+        return (soft, Due(limit, at, {Excuse.PEER_BEHIND: until}))
 
 
 @value
@@ -163,12 +166,15 @@ class RankMonitorRules:
     Attributes:
         interval: seconds between two samples, at most.
         grace: seconds between the termination signal and SIGKILL.
+        stage, restarts, excuse_is_life, first_look: as of `CallRules`.
+        hard: no silence ends the rank without a question.
     """
 
     interval: float
     grace: float
     stage: ClassVar[Stage] = Stage.OUTSIDE
     restarts: ClassVar[bool] = False
+    excuse_is_life: ClassVar[bool] = False
     first_look: ClassVar[float] = FIRST_LOOK
     hard: ClassVar[float] = math.inf
 
@@ -330,7 +336,9 @@ class HangDetector:
         dues = self.rules.dues(sample, self._excused_at)
         expires_at = min((due.limit.deadline for due in dues), default=math.inf)
         if now < expires_at:  # the rank moves
-            self._nobody_behind, self._seen_at, self._excused_at = False, -math.inf, -math.inf
+            self._nobody_behind, self._seen_at = False, -math.inf
+            if not self.rules.excuse_is_life:
+                self._excused_at = -math.inf
             self.deadline = min(self.deadline, expires_at)
             return ()
         limit, at, self._excusable_until = min(dues, key=lambda due: due.at)

@@ -26,8 +26,8 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "an excuse is for good": (hang_detector, "again = min(excused_at +", "again = max(excused_at +"),
     "nobody is excused": (hang_detector, "self._nobody_behind = not excused", "self._nobody_behind = True"),
     "whoever was asked about once is ended at the next hang": (
-        hang_detector, "self._nobody_behind, self._seen_at, self._excused_at = False, -math.inf, -math.inf",
-        "self._seen_at, self._excused_at = -math.inf, -math.inf"),
+        hang_detector, "self._nobody_behind, self._seen_at = False, -math.inf",
+        "self._seen_at = -math.inf"),
     "an excuse is never asked for again": (hang_detector, "        if now < at:\n",
                                            "        if now < at or self._excused_at > -math.inf:\n"),
     "the verdict is early": (limits, DEADLINE, DEADLINE.replace("self.timeout", "self.timeout - 1.0")),

@@ -224,3 +224,13 @@ def test_it_looks_again_within_its_interval_and_before_a_limit_can_expire_that_c
     assert detector.deadline == 3.0
     detector.evaluate(sample(look_within=0.5), now=2.0)
     assert detector.deadline == 2.5
+
+
+def test_an_excuse_stays_a_sign_of_life_when_the_rank_moves(detector):
+    late = Limit(LimitKind.SECTION, since=2.0, timeout=20.0, section="step")
+    assert detector.evaluate(sample(limit=late), now=SOFT) == (QueryPeers(),)
+    assert detector.answered(Excuse.PEER_BEHIND, now=SOFT)
+    for now in (15.0, late.deadline, 25.0):
+        assert detector.evaluate(sample(alive_at=now, limit=late), now=now) == ()
+    assert detector.deadline == SOFT + late.timeout
+    assert detector.evaluate(sample(alive_at=30.0, limit=late), now=30.0) == (QueryPeers(),)
