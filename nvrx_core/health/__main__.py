@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.health.probes import CHECKS, enabled_checks
-from nvrx_core.health.result import HealthReport, Status
+from nvrx_core.health.result import CheckResult, HealthReport, Status
 from nvrx_core.health.runner import check_node
 from nvrx_core.health.settings import HealthSettings, check_endpoint
 from nvrx_core.process.standard_output import show
@@ -43,7 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     if unknown:
         parser.error(f"unknown argument {unknown[0]}")
-    report = check_node(settings, checks) if checks else HealthReport(())
+    try:
+        report = check_node(settings, checks) if checks else HealthReport(())
+    except OSError as error:  # a node that has no process left for its checks is not known to be unhealthy
+        reason = f"the checks cannot be run: {error.strerror}"
+        report = HealthReport((CheckResult("health", "", Status.UNKNOWN, reason),))
     strict = settings.health_strict
     show(report.to_json(strict=strict) if args.json else "\n".join(_table(report, strict=strict)))
     return int(report.status(strict=strict) is Status.UNHEALTHY)

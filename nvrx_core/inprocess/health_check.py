@@ -9,9 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from nvrx_core.errors import FaultCounterExceeded, HealthCheckError, require
-from nvrx_core.health.gpu import GPU, NVLINK
-from nvrx_core.health.policy import Baseline
-from nvrx_core.health.result import Status
 from nvrx_core.process.bounded import call_bounded, cuda_device
 from nvrx_core.rank_assignment.base import FrozenState
 from nvrx_core.settings import environment
@@ -115,6 +112,8 @@ class _DeviceCheck(HealthCheck):
     checked: ClassVar[str]
 
     def __init__(self, device_index: int | None = None) -> None:
+        from nvrx_core.health.policy import Baseline  # of use to few ranks, as all of these imports
+
         self.device_index = device_index
         self._baseline, self._told = Baseline(), set[str]()
 
@@ -125,7 +124,8 @@ class _DeviceCheck(HealthCheck):
             HealthCheckError: when the hardware is unhealthy.
             OSError: when no process can be started.
         """
-        from nvrx_core.health.runner import check_node  # not for every rank: its imports take milliseconds
+        from nvrx_core.health.result import Status
+        from nvrx_core.health.runner import check_node
 
         number = self.device_index
         device = environment.visible_gpu(environment.local_rank()) if number is None else str(number)
@@ -147,13 +147,13 @@ class _DeviceCheck(HealthCheck):
 class ChainedGPUHealthCheck(_DeviceCheck):
     """A check of the GPU by NVML: its recovery action, a lost GPU, failed row remapping, new serious Xids."""
 
-    checked = GPU
+    checked = "gpu"
 
 
 class ChainedNVLHealthCheck(_DeviceCheck):
     """A check that the NVLinks of the GPU that were active in the first check still are."""
 
-    checked = NVLINK
+    checked = "nvlink"
 
 
 class ChainedNicHealthCheck(_DeviceCheck):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from nvrx_core.health.__main__ import main
 from nvrx_core.health.result import HealthReport, Status
 from nvrx_core.health.runner import HealthRunner, check_node
 from nvrx_core.health.settings import HealthSettings
@@ -342,6 +343,16 @@ def test_bad_input_is_a_line_and_code_2_before_anything_starts(options, text):
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert text in done.stderr
+
+
+def test_a_node_without_a_process_for_the_checks_is_unknown(monkeypatch, capsys):
+    def start(*_: object) -> HealthReport:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("nvrx_core.health.__main__.check_node", start)
+    assert main(["--only", "gpu", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert of(report, "health") == [("", "unknown", "the checks cannot be run: Resource temporarily unavailable")]
 
 
 def test_the_table_has_a_line_for_each_result_and_the_outcome(tmp_path):
