@@ -9,6 +9,7 @@ is counted (`nvrx_launcher.outlet`).
 from __future__ import annotations
 
 import functools
+import importlib.util
 import logging
 import math
 import os
@@ -159,7 +160,8 @@ class LogService:
         environ: the launcher's environment.
 
     Raises:
-        ConfigurationError: when the folder of a log file, or the file with the token, cannot be used.
+        ConfigurationError: when grpcio is missing, or the folder of a log file or the file with the token cannot be
+            used.
     """
 
     def __init__(self, options: LogOptions, loop: EventLoop, where: Where, environ: Mapping[str, str]) -> None:
@@ -242,6 +244,9 @@ class LogService:
 
     def _start(self) -> None:
         options, where = self._options, self._where
+        if importlib.util.find_spec("grpc") is None:
+            advice = "pip install 'nvrx[grpc]' on each node, or leave it out"
+            raise ConfigurationError("command line", "--ft-enable-log-server", "grpcio is not installed", advice)
         token = self._token()
         common = ["--job", where.job, "--within", f"{options.ends_within:g}"]
         if options.tls_authority:

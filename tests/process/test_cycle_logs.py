@@ -31,7 +31,7 @@ def children(job: Launch, text: str) -> list[int]:
     return list(map(int, found.stdout.split()))
 
 
-def wait_for(condition: Callable[[], object], within: float = 30.0) -> None:
+def wait_for(condition: Callable[[], object], within: float = 100.0) -> None:
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline
@@ -117,6 +117,14 @@ def test_a_full_disk_ends_no_training_and_is_said_once(launcher: Start, tmp_path
     assert code == 0, log
     assert log.count("No space left on device") == 1, log
     assert re.search(r"\d+ bytes of output were lost: .*train_cycle0.log", log), log
+
+
+def test_what_is_missing_for_the_log_server_is_said_before_anything_is_started(launcher: Start, prefix) -> None:
+    options = ("--ft-per-cycle-applog-prefix", str(prefix), *server_options())
+    code, log = launcher("prints", *options, "--ft-log-token-file", "/missing/token", **WORKER).finish()
+    assert code == 2, log
+    assert "--ft-log-token-file" in log
+    assert "/missing/token" in log
 
 
 def test_without_the_options_nothing_of_it_is_started_or_imported(launcher: Start, tmp_path: Path) -> None:
