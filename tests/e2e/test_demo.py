@@ -86,7 +86,7 @@ def test_the_runs_are_compared_in_the_table_and_in_the_pictures(tmp_path: Path) 
     ("options", "moment"),
     [
         (("--faults", "none"), "First undisturbed"),
-        (("--faults", "none", "--no-undisturbed"), "steps/s"),
+        pytest.param(("--faults", "none", "--no-undisturbed"), "steps/s", marks=pytest.mark.nightly),
         (("--faults", "hang_recv:0@5", "--steps", "20", "--no-undisturbed"), "torchrun"),
     ],
     ids=["starting", "training", "torchrun"],

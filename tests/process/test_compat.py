@@ -106,9 +106,10 @@ def test_a_fit_with_the_callback_goes_on_and_writes_its_flag(
 ) -> None:
     flag = tmp_path / "finished"
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(flag))
-    job = launch("lightning", str(tmp_path / "run"), "--max-restarts=1", config(tmp_path, FIT))
+    options = ("--nproc-per-node=1", "--max-restarts=1", config(tmp_path, FIT))
+    job = launch("lightning", str(tmp_path / "run"), *options)
     code, log = job.finish(200)
     assert code == 0, log
     assert "is hung: " in log
-    assert [(each["cycle"], each["step"], each["resumed"]) for each in said(job, "done")] == [(1, 12, True)] * 2
+    assert [(each["cycle"], each["step"], each["resumed"]) for each in said(job, "done")] == [(1, 12, True)]
     assert flag.exists()

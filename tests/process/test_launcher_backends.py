@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ def start(launcher: Start) -> Start:
     return functools.partial(_started, launcher)
 
 
-def _started(launcher: Start, case: str, *options: str, **more: Any) -> Launch:
+def _started(launcher: Start, case: str, *options: str, **more: str) -> Launch:
     return launcher(case, "--nnodes", "2", "--rdzv-id", "job", *options, **more)
 
 
@@ -79,7 +78,7 @@ def test_a_users_handler_is_found_by_its_entry_point(start: Start, tmp_path: Pat
     (plug_in / "entry_points.txt").write_text(PLUG_IN)
     path = os.pathsep.join([str(plug_in.parent), *sys.path])
     where = ("--rdzv-backend", "own", "--rdzv-endpoint", f"127.0.0.1:{free_ports()}", "--max-restarts", "1")
-    ranks = assert_recovered([start("killed", *where, template=None, PYTHONPATH=path) for _ in range(2)])
+    ranks = assert_recovered([start("killed", *where, PYTHONPATH=path) for _ in range(2)])
     assert sorted(ranks) == [[0, 1], [2, 3]]
 
 

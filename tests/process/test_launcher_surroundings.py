@@ -147,7 +147,7 @@ def test_wrong_clocks_change_nothing(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_lost_between_store_and_group_costs_one_cycle(start: Start) -> None:
-    job = start("-", "--max-restarts", "1", worker="launcher_meets.py")
+    job = start("1", "--max-restarts", "1", worker="launcher_meets.py")
     code, log = job.finish()
     assert code == 0, log
     assert [each["total"] for each in job.events if each["event"] == "done"] == [2.0, 2.0]

@@ -130,6 +130,10 @@ CASES = {
 
 
 NIGHTLY = {
+    "from the end of an epoch",
+    "without a checkpoint",
+    "with a schedule for accumulated gradients",
+    "with a generator of the user's, from the end of an epoch",
     "with a generator of the user's, without a checkpoint",
     "with an order that is drawn",
     "from the middle of the second epoch",

@@ -52,7 +52,8 @@ class Launch:
         worker: another script, whose argument is the case.
         host: what is put before its command to run it on another host.
         launcher: the module that is run as the launcher.
-        template: what it is forked from, unless it is started as a user starts it, or on another host.
+        template: what it is forked from, unless it is started as a user starts it, on another host, or with another
+            path, which may have a `sitecustomize`.
         environment: more variables.
     """
 
@@ -71,7 +72,7 @@ class Launch:
         self.arguments = ["--nproc-per-node", "2", *options, str(WORKERS / worker), case]
         ours = {"NVRX_TEST_GATE": str(folder / "gate"), "NVRX_EVENTS_DIR": str(folder / "events"), **environment}
         variables = environment_of(folder, **ours)
-        if template is not None and not host:
+        if template is not None and not host and "PYTHONPATH" not in environment:
             self.process: subprocess.Popen[str] = ForkedProcess(template, launcher, self.arguments, variables)
         else:
             command = [*host, sys.executable, "-m", launcher, *self.arguments]

@@ -1,6 +1,6 @@
 """A fit with the callback of nvidia-resiliency-ext, as its documents have it: `peers_lightning.py FOLDER`.
 
-Rank 1 hangs in the first cycle; the second one goes on from the last checkpoint, and ends the training.
+The last rank hangs in the first cycle; the second one goes on from the last checkpoint, and ends the training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nvidia_resiliency_ext import ptl_resiliency
 from nvidia_resiliency_ext.ptl_resiliency import FaultToleranceCallback
 from nvidia_resiliency_ext.ptl_resiliency.fault_tolerance_sections_callback import FaultToleranceSectionsCallback
 
-RANK, CYCLE = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+RANK, WORLD, CYCLE = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
 STEPS = 12
 
 
@@ -29,7 +29,7 @@ class Model(pl.LightningModule):
         self.layer = torch.nn.Linear(4, 1)
 
     def training_step(self, batch: torch.Tensor, index: int) -> torch.Tensor:
-        if (CYCLE, RANK) == (0, 1) and self.global_step == 6:
+        if (CYCLE, RANK) == (0, WORLD - 1) and self.global_step == 6:
             time.sleep(120)
         return self.layer(batch).square().mean()
 
@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
     )
     checkpoint = ModelCheckpoint(dirpath=folder, save_last=True, every_n_train_steps=2)
     trainer = pl.Trainer(
-        max_steps=STEPS, accelerator="cpu", devices=2, strategy="ddp", callbacks=[fault_tol_cb, checkpoint],
+        max_steps=STEPS, accelerator="cpu", devices=WORLD, strategy="ddp", callbacks=[fault_tol_cb, checkpoint],
         logger=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     model = Model()
