@@ -21,6 +21,8 @@ __all__ = ["Classifier", "Finding", "Seen", "ending"]
 
 MAX_FINDINGS: Final = 64
 """Findings that are kept of a rank in a file: the first ones."""
+MAX_SEARCHED: Final = 1_000
+"""Characters of a line in which rules are searched: the time of a pattern grows faster than the line."""
 MAX_STREAMS: Final = 1 << 16
 MAX_TRACEBACK: Final = 400
 """Lines of a traceback."""
@@ -416,6 +418,7 @@ _GROUPS: Final = tuple(_grouped().items())
 
 def _rule_of(text: str) -> tuple[str, Rule | None, re.Match[str] | bool]:
     """Return the first rule that a text matches, with its class and the match."""
+    text = text[:MAX_SEARCHED]
     possible = [rule for part, rules in _GROUPS if part in text for rule in rules if rule[1] in text]
     for _, _, rule, failure in sorted(possible, key=lambda each: each[0]):
         if match := rule.search(text):
