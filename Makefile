@@ -35,7 +35,7 @@ SKIPS := $(filter --only-listed-skips,$(PYTEST_ARGS))
 SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
 
 .DEFAULT_GOAL := help
-.PHONY: bench-attribution help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-whole test-side-by-side test-searches test-documents coverage check bench bench-peer docs clean
+.PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-whole test-side-by-side test-searches test-documents coverage check bench bench-peer bench-attribution docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -96,7 +96,7 @@ class _Cascade:
     """The findings of a cycle, of which one is the cause."""
 
     def __init__(self, failures: Sequence[Finding], notes: Sequence[Finding], seen: Seen) -> None:
-        self._failures, self._notes, self._seen = failures, notes, seen
+        self._failures, self._notes, self._hosts = failures, notes, seen.hosts()
         self._offsets = seen.clock_offsets()
         self._by_kind: dict[Kind, list[Finding]] = defaultdict(list)
         for each in failures:
@@ -190,7 +190,7 @@ class _Cascade:
             return self._of_signal(self._first(ended), own) if ended else None
         first = self._first(candidates)
         alike = {_rank(each) for each in own if (each.failure, each.error_type) == (first.failure, first.error_type)}
-        if None not in alike and len(alike) > 1 and alike == set(self._seen.ranks):
+        if None not in alike and len(alike) > 1 and alike == set(self._hosts):
             return replace(self._named(first), rank=None, everywhere=True)
         exact = [each for each in own if _rank(each) == _rank(first) and each.kind is Kind.CAUSE]
         if first.kind is Kind.EXCEPTION and exact and self._is_near(first, exact[0]):
@@ -241,8 +241,8 @@ class _Cascade:
 
     def _only_other(self, told: Iterable[Finding]) -> int | None:
         """Return the one rank that does not say what all others say."""
-        others = set(self._seen.ranks) - {_rank(each) for each in told}
-        return others.pop() if len(others) == 1 and len(self._seen.ranks) > 1 else None
+        others = set(self._hosts) - {_rank(each) for each in told}
+        return others.pop() if len(others) == 1 and len(self._hosts) > 1 else None
 
     def _first(self, findings: Sequence[Finding]) -> Finding:
         first = findings[0]
@@ -294,7 +294,7 @@ def _verdict(culprit: _Culprit, failures: Sequence[Finding], seen: Seen) -> Verd
     is_about_itself = finding.kind not in _OF_OTHERS
     host = finding.line.origin.host if is_about_itself or rank is None else None
     if host is None and rank is not None:
-        host = seen.ranks.get(rank) or next(
+        host = seen.hosts().get(rank) or next(
             (f.line.origin.host for f in failures if _rank(f) == rank and f.line.origin.host), None
         )
     others = [each for each in failures if each is not finding]

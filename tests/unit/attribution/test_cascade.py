@@ -249,6 +249,16 @@ def test_logs_without_lines_are_unknown_and_others_clean() -> None:
     assert (verdict.failure, verdict.action, verdict.evidence) == ("clean", Action.NONE, ())
 
 
+def test_a_local_rank_that_is_that_of_several_ranks_names_none() -> None:
+    text = "[default1]:[rank1]: step 1\n[default1]:[rank5]: step 1\n[default1]:ValueError: x\n[default0]:step 1"
+    assert _said(verdict_of_text(text)) == ("user_exception", None)
+
+
+def test_a_local_rank_is_no_further_rank() -> None:
+    text = f"[default1]:step 1\n[default0]:step 1\n[default0]:[rank4]: {LOST}\n[default1]:[rank5]: {LOST}"
+    assert _said(verdict_of_text(text)) == ("peer_lost", None)
+
+
 def test_the_sentence_is_bounded_and_shows_no_control_characters() -> None:
     sentence = verdict_of_text("[rank0]: ValueError: \x1b[2J" + "long " * 200).sentence
     assert len(sentence) < 260
