@@ -10,6 +10,7 @@ Where the lines do not say which rank it was, the verdict names none: a wrong na
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,10 @@ _ADVICE: Final = {
 }  # fmt: skip
 _NO_TEXT: Final = (Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED)
 _OF_OTHERS: Final = (Kind.COLLECTIVE, Kind.STALLED, Kind.CONSEQUENCE)
+_WAITS_FOR_OTHERS: Final = re.compile(
+    r"distributed_c10d|_engine_run_backward|all_?reduce|all_?gather|reduce_scatter|broadcast|barrier|wait_tensor|/distributed/"
+)
+"""Frames, in the stack of a hung rank that its monitor reports, of a collective or of what waits for one."""
 _OF_A_GPU: Final = frozenset({"cuda_error", "gpu_lost", "ecc_error", "nccl_error"})
 
 
@@ -189,6 +194,8 @@ class _Cascade:
         if not candidates:
             return self._of_signal(self._first(ended), own) if ended else None
         first = self._first(candidates)
+        if first.failure == "hang":
+            return self._hung(first, [each for each in own if each.failure == "hang"])
         alike = {_rank(each) for each in own if (each.failure, each.error_type) == (first.failure, first.error_type)}
         if None not in alike and len(alike) > 1 and alike == set(self._hosts):
             return replace(self._named(first), rank=None, everywhere=True)
@@ -200,6 +207,16 @@ class _Cascade:
             return self._named(first, named.pop())
         rivals = {_rank(each) for each in own} - {_rank(first)}
         return self._named(first, factor=0.8 if rivals and not of_root else 1.0)
+
+    def _hung(self, first: Finding, hung: Sequence[Finding]) -> _Culprit:
+        """Of several ranks that rank monitors have ended, the culprit is the only one that did not wait for others."""
+        ranks = {_rank(each) for each in hung}
+        if len(ranks) == 1:
+            return self._named(first)
+        alone = [each for each in hung if not _WAITS_FOR_OTHERS.search(each.line.text)]
+        if len({_rank(each) for each in alone}) == 1:
+            return self._named(alone[0], factor=0.9)
+        return replace(self._named(first, factor=0.6), rank=None, everywhere=ranks == set(self._hosts))
 
     def _is_near(self, one: Finding, other: Finding) -> bool:
         """Whether two lines are of one report."""
