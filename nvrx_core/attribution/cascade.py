@@ -63,6 +63,9 @@ def decide(findings: Iterable[Finding], seen: Seen) -> Verdict:
     found = _of_last_cycle(found)
     notes = [each for each in found if each.kind is Kind.NOTE]
     failures = [each for each in found if each.kind is not Kind.NOTE]
+    if not failures:  # the log of a rank that others have told of a timeout
+        told = [each for each in notes if "timeout" in each.line.text or "timed out" in each.line.text]
+        failures = [replace(each, kind=Kind.STALLED) for each in told]
     if not failures:
         return _without_failure(seen)
     culprit = _Cascade(failures, notes, seen).culprit()

@@ -430,7 +430,8 @@ _GROUPS: Final = tuple(_grouped().items())
 
 def _rule_of(text: str) -> tuple[str, Rule | None, re.Match[str] | bool]:
     """Return the first rule that a text matches, with its class and the match."""
-    text = text[:MAX_SEARCHED]
+    if len(text) > MAX_SEARCHED:  # a launcher's line ends in the exit code, after the whole command
+        text = f"{text[: MAX_SEARCHED * 3 // 4]} {text[-MAX_SEARCHED // 4 :]}"
     possible = [rule for part, rules in _GROUPS if part in text for rule in rules if rule[1] in text]
     for _, _, rule, failure in sorted(possible, key=lambda each: each[0]):
         if match := rule.search(text):
