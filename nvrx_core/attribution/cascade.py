@@ -10,6 +10,7 @@ Where the lines do not say which rank it was, the verdict names none: a wrong na
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,10 @@ _ADVICE: Final = {
 }  # fmt: skip
 _NO_TEXT: Final = (Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED)
 _OF_OTHERS: Final = (Kind.COLLECTIVE, Kind.STALLED, Kind.CONSEQUENCE)
+_WAITS_FOR_OTHERS: Final = re.compile(
+    r"distributed_c10d|_engine_run_backward|all_?reduce|all_?gather|reduce_scatter|broadcast|barrier|wait_tensor|/distributed/"
+)
+"""Frames, in the stack of a hung rank that its monitor reports, of a collective or of what waits for one."""
 _OF_A_GPU: Final = frozenset({"cuda_error", "gpu_lost", "ecc_error", "nccl_error"})
 
 
@@ -58,6 +63,9 @@ def decide(findings: Iterable[Finding], seen: Seen) -> Verdict:
     found = _of_last_cycle(found)
     notes = [each for each in found if each.kind is Kind.NOTE]
     failures = [each for each in found if each.kind is not Kind.NOTE]
+    if not failures:  # the log of a rank that others have told of a timeout
+        told = [each for each in notes if "timeout" in each.line.text or "timed out" in each.line.text]
+        failures = [replace(each, kind=Kind.STALLED) for each in told]
     if not failures:
         return _without_failure(seen)
     culprit = _Cascade(failures, notes, seen).culprit()
@@ -96,7 +104,7 @@ class _Cascade:
     """The findings of a cycle, of which one is the cause."""
 
     def __init__(self, failures: Sequence[Finding], notes: Sequence[Finding], seen: Seen) -> None:
-        self._failures, self._notes, self._seen = failures, notes, seen
+        self._failures, self._notes, self._hosts = failures, notes, seen.hosts()
         self._offsets = seen.clock_offsets()
         self._by_kind: dict[Kind, list[Finding]] = defaultdict(list)
         for each in failures:
@@ -189,8 +197,10 @@ class _Cascade:
         if not candidates:
             return self._of_signal(self._first(ended), own) if ended else None
         first = self._first(candidates)
+        if first.failure == "hang":
+            return self._hung(first, [each for each in own if each.failure == "hang"])
         alike = {_rank(each) for each in own if (each.failure, each.error_type) == (first.failure, first.error_type)}
-        if None not in alike and len(alike) > 1 and alike == set(self._seen.ranks):
+        if None not in alike and len(alike) > 1 and alike == set(self._hosts):
             return replace(self._named(first), rank=None, everywhere=True)
         exact = [each for each in own if _rank(each) == _rank(first) and each.kind is Kind.CAUSE]
         if first.kind is Kind.EXCEPTION and exact and self._is_near(first, exact[0]):
@@ -200,6 +210,16 @@ class _Cascade:
             return self._named(first, named.pop())
         rivals = {_rank(each) for each in own} - {_rank(first)}
         return self._named(first, factor=0.8 if rivals and not of_root else 1.0)
+
+    def _hung(self, first: Finding, hung: Sequence[Finding]) -> _Culprit:
+        """Of several ranks that rank monitors have ended, the culprit is the only one that did not wait for others."""
+        ranks = {_rank(each) for each in hung}
+        if len(ranks) == 1:
+            return self._named(first)
+        alone = [each for each in hung if not _WAITS_FOR_OTHERS.search(each.line.text)]
+        if len({_rank(each) for each in alone}) == 1:
+            return self._named(alone[0], factor=0.9)
+        return replace(self._named(first, factor=0.6), rank=None, everywhere=ranks == set(self._hosts))
 
     def _is_near(self, one: Finding, other: Finding) -> bool:
         """Whether two lines are of one report."""
@@ -241,8 +261,8 @@ class _Cascade:
 
     def _only_other(self, told: Iterable[Finding]) -> int | None:
         """Return the one rank that does not say what all others say."""
-        others = set(self._seen.ranks) - {_rank(each) for each in told}
-        return others.pop() if len(others) == 1 and len(self._seen.ranks) > 1 else None
+        others = set(self._hosts) - {_rank(each) for each in told}
+        return others.pop() if len(others) == 1 and len(self._hosts) > 1 else None
 
     def _first(self, findings: Sequence[Finding]) -> Finding:
         first = findings[0]
@@ -294,7 +314,7 @@ def _verdict(culprit: _Culprit, failures: Sequence[Finding], seen: Seen) -> Verd
     is_about_itself = finding.kind not in _OF_OTHERS
     host = finding.line.origin.host if is_about_itself or rank is None else None
     if host is None and rank is not None:
-        host = seen.ranks.get(rank) or next(
+        host = seen.hosts().get(rank) or next(
             (f.line.origin.host for f in failures if _rank(f) == rank and f.line.origin.host), None
         )
     others = [each for each in failures if each is not finding]

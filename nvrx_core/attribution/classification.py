@@ -21,6 +21,8 @@ __all__ = ["Classifier", "Finding", "Seen", "ending"]
 
 MAX_FINDINGS: Final = 64
 """Findings that are kept of a rank in a file: the first ones."""
+MAX_SEARCHED: Final = 1_000
+"""Characters of a line in which rules are searched: the time of a pattern grows faster than the line."""
 MAX_STREAMS: Final = 1 << 16
 MAX_TRACEBACK: Final = 400
 """Lines of a traceback."""
@@ -118,14 +120,30 @@ class Seen:
     Attributes:
         ranks: those that have written a line, with their host, None where it is not known.
         lines: how many lines there were.
-        ranks_of_locals: the rank of a local rank, as torchrun's summary has it.
+        ranks_of_locals: the rank of a local rank, where lines have both; None where it is that of several.
+        locals: the local ranks that have written a line without a rank, with their host.
         steps: by host, when it has reported a step.
     """
 
     ranks: dict[int, str | None] = field(default_factory=dict)
     lines: int = 0
-    ranks_of_locals: dict[int, int] = field(default_factory=dict)
+    ranks_of_locals: dict[int, int | None] = field(default_factory=dict)
+    locals: dict[int, str | None] = field(default_factory=dict)
     steps: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, rank: int | None, local: int | None, host: str | None) -> None:
+        """Take where a line is from."""
+        known, number = (self.locals, local) if rank is None else (self.ranks, rank)
+        if number is not None and known.get(number) is None and len(known) < MAX_STREAMS:
+            known[number] = host
+        if rank is not None and local is not None and self.ranks_of_locals.setdefault(local, rank) != rank:
+            self.ranks_of_locals[local] = None
+
+    def hosts(self) -> Mapping[int, str | None]:
+        """Return the host of each rank; a local rank of which no line has the rank is taken for one."""
+        of_locals = ((self.ranks_of_locals.get(local, local), host) for local, host in self.locals.items())
+        found = {rank: host for rank, host in of_locals if rank is not None}
+        return {**found, **{rank: host or found.get(rank) for rank, host in self.ranks.items()}}
 
     def clock_offsets(self) -> Mapping[str, float]:
         """Return by how much each host's clock is ahead of the first one's.
@@ -194,9 +212,7 @@ class Classifier:
             if len(self._streams) >= MAX_STREAMS:
                 return False
             stream = self._streams[key] = _Stream()
-        rank = origin.rank if origin.rank is not None else origin.local
-        if rank is not None and self.seen.ranks.get(rank) is None and len(self.seen.ranks) < MAX_STREAMS:
-            self.seen.ranks[rank] = origin.host
+        self.seen.add(origin.rank, origin.local, origin.host)
         if origin.time is not None:
             stream.time = origin.time
         elif stream.time is not None:
@@ -233,12 +249,10 @@ class Classifier:
         origin = line.origin
         if ranks := _SUMMARY_RANK.match(stream.summary.get("rank", "")):
             rank, local = int(ranks["rank"]), int(ranks["local"])
-            self.seen.ranks_of_locals.setdefault(local, rank)
             host = stream.summary.get("host", "")
             known = host if re.fullmatch(r"[\w.-]{1,253}", host) and host != "localhost" else origin.host
             origin = replace(origin, rank=rank, local=local, host=known)
-            if self.seen.ranks.get(rank) is None:
-                self.seen.ranks[rank] = known
+            self.seen.add(rank, local, known)
         if moment := re.match(r"\d{4}-(\d\d)-(\d\d)_(\d\d:\d\d:\d\d)", stream.summary.get("time", "")):
             origin = replace(origin, time=seconds_of_year(int(moment[1]), int(moment[2]), moment[3]))
         failure, kind, action = ending(int(code[1]))
@@ -416,6 +430,8 @@ _GROUPS: Final = tuple(_grouped().items())
 
 def _rule_of(text: str) -> tuple[str, Rule | None, re.Match[str] | bool]:
     """Return the first rule that a text matches, with its class and the match."""
+    if len(text) > MAX_SEARCHED:  # a launcher's line ends in the exit code, after the whole command
+        text = f"{text[: MAX_SEARCHED * 3 // 4]} {text[-MAX_SEARCHED // 4 :]}"
     possible = [rule for part, rules in _GROUPS if part in text for rule in rules if rule[1] in text]
     for _, _, rule, failure in sorted(possible, key=lambda each: each[0]):
         if match := rule.search(text):

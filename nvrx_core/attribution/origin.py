@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nvrx_core.attribution.verdict import without_escapes
+from nvrx_core.events.schema import LAUNCHER
 
 __all__ = ["GLOG", "Line", "Origin", "of_file", "parse", "seconds_of_year"]
 
@@ -120,7 +121,7 @@ class Line:
         file: its file.
         number: its number in the file, from 1.
         text: what follows the prefixes.
-        whole: the line with its prefixes.
+        whole: the line with its prefixes; of a JSON object, the text in it.
         origin: where it is from.
     """
 
@@ -245,6 +246,9 @@ def _lines_of(record: Mapping[str, object], line: Line) -> tuple[Line, ...]:
         origin = replace(origin, rank=rank)
     if type(local := values["local"]) is int and 0 <= local < MAX_RANK:
         origin = replace(origin, local=local)
+    cycle = record.get("iteration" if record.get("initial_rank") == LAUNCHER else "cycle")
+    if type(cycle) is int and origin.cycle is None:
+        origin = replace(origin, cycle=cycle)
     if isinstance(host := values["host"], str) and _HOST_NAME.match(host):
         origin = replace(origin, host=host)
     if isinstance(level := values["level"], str):
@@ -265,5 +269,5 @@ def _lines_of(record: Mapping[str, object], line: Line) -> tuple[Line, ...]:
     for each in texts[:200]:
         found, rest = _without_prefixes(each[:MAX_LINE].rstrip(), origin)
         if rest.strip():
-            lines.append(replace(line, text=rest, origin=found))
+            lines.append(replace(line, text=rest, whole=each[:MAX_LINE], origin=found))
     return tuple(lines)

@@ -252,12 +252,12 @@ CLASSES: Final = (
             Rule("collective operation timeout", "", Kind.STALLED),
             Rule(
                 "last enqueued",
-                r"\[(?P<pg>[^\]]*)\bRank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
+                r"\[(?P<pg>[^\]\[]*)\bRank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
                 Kind.NOTE,
             ),
             Rule(
                 "Last enqueued",
-                r"\[(?P<pg>[^\]]*)\bRank (?P<rank>\d+)\].*Last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
+                r"\[(?P<pg>[^\]\[]*)\bRank (?P<rank>\d+)\].*Last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
                 Kind.NOTE,
             ),
             Rule("Some NCCL operations have failed or timed out", "", Kind.NOTE),
@@ -417,7 +417,7 @@ CLASSES: Final = (
         "has tensors on devices that do not fit",
         (
             Rule("to be on the same device"),
-            Rule("same device", "(?i)error.*(?:must|should|not|expected).*same device"),
+            Rule("same device", "(?i)error.*same device"),
             Rule("Error", r"Input type \(torch\.(cuda\.)?\w+\) and weight type \(torch\.(?(1)(?!cuda)|cuda\.)\w+\)"),
             Rule("device type for generator but found"),
             Rule("should be either on cpu or on the same device"),
@@ -711,6 +711,7 @@ CLASSES: Final = (
         (
             Rule("CANCELLED", _SLURM_END + r" AT \S+(?: \*\*\*| \+\+\+|$)", Kind.SCHEDULER, any_level=True),
             Rule("CANCELLED", r"CANCELLED by \d+", Kind.SCHEDULER, any_level=True),
+            Rule("has received signal", r"has received signal (?:15|2|1)\b", Kind.SCHEDULER, any_level=True),
             Rule("death signal, shutting down", "", Kind.SCHEDULER, any_level=True),
             Rule("got signal: ", r"got signal: (?:15|2|1)\b", Kind.SCHEDULER, any_level=True),
             Rule("KeyboardInterrupt", r"(?:^|[\s.:])KeyboardInterrupt\b", Kind.SCHEDULER),
@@ -720,7 +721,7 @@ CLASSES: Final = (
             Rule("Terminated", _TASK + "Terminated", Kind.SCHEDULER, any_level=True),
             Rule(
                 "Killed",
-                r": line \d+: +(?P<pid>\d+) Killed|^Killed$|\d+ Killed +",
+                r": line \d+: +(?P<pid>\d+) Killed|^Killed$|(?<!\d)\d+ Killed +",
                 Kind.ENDED,
                 any_level=True,
                 action=Action.RESTART,
@@ -748,6 +749,7 @@ CLASSES: Final = (
         Action.RESTART,
         "failed, and the logs do not say why",
         (
+            Rule("the job ends with code", r"ends with code (?P<code>[1-9]\d*)", Kind.ENDED, any_level=True),
             # How a process ended; `classification` makes the class of the code.
             Rule(
                 "terminated with code",

@@ -2,10 +2,12 @@
 
     python tests/attribution/inject.py FOLDER [CASE ...]
 
-A template has imported torch; each job is a fork of it, which runs the ranks as forks of its own. What they write is
-kept as one of these forms: `elastic` (torch's elastic agent, prefixes by tee), `attempt` (the same with files for each
-rank), `files` (a file for each rank, no launcher) and `label` (one file, with the prefixes of `srun --label`). The
-jobs of the first form of each pair belong to the development part, those of the second one to the part held out.
+It writes `development.txt` and `held_out.txt` into the folder, whose cases begin the files of that name in `corpus/`.
+
+A template has imported torch; each job is a fork of it, which starts the ranks. What they write is kept as one of these
+forms: `elastic` (torch's elastic agent, prefixes by tee), `attempt` (the same with files for each rank), `files` (a file
+for each rank, no launcher), `label` (one file, with the prefixes of `srun --label`) and `ft` (`ft_launcher`). `elastic` and
+`files` belong to the development part, the others to the part held out; they differ also in how the job writes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import datetime
 import json
 import logging
 import os
+import random
 import selectors
 import signal
 import socket
@@ -22,8 +25,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -267,6 +271,58 @@ def _clean_up(folder: Path) -> None:
             path.rmdir()
 
 
+def _case(label: Mapping[str, object], logs: Mapping[str, str]) -> str:
+    """Return a case as `cases.py` reads it."""
+    files = (f"--- {name}\n{text}{'' if text.endswith(chr(10)) else chr(10)}" for name, text in logs.items())
+    return f"=== {json.dumps(label)}\n{''.join(files)}"
+
+
+_SAYS: Final = {
+    "exception": "KeyError", "assertion": "AssertionError", "missing_file": "FileNotFoundError",
+    "disk_full": "No space", "kill": "kill", "segv": "seg",
+}  # fmt: skip
+"""What a truncated log must still have, for its label to be that of the whole one."""
+
+
+def _variants(label: dict[str, object], form: str, fault: str, logs: dict[str, str]) -> Iterator[str]:
+    """Yield a case, and what becomes of it where logs are truncated, a rank's log is lost, or files are merged."""
+    name, rank = label["case"], label["rank"]
+    if form == "files" and fault in {"kill", "term", "segv", "exit"}:
+        label["class"] = "peer_lost"  # nothing in these logs tells how the rank ended
+    if form == "label" and fault not in {"clean", "hang"}:
+        label["host"] = "gpu-a07"
+    yield _case(label, logs)
+    first, text = next(iter(logs.items()))
+    end = text[len(text) * 35 // 100 :]
+    if form in {"elastic", "label"} and fault in _SAYS and _SAYS[fault].lower() in end.lower():
+        yield _case({**label, "case": f"{name}-headless", "source": f"{label['source']}-truncated"}, {first: end})
+    if form == "files" and fault in {"kill", "segv"}:
+        own = f"rank{rank}.log"
+        beginning = "".join(logs[own].splitlines(keepends=True)[:3])
+        yield _case({**label, "case": f"{name}-lost"}, {**logs, own: beginning})
+    if form == "label" and fault in {"kill", "segv", "exception"}:
+        lines = [each for each in text.splitlines(keepends=True) if not each.startswith(("srun:", f"{rank}: "))]
+        beginning = f'{rank}: {{"ts": 1.0, "level": "info", "msg": "initialised"}}\n'
+        lost = {"case": f"{name}-lost", "source": f"{label['source']}-lost", "class": "peer_lost", "rank": rank}
+        yield _case(lost, {first: beginning + "".join(lines)})
+    if form in {"files", "attempt"} and fault in {"shape", "allocator", "permission", "loader_kill"}:
+        prefix = "{}: " if form == "files" else "[default{}]:"
+        waiting = [
+            [prefix.format(each) + line for line in text.splitlines(keepends=True)]
+            for each in sorted(range(WORLD), key=lambda each: each != rank)
+            for file, text in logs.items()
+            if f"rank{each}." in file or f"/{each}/" in file
+        ]
+        chosen, merged = random.Random(str(name)), list[str]()
+        while any(waiting):
+            for lines in waiting:
+                count = chosen.randint(1, 3)
+                merged += lines[:count]
+                del lines[:count]
+        source = f"{label['source']}-interleaved"
+        yield _case({**label, "case": f"{name}-interleaved", "source": source}, {"merged.log": "".join(merged)})
+
+
 def main() -> None:
     """Write the cases that are named, or all."""
     if sys.argv[1] == "--job":
@@ -274,25 +330,22 @@ def main() -> None:
         return
     target, wanted = Path(sys.argv[1]).resolve(), sys.argv[2:]
     for number, (form, (part, style, run)) in enumerate(FORMS.items()):
-        for fault_number, (fault, (label, _)) in enumerate(FAULTS.items()):
-            name = f"injected-{form}-{fault}"
+        for fault_number, (fault, (failure, _)) in enumerate(FAULTS.items()):
+            name, culprit = f"injected-{form}-{fault}", (number + fault_number) % WORLD
             if wanted and name not in wanted:
                 continue
-            folder, culprit = target / name, (number + fault_number) % WORLD
+            folder = target / name
             folder.mkdir(parents=True)
-            began = time.monotonic()
             if not (pid := os.fork()):
                 _leave(lambda: run(folder, (fault, culprit, style)))  # noqa: B023
             os.waitpid(pid, 0)
             _clean_up(folder)
-            no_rank = fault == "clean"
-            record = {
-                "case": name, "part": part, "source": f"injected/{form}", "class": label,
-                "rank": None if no_rank else culprit,
-            }  # fmt: skip
-            with (target / "labels.jsonl").open("a") as labels:
-                labels.write(json.dumps(record) + "\n")
-            print(f"{time.monotonic() - began:6.1f} s  {name}", flush=True)
+            files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "error.json")
+            logs = {str(path.relative_to(folder)): path.read_text() for path in files}
+            rank = None if fault == "clean" else culprit
+            label: dict[str, object] = {"case": name, "source": f"injected/{form}", "class": failure, "rank": rank}
+            with (target / f"{part}.txt").open("a") as cases:
+                cases.writelines(_variants(label, form, fault, logs))
 
 
 if __name__ == "__main__":

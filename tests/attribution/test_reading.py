@@ -127,3 +127,14 @@ def test_the_command_runs_as_a_module_without_torch(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.startswith("clean (confidence 0.90)")
     assert "| torch" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "part", ["Error: expected ", "[", "Rank 1] ", "version mismatch ", "nan loss ", "0", ": ", "a-"]
+)
+def test_no_line_takes_long(part: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text((part * 5_000)[:4_096] + "\n")
+    began = time.process_time()
+    verdict_of_files([path])
+    assert time.process_time() - began < 0.2

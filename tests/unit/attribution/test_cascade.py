@@ -190,6 +190,21 @@ def test_the_only_rank_that_did_not_wait_is_the_one_that_hung() -> None:
     assert _said(verdict_of_text(f"{ranks}[rank0]: {TIMEOUT}")) == ("hang", None)
 
 
+HUNG = (
+    "2026-11-24 21:04:26,2 ERROR [rank monitor] rank {0} (pid 14{0}) is hung: no heartbeat for 5 s, at {1}; it is sent"
+)
+
+
+def test_of_hung_ranks_the_one_that_did_not_wait_for_others_is_named() -> None:
+    waits = HUNG.format(0, "graph.py:979 _engine_run_backward < tensor.py:3 backward")
+    alone = HUNG.format(1, "threading.py:327 wait < train.py:43 train")
+    agent = AGENT.format(-9).replace("local_rank: 1", "local_rank: 0")
+    assert _said(verdict_of_text(f"{waits}\n{alone}\n{agent}")) == ("hang", 1)
+    assert _said(verdict_of_text(f"{alone}\n{AGENT.format(-9)}")) == ("hang", 1)
+    both = verdict_of_text(f"{waits}\n{waits.replace('rank 0', 'rank 1')}\n{agent}")
+    assert _said(both) == ("hang", None)
+
+
 WATCHDOG = (
     "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1] [PG {2} Rank {0}] Exception (either an error or timeout) detected by"
     " watchdog at work: 1, last enqueued NCCL work: {1}, last completed NCCL work: 1."
@@ -247,6 +262,16 @@ def test_logs_without_lines_are_unknown_and_others_clean() -> None:
     assert verdict_of_text("").failure == "unknown"
     verdict = verdict_of_text("step 1")
     assert (verdict.failure, verdict.action, verdict.evidence) == ("clean", Action.NONE, ())
+
+
+def test_a_local_rank_that_is_that_of_several_ranks_names_none() -> None:
+    text = "[default1]:[rank1]: step 1\n[default1]:[rank5]: step 1\n[default1]:ValueError: x\n[default0]:step 1"
+    assert _said(verdict_of_text(text)) == ("user_exception", None)
+
+
+def test_a_local_rank_is_no_further_rank() -> None:
+    text = f"[default1]:step 1\n[default0]:step 1\n[default0]:[rank4]: {LOST}\n[default1]:[rank5]: {LOST}"
+    assert _said(verdict_of_text(text)) == ("peer_lost", None)
 
 
 def test_the_sentence_is_bounded_and_shows_no_control_characters() -> None:

@@ -90,6 +90,12 @@ def test_an_empty_line_is_none_and_a_long_one_is_cut() -> None:
     assert len(_one("x" * 10_000).text) == MAX_LINE
 
 
+def test_a_record_of_the_launcher_has_its_cycle() -> None:
+    assert _one('{"cycle": 2, "message": "x"}').origin.cycle == 2
+    assert _one('{"initial_rank": -1, "iteration": 2, "reason": "x"}').origin.cycle == 2
+    assert _one('{"initial_rank": 0, "iteration": 2, "reason": "x"}').origin.cycle is None
+
+
 def test_a_record_with_a_traceback_is_several_lines() -> None:
     raw = '{"rank": 1, "level": "ERROR", "message": "it failed", "traceback": "Traceback:\\n\\nValueError: x"}'
     assert [line.text for line in parse("f", 1, raw)] == ["it failed", "Traceback:", "ValueError: x"]
@@ -98,7 +104,8 @@ def test_a_record_with_a_traceback_is_several_lines() -> None:
 def test_a_long_record_is_read_and_what_of_it_is_kept_is_cut() -> None:
     raw = '{"rank": 1, "pad": "' + "x" * 20_000 + '", "message": "ValueError: x"}'
     line = _one(raw)
-    assert (line.text, line.origin.rank, len(line.whole)) == ("ValueError: x", 1, MAX_LINE)
+    assert (line.text, line.origin.rank, line.whole) == ("ValueError: x", 1, "ValueError: x")
+    assert len(_one('{"message": "' + "x" * 20_000 + '"}').whole) == MAX_LINE
 
 
 def test_a_record_that_is_nested_too_deep_is_text() -> None:
