@@ -5,9 +5,9 @@
 It writes `development.txt` and `held_out.txt` into the folder, whose cases begin the files of that name in `corpus/`.
 
 A template has imported torch; each job is a fork of it, which starts the ranks. What they write is kept as one of these
-forms: `elastic` (torch's elastic agent, prefixes by tee), `attempt` (the same with files for each rank), `files` (a file
-for each rank, no launcher), `label` (one file, with the prefixes of `srun --label`) and `ft` (`ft_launcher`). `elastic` and
-`files` belong to the development part, the others to the part held out; they differ also in how the job writes.
+forms: `elastic` (torch's elastic agent, prefixes by tee), `attempt` (the same with files for each rank), `files` (a
+file for each rank, no launcher), `label` (one file, with the prefixes of `srun --label`) and `ft` (`ft_launcher`).
+`elastic` and `files` belong to the development part, the others to the part held out; how the job writes differs, too.
 """
 
 from __future__ import annotations
