@@ -26,9 +26,11 @@ REASON = {"reason", "why", "fault", "error", "decision"}
 WITHOUT = frozenset({
     # ask, wait, or count
     "AskGuardian", "AwaitOthers", "AwaitRound", "AskHolders", "CountArrival", "CountCompletion", "QueryPeers",
-    "QueryRoundEvent", "ReadArrivals", "ReadEvent",
+    "QueryRoundEvent", "ReadArrivals", "ReadEvent", "RunChecks",
     # write down what is so
-    "CloseCompleted", "MarkRoundOver", "PutArrival",
+    "Chunk", "CloseCompleted", "MarkRoundOver", "PutArrival",
+    # whose name is the reason: nothing is wrong, a check is overdue
+    "KillProbe", "LeaveProbe", "MayJoin",
 })  # fmt: skip
 
 
