@@ -111,7 +111,7 @@ class Ambiguous:
     __hash__ = None
 
 
-@pytest.mark.parametrize("code", [1, "done", 0.0, Ambiguous()], ids=repr)
+@pytest.mark.parametrize("code", [1, "done", 0.0, Ambiguous()], ids=["1", "done", "0.0", "ambiguous"])
 def test_an_exit_that_python_does_not_call_a_success_is_a_wish_to_leave(code):
     assert ended(SystemExit(code)) is Outcome.LEFT
 
