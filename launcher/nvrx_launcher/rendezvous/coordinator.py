@@ -300,6 +300,7 @@ class Coordinator:
             f"not {given!r}; give each job an --rdzv-id of its own"
         )
         if self._phase is JobPhase.GATHERING and not self.cycle:
+            self._nodes[node] = description  # the launcher that hosts the store waits until it has read the end
             return self._end(USAGE, reason)
         return (Decision(Verdict.REFUSE, self.cycle, reason, USAGE, node=node),)
 

@@ -142,6 +142,7 @@ def test_another_command_before_the_first_cycle_ends_the_job_for_all_nodes_at_on
     assert made.received(ready(0, command="a"), now=0.0) == ()
     (end,) = made.received(ready(1, command="b"), now=0.0)
     assert (end.verdict, end.code) == (Verdict.END, 2)
+    assert made.nodes == {0, 1}, "the launcher that hosts the store must not end before the refused one has read it"
 
 
 def test_another_command_takes_part_by_default():
