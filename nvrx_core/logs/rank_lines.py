@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["MAX_LINE", "RankLines", "last_traceback"]
+__all__ = ["MAX_LINE", "TAIL", "RankLines", "last_traceback"]
 
 MAX_LINE: Final = 1 << 16
 """Bytes of an unterminated line after which the rest is a line of its own."""

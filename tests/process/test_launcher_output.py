@@ -122,6 +122,17 @@ def test_a_worker_that_makes_the_console_non_blocking_costs_no_output(tmp_path: 
     assert shown.count(b"]:line ") == 4_000
 
 
+def test_an_exception_that_a_worker_has_written_to_its_file_is_in_the_launchers_log(
+    launcher: Start, tmp_path: Path
+) -> None:
+    code, log = launcher("raises", "--redirects", "3", "--log-dir", str(tmp_path / "logs")).finish()
+    assert code == 1
+    line, _, trace = log[log.index("rank 1 (local rank 1, pid") :].partition("\n")
+    assert line.endswith("has failed with exit code 1: TypeError: injected")
+    assert trace.startswith("Traceback (most recent call last):")
+    assert 'raise TypeError("injected")' in trace
+
+
 def test_a_progress_bar_shows_while_it_moves(launcher: Start, tmp_path: Path) -> None:
     job = launcher("shows_progress", "--tee", "2", "--local-ranks-filter", "0", "--log-dir", str(tmp_path / "logs"))
     job.await_log("[default0]: 2/3 steps\n")

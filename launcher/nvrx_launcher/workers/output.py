@@ -15,11 +15,13 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Final, Protocol
 
+from nvrx_core.logs.rank_lines import TAIL
 from nvrx_launcher.backlog import Backlog
 from nvrx_launcher.console import DRAIN_TIMEOUT, Console
 from nvrx_launcher.loop import EventLoop
@@ -365,8 +367,16 @@ class Logs:
         return self._pipes is None and self._cycle.workers[local_rank].stderr.is_shown
 
     def latest(self, local_rank: int) -> bytes:
-        """Return the latest output of a worker, b"" where the launcher does not have it."""
-        return b"" if self._pipes is None else self._pipes.latest(local_rank)
+        """Return the latest output of a worker, b"" where the launcher does not have it, or the console has it."""
+        if self._pipes is not None:
+            return self._pipes.latest(local_rank)
+        stderr = self._cycle.workers[local_rank].stderr
+        if stderr.is_shown or not stderr.file:
+            return b""
+        with suppress(OSError), open(stderr.file, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            return file.read(TAIL)
+        return b""
 
     def open(self, local_rank: int, rank: int, attach: Callable[[Tee], object]) -> Output:
         """Open the streams of a worker; `attach` is called with those that the loop must read."""

@@ -44,6 +44,13 @@ def fails() -> None:
     time.sleep(60)
 
 
+def raises() -> None:
+    """Rank 1 raises in each cycle."""
+    if RANK == 1:
+        raise TypeError("injected")
+    time.sleep(60)
+
+
 def weakens() -> None:
     """Rank 1 fails in the first cycle; the others wait until they may end."""
     if (CYCLE, RANK) == (0, 1):
@@ -239,6 +246,7 @@ CASES: dict[str, Callable[[], None]] = {
         done,
         killed,
         fails,
+        raises,
         weakens,
         waits,
         family,
