@@ -153,6 +153,8 @@ def test_what_follows_the_script_is_the_scripts():
         (["--nnodes", "3:2"], "--nnodes: '3:2' is no number of nodes"),
         (["--nproc-per-node", "0"], "--nproc-per-node: '0' is no positive number; write one, or auto, cpu, gpu or xpu"),
         (["--max-restarts", "-1"], "--max-restarts: -1 is negative; 0 means no restart"),
+        (["--rdzv-id", "a\nb"], "or some that cannot be printed; write up to 1000 characters, without line breaks"),
+        (["--rdzv-endpoint", "node0:x"], "write it as in node0:29500 or [fd00::2]:29500"),
         (["-m", "--no-python"], "--no-python: given together with --module; give one of them"),
         (["-r", "4"], "--redirects: '4' names no streams; write 0, 1, 2 or 3 for all, or as in 0:3,1:1"),
         (["--local-ranks-filter", "a"], "--local-ranks-filter: 'a' are no local ranks; write them as in 0,2"),

@@ -1,0 +1,158 @@
+"""State in memory (P15, P16): from a fault to the first new step, and what a commit costs.
+
+    python tests/benchmarks/live_state.py [--width 1024] [--layers 6] [--faults 6]
+
+Ranks train with AdamW and DDP over gloo; rank 1 raises in the backward pass of every 8th step, or is killed once and a
+reserve takes its place. The model is built on the meta device. Parameters are `layers * width ** 2` floats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from nvrx_core import inprocess
+from nvrx_core.inprocess import rank_assignment
+from tests.harness.process.host import free_ports
+
+EVERY = 8
+
+
+def say(what: str, **fields: object) -> None:
+    print(json.dumps({"what": what, "at": time.monotonic(), **fields}), flush=True)
+
+
+def make_model(width: int, layers: int) -> torch.nn.Module:
+    with torch.device("meta"):
+        return torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
+
+
+def train(options: argparse.Namespace, live: inprocess.LiveState, call: inprocess.CallWrapper) -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = make_model(options.width, options.layers)
+    model.to_empty(device="cpu")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    first = live.resume(model, optimizer, optimizer.step)
+    if first is None:
+        first = 0
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for each in model.parameters():
+                each.normal_(std=0.01)
+        live.start(first)
+    say("resumed", step=first)
+    ddp = DistributedDataParallel(model, init_sync=False)
+    batch = torch.randn(options.batch, options.width)
+    commits = []
+    for step in range(first, options.steps):
+        loss = ddp(batch).square().mean()
+        faulty = call.iteration < options.faults and rank == 1 and step == (call.iteration + 1) * EVERY
+        if faulty and options.kill:
+            say("fault")
+            os.kill(os.getpid(), signal.SIGKILL)
+        if faulty:
+            say("fault")
+            raise RuntimeError("injected")
+        loss.backward()
+        begun = time.perf_counter()
+        live.commit(step)
+        commits.append(time.perf_counter() - begun)
+        optimizer.zero_grad(set_to_none=False)
+        say("step", step=step)
+    plain = []
+    for _ in range(len(commits)):
+        begun = time.perf_counter()
+        optimizer.step()
+        plain.append(time.perf_counter() - begun)
+        dist.barrier()
+    say("end", commit=statistics.median(commits), plain=statistics.median(plain))
+    dist.destroy_process_group()
+
+
+def rank_main(options: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    live = inprocess.LiveState()
+    assign = inprocess.Compose(rank_assignment.MaxActiveWorldSize(2), rank_assignment.FillGaps())
+
+    def function(call_wrapper: inprocess.CallWrapper) -> None:
+        train(options, live, call_wrapper)
+
+    inprocess.Wrapper(rank_assignment=assign, no_progress_limit=None)(function)()
+
+
+def measure(options: argparse.Namespace) -> str:
+    world, port = (3 if options.kill else 2), free_ports()
+    common = {**os.environ, "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+              "OMP_NUM_THREADS": "1"}  # fmt: skip
+    command = [sys.executable, __file__, "--rank", *sys.argv[1:], *(["--kill"] if options.kill else [])]
+    store = subprocess.Popen(
+        [sys.executable, "-m", "nvrx_core.store", "--host", "127.0.0.1", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert store.stdout is not None
+    common["NVRX_STORE_ENDPOINT"] = store.stdout.readline().strip()
+    ranks = [
+        subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=subprocess.PIPE,
+                         stderr=subprocess.DEVNULL, text=True)
+        for rank in range(world)
+    ]  # fmt: skip
+    lines = [json.loads(line) for rank in ranks for line in rank.communicate()[0].splitlines() if line.startswith("{")]
+    store.kill()
+    store.wait()
+    lines.sort(key=lambda line: line["at"])
+    faults = [line["at"] for line in lines if line["what"] == "fault"]
+    resumed, stepped = [], []
+    for begun in faults:
+        after = [line for line in lines if line["at"] > begun]
+        newest = max(line["step"] for line in lines if line["what"] == "step" and line["at"] < begun)
+        resumed.append(
+            max(line["at"] for line in after if line["what"] == "resumed" and line["step"] == newest + 1) - begun
+        )
+        stepped.append(
+            max(line["at"] for line in after if line["what"] == "step" and line["step"] == newest + 1) - begun
+        )
+    size = 4e-6 * options.layers * options.width**2
+    ends = [line for line in lines if line["what"] == "end"]
+    what = "killed, a reserve takes its place" if options.kill else "exception"
+    return (
+        f"{size:.0f} MB, {what}: to resume() {statistics.median(resumed):.3f} s, to the first new step "
+        f"{statistics.median(stepped):.3f} s (n={len(faults)}, max {max(stepped):.3f}); commit "
+        f"{1000 * ends[0]['commit']:.2f} ms, optimizer.step() {1000 * ends[0]['plain']:.2f} ms"
+    )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--faults", type=int, default=6)
+    parser.add_argument("--kill", action="store_true", help="kill rank 1 once; a reserve takes its place")
+    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.faults = 1 if options.kill else options.faults
+    options.steps = (options.faults + 2) * EVERY
+    return options
+
+
+if __name__ == "__main__":
+    given = parse()
+    if given.rank:
+        rank_main(given)
+    else:
+        print(measure(given))

@@ -1,0 +1,84 @@
+"""What comes out of order is refused, and what a rank tells and finds is what it has; the rest is in `tests/sim`."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvrx_core.inprocess.live.memory import Holding, Incomplete, Recovery, Stamp, Transfer, recover
+from nvrx_core.inprocess.live.training import LiveTraining
+
+
+def holding(*, version=None, pending=None, passed=None, torn=False, shard=(), needs=(), width=0):
+    return Holding(version, pending, passed, torn, shard, needs, width)
+
+
+AT, NEXT = Stamp(0, 4), Stamp(0, 5)
+AHEAD = holding(version=NEXT, pending=(NEXT, 0), passed=(NEXT, 0), width=2)
+IN_VOTE = holding(version=AT, pending=(NEXT, 1), passed=(AT, 1), width=2)
+SPARE = holding(shard=None)
+
+
+@pytest.mark.parametrize("flow", ["commit", "start"])
+def test_what_comes_before_resume_is_refused(flow):
+    with pytest.raises(RuntimeError, match=r"before resume\(\)"):
+        getattr(LiveTraining(), flow)(None, 0).send(None)
+
+
+def test_in_the_first_iteration_nothing_is_in_memory():
+    assert recover([SPARE, SPARE]) == Incomplete()
+
+
+def test_who_was_interrupted_in_a_vote_that_another_has_passed_keeps_its_objects():
+    assert recover([AHEAD, IN_VOTE]) == Recovery(NEXT, (0, 1), (), ())
+
+
+def test_a_replacement_receives_parameters_and_the_local_state_of_the_lost_rank():
+    assert recover([AHEAD, SPARE]) == Recovery(NEXT, (0,), (Transfer(0, 1), Transfer(0, 1, row=True)), ())
+
+
+def test_local_state_that_nobody_has_is_fresh():
+    assert recover([AHEAD, IN_VOTE, SPARE]) == Recovery(NEXT, (0, 1), (Transfer(0, 2),), (2,))
+
+
+def test_a_rank_with_another_number_takes_its_own_row_of_the_vote():
+    moved = holding(version=NEXT, pending=(NEXT, 1), passed=(NEXT, 1), width=2)
+    assert recover([moved]) == Recovery(NEXT, (0,), (Transfer(0, 0, row=True),), ())
+
+
+def test_a_shard_that_only_torn_ranks_have_is_missing():
+    torn = holding(version=AT, pending=(NEXT, 1), passed=(NEXT, 1), torn=True, shard=(1, 2), needs=(1, 2))
+    whole = holding(version=NEXT, pending=(NEXT, 0), passed=(NEXT, 0), shard=(0, 2), needs=(0, 2))
+    assert recover([whole, torn]) == Incomplete(NEXT, ((1, 2),))
+
+
+class Replacement:
+    """The ports of rank 2, whose local state nobody has."""
+
+    iteration, rank = 1, 2
+
+    def shard_of(self, objects):
+        return ()
+
+    def width_of(self, rows):
+        return 0
+
+    async def exchange(self, mine):
+        return [AHEAD, IN_VOTE, mine]
+
+    async def receive(self, objects, source):
+        assert source == 0
+
+    async def capture(self, objects, step):
+        return "fresh"
+
+    async def vote(self, row):
+        return ("one", "two", row)
+
+
+def test_fresh_local_state_is_left_as_it_is():
+    training = LiveTraining()
+    with pytest.raises(StopIteration) as end:
+        training.resume(Replacement(), "objects").send(None)
+    assert end.value.value == NEXT.step + 1
+    assert training.memory.version == Stamp(1, NEXT.step)
+    assert training.memory.passed.rows == ("one", "two", "fresh")
