@@ -30,7 +30,8 @@ from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
-from nvrx_core.process.garbage import collect_postponed, postpone_collection, watch_frames
+from nvrx_core.process import garbage
+from nvrx_core.process.garbage import postpone_collection, watch_frames
 from nvrx_core.process.user_packages import user_packages
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -170,10 +171,14 @@ class OwnFaults:
 
     @operation
     def survive(self, error: BaseException | None, cause: FaultRecord | None) -> None:
-        """The rank goes on: log its failure, if it had one, and release what the failure refers to."""
+        """The rank goes on: log its failure, if it had one, and release the frames that it refers to."""
         self._survived.decided(cause)
         release_frames(error)
-        collect_postponed()
+
+    @operation
+    def collect_postponed(self) -> None:
+        """Collect the garbage that the failure has referred to, if any: nothing refers to the failure any more."""
+        garbage.collect_postponed()
 
     def thread_failed(self, error: BaseException, iteration: int) -> None:
         """Announce that a user's thread has ended with `error`: a fault of the iteration that started it."""

@@ -216,6 +216,7 @@ class MainThread:
         if not (ends or _is_lost(self.state, decision, ended)):
             await self.ports.faults.survive(self.failure, decision.cause)
             self.failure = self.ended = None
+            await self.ports.faults.collect_postponed()
             return decision
         if self.failure is None or ended.error is not self.failure:
             await self.ports.faults.report_failure(decision.cause)

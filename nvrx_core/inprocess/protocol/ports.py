@@ -221,12 +221,15 @@ class FaultsPort(Protocol):
         """
 
     def survive(self, error: BaseException | None, cause: FaultRecord | None) -> Awaitable[None]:
-        """The rank goes on: log its failure, if it had one, and release what the failure refers to.
+        """The rank goes on: log its failure, if it had one, and release the frames that it refers to.
 
         Args:
             error: the failure.
             cause: the fault that the decision names as the cause.
         """
+
+    def collect_postponed(self) -> Awaitable[None]:
+        """Collect the garbage that the failure has referred to, once nothing refers to the failure any more."""
 
 
 class LeavingPort(Protocol):

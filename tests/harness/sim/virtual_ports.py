@@ -94,7 +94,7 @@ class StorePort:
 class MainBase(StorePort):
     """What of a main thread's ports only the real ones do."""
 
-    collect_garbage = round_ended = staticmethod(nothing)
+    collect_garbage = collect_postponed = round_ended = staticmethod(nothing)
     use_rendezvous = release_groups = terminate = staticmethod(nothing)
     clear_frames = report_left = staticmethod(nothing)
     owner: Owner
