@@ -76,11 +76,11 @@ class Watching(RuleBasedStateMachine):
     """A rank that makes progress, or none, and a monitor that looks when it wants to or later."""
 
     SOFT, HARD, GRACE = 10.0, 30.0, 2.0
-    rules = CallRules(SOFT, HARD, GRACE)
+    call_rules = CallRules(SOFT, HARD, GRACE)
 
     def __init__(self) -> None:
         super().__init__()
-        self.watch = HangDetector(self.rules)
+        self.watch = HangDetector(self.call_rules)
         self.now = self.alive_at = self.looked = 0.0
         self.iteration, self.stage = 0, Stage.RUNNING
         self.noticed = self.interrupting = False
@@ -121,7 +121,7 @@ class Watching(RuleBasedStateMachine):
     def ask(self, on_the_way: bool) -> tuple[Any, ...]:
         if self.since is None and self.interrupting and self.stage is Stage.RUNNING:
             self.since = self.now
-        twin = HangDetector.from_state(self.rules, self.watch.state(now=self.now), now=self.now)
+        twin = HangDetector.from_state(self.call_rules, self.watch.state(now=self.now), now=self.now)
         actions = self.watch.evaluate(self.reading(), now=self.now)
         self.watch.check()
         assert [type(each) for each in twin.evaluate(self.reading(), now=self.now)] == [type(each) for each in actions]
