@@ -186,14 +186,15 @@ def test_who_swallows_an_interruption_is_told_once_and_by_the_line(prepare: Laun
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "first", "second"),
     [
-        ("rank=RANK, world_size=3", "rank=2, world_size=3"),
-        ("store=dist.FileStore('meeting', 3), rank=int(os.environ['RANK']), world_size=3", "rank=1, world_size=3"),
+        ("rank=RANK, world_size=3", "rank=2", "rank=2"),
+        ("store=dist.FileStore('meeting', 3), rank=int(os.environ['RANK']), world_size=3", "rank=1", "rank=0"),
     ],
     ids=["constant", "a store, and the rank read anew"],
 )
-def test_the_ranks_of_the_start_are_refused_after_a_loss(prepare: Launch, given: str, told: str) -> None:
+def test_the_ranks_of_the_start_are_refused_after_a_loss(prepare: Launch, given: str, first: str, second: str) -> None:
+    """Of the survivors, the slower one may find that the other has left for it, in another iteration."""
     job = prepare(world=3)
     written = run(
         job,
@@ -206,7 +207,9 @@ def test_the_ranks_of_the_start_are_refused_after_a_loss(prepare: Launch, given:
         "RANK = int(os.environ['RANK'])",
     )
     assert job.codes == {0: 1, 1: 3, 2: 1}
-    assert f"init_process_group({told}): in iteration 1 this is rank 1 of 2" in job.errors(2)
+    told = job.errors(2)
+    at_once = f"init_process_group({first}, world_size=3): in iteration 1 this is rank 1 of 2" in told
+    assert at_once or f"init_process_group({second}, world_size=3): in iteration 2 this is rank 0 of 1" in told
     assert "write init_process_group() without rank and world_size" in written
 
 

@@ -33,8 +33,11 @@ ELSEWHERE = {
         " '--no-python', 'true'])\n"
     )),
     "nvrx-store-query": (75, (
-        "import socket\n"
+        "import os, socket\n"
         "from nvrx_launcher.store_program import main\n"
+        "questions, asks = os.pipe()\n"
+        "os.write(asks, b'0 5\\n')\n"
+        "sys.stdin = os.fdopen(questions)\n"
         "listener = socket.create_server(('127.0.0.1', 0))\n"
         "sys.argv[1:] = [str(listener.detach()), 'job']\n"
         "main()\n"
@@ -126,7 +129,7 @@ def test_whoever_uses_a_thread_hears_of_its_end(name: str, tmp_path: Path) -> No
     text = PRELUDE.format(schedule=schedule(name)) + program.replace("{endpoint!r}", repr(f"127.0.0.1:{free_ports()}"))
     done = subprocess.run(
         [sys.executable, "-c", text], env=ENVIRONMENT | {"NVRX_RUNTIME_DIR": str(tmp_path)}, cwd=WORKERS,
-        input="0 5\n", capture_output=True, text=True, check=False, timeout=ENDS_WITHIN,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=ENDS_WITHIN,
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     assert f"the thread {name}{'-3' if name == 'nvrx-watchdog' else ''} has failed: " in done.stderr
