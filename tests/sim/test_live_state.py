@@ -35,7 +35,7 @@ def test_two_faults_cost_no_step():
         {**TWICE, "steps": 2},
         {**RESERVE, "kills": 1},
         {"processes": 3, "steps": 1, "faults": 2, "kills": 2},
-    ],  # fmt: skip
+    ],
     ids=["replicas of shards", "reserves", "two steps", "reserves and a lost rank", "two lost ranks"],
 )
 def test_reserves_that_return_and_more_faults_cost_no_step(sizes):
