@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from types import ModuleType
 from typing import Any, Final
 
 from nvrx_core.inprocess.live import memory, training
+
+from .monitor_mutants import load_mutant
 
 __all__ = ["MUTANTS", "mutated"]
 
@@ -73,18 +74,8 @@ def mutated(name: str | None) -> Iterator[tuple[ModuleType, ModuleType]]:
     made = list[ModuleType]()
     try:
         for each in (memory, training):
-            made.append(_load(each, *((shipped, mistake) if module is each else ("", ""))))
+            made.append(load_mutant(each, *((shipped, mistake) if module is each else ("", ""))))
             sys.modules[each.__name__] = made[-1]
         yield made[1], made[0]
     finally:
         sys.modules.update(before)
-
-
-def _load(module: ModuleType, shipped: str, mistake: str) -> ModuleType:
-    text = inspect.getsource(module)
-    if shipped:
-        assert text.count(shipped) == 1, f"{text.count(shipped)} times in {module.__name__}: adapt it to\n{shipped}"
-        text = text.replace(shipped, mistake)
-    made = ModuleType(module.__name__)
-    exec(compile(text, f"<mutated in {module.__name__}>", "exec"), made.__dict__)
-    return made

@@ -13,7 +13,7 @@ from nvrx_core.fault_tolerance import inquiry, process
 from nvrx_core.liveness import hang_detector
 from nvrx_core.progress import limits, sampling
 
-__all__ = ["MUTANTS", "Modules", "mutated"]
+__all__ = ["MUTANTS", "Modules", "load_mutant", "mutated"]
 
 ASKS: Final = "            self.deadline = now\n            return (QueryPeers(),)\n"
 DEADLINE: Final = "        return self.since + self.timeout\n"
@@ -83,14 +83,19 @@ def mutated(name: str | None) -> Iterator[Modules]:
     made = list[ModuleType]()
     try:
         for each in originals:
-            made.append(_load(each, *((shipped, mistake) if module is each else ("", ""))))
+            made.append(load_mutant(each, *((shipped, mistake) if module is each else ("", ""))))
             sys.modules[each.__name__] = made[-1]
         yield Modules(*made)
     finally:
         sys.modules.update({each.__name__: each for each in originals})
 
 
-def _load(module: ModuleType, shipped: str, mistake: str) -> ModuleType:
+def load_mutant(module: ModuleType, shipped: str, mistake: str) -> ModuleType:
+    """Return a copy of a module with a mistake in the place of the shipped text; "" for none.
+
+    Raises:
+        AssertionError: when the shipped text is no longer there.
+    """
     text = inspect.getsource(module)
     if shipped:
         assert text.count(shipped) == 1, f"{text.count(shipped)} times in {module.__name__}: adapt it to\n{shipped}"
