@@ -114,15 +114,14 @@ class LiveState:
         Raises:
             RuntimeError: before `resume`, or when ranks commit different steps.
         """
-        ports, objects = self._here("commit"), self._training.memory.objects
-        watched = None if self._warned else self._versions
-        if objects is not None and watched is not None and (name := tensors.changed(objects, watched)) is not None:
-            self._warned = True
+        ports, objects, watched = self._here("commit"), self._training.memory.objects, self._versions
+        run(self._training.commit(ports, step))
+        assert objects is not None
+        if not self._warned and watched is not None and watched != ports.before:
+            self._warned, name = True, tensors.changed(objects, watched, ports.before)
             log.warning("%s was changed outside of commit(): after a fault, ranks may go on with different values; "
                             "change it in the function that commit() calls", name)  # fmt: skip
-        run(self._training.commit(ports, step))
-        if objects is not None:
-            self._versions = tensors.versions(objects)
+        self._versions = tensors.versions(objects)
         if ports.call is not None:
             ports.call.progress(step)
 
@@ -133,13 +132,17 @@ class LiveState:
 
 
 class _Ports:
-    """The process group of an iteration, and the tensors."""
+    """The process group of an iteration, and the tensors.
+
+    Attributes:
+        before: the versions of all tensors before the last advance.
+    """
 
     def __init__(self, call: CallWrapper | None, *, replicate: bool) -> None:
         self._replicate, self._device = replicate, torch.device("cpu")
         self.call, self.rank, self.iteration = call, dist.get_rank(), 0 if call is None else call.iteration
         self._atomic = nullcontext() if call is None else call.atomic()
-        self._before: tensors.Versions = ()
+        self.before: tensors.Versions = ()
         self._advanced: Objects | None = None
         self._capacity = _ROOM
 
@@ -154,7 +157,7 @@ class _Ports:
 
     def is_changed(self) -> bool:
         assert self._advanced is not None
-        return tensors.versions(self._advanced) != self._before
+        return tensors.versions(self._advanced) != self.before
 
     @operation
     def exchange(self, holding: Holding) -> Sequence[Holding]:
@@ -213,7 +216,7 @@ class _Ports:
 
     @operation
     def advance(self, objects: Objects) -> None:
-        self._advanced, self._before = objects, tensors.versions(objects)
+        self._advanced, self.before = objects, tensors.versions(objects)
         objects.advance()
 
     @operation

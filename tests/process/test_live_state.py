@@ -63,6 +63,12 @@ def test_a_shard_that_nobody_has_is_missed_in_a_line(prepare: Launch) -> None:
     assert text.count("is not whole in memory") == 1, text
 
 
+def test_a_parameter_that_is_changed_elsewhere_is_named_once(prepare: Launch) -> None:
+    job = trained(prepare, steps=8, touched=[3, 5])
+    assert job.errors(0).count("0.weight was changed outside of commit()") == 1, job.errors(0)
+    assert "outside of commit()" not in job.errors(1)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("sharded", [False, True], ids=["replicas", "shards"])
 @pytest.mark.parametrize("seed", range(40))

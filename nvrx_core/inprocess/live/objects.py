@@ -107,11 +107,10 @@ def versions(objects: Objects) -> Versions:
     return tuple(each._version for each in (*objects.parameters, *states))
 
 
-def changed(objects: Objects, before: Versions) -> str | None:
-    """Return the name of a parameter whose version is another one; None where there is none."""
-    now = versions(objects)
+def changed(objects: Objects, before: Versions, now: Versions) -> str:
+    """Return the name of the first parameter with another version; where there is none, it is an optimizer's state."""
     found = (name for name, then, since in zip(objects.names, before, now, strict=False) if then != since)
-    return next(found, None if now == before else "the state of an optimizer")
+    return next(found, "the state of an optimizer")
 
 
 def adopt(old: Objects, new: Objects) -> None:

@@ -1,7 +1,8 @@
 """A training whose state lives in memory, with faults at drawn points; what it writes down is what it has committed.
 
 `NVRX_TEST_LIVE` has, as JSON: `steps`, `faults` (how many iterations have one), `seed`, `kinds` (`exception`, `kill`,
-`asynchronous`), `points`, `active` (the others are reserves), `sharded` and `least` (no kill below so many ranks).
+`asynchronous`), `points`, `active` (the others are reserves), `sharded`, `least` (no kill below so many ranks)
+and `touched` (the steps at which rank 0 changes a parameter elsewhere).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tests.harness.process.workers.record import Record
 
 PLAN: dict[str, Any] = {
     "steps": 30, "faults": 0, "seed": 0, "kinds": ["exception"], "active": None, "sharded": False, "least": 2,
+    "touched": [],
     "points": ["build", "resumed", "data", "forward", "backward", "ready", "advance", "advanced", "committed"],
     **json.loads(os.environ.get("NVRX_TEST_LIVE", "{}")),
 }  # fmt: skip
@@ -164,6 +166,9 @@ def train(live: inprocess.LiveState, call: inprocess.CallWrapper) -> None:
         loss.register_hook(lambda gradient: faults("backward"))
         loss.backward()
         faults("ready")
+        if step in PLAN["touched"] and rank == 0:
+            with torch.no_grad():
+                next(model.parameters()).add_(0.0)
         live.commit(step)
         faults("committed")
         optimizer.zero_grad()
