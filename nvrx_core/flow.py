@@ -13,7 +13,7 @@ from functools import partial, wraps
 from inspect import CORO_CLOSED, getcoroutinestate
 from traceback import walk_tb
 from types import FrameType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from nvrx_core.fault.exceptions import related
 from nvrx_core.process.forks import EndedInChild
@@ -24,6 +24,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Flow = Coroutine[Any, Any, Result]
 """A flow with its result."""
+_NO_LOCK: Final = nullcontext()
 
 
 class _Operation(Generic[Result]):
@@ -48,14 +49,20 @@ def operation(method: Callable[Parameters, Result]) -> Callable[Parameters, Awai
     return request
 
 
-def run(flow: Flow[Result], step: Callable[[], AbstractContextManager[object]] = nullcontext) -> Result:
+def run(
+    flow: Flow[Result],
+    lock: AbstractContextManager[object] = _NO_LOCK,
+    stepped: Callable[[], object] = lambda: None,
+) -> Result:
     """Run the flow to its end; returns its result.
 
     Args:
         flow: has not begun; it awaits operations only.
-        step: what surrounds a step of the flow, from one operation to the next. If it fails itself, as by a signal
-            handler that raises in it, the flow gets the exception in the next step; if that fails as well, in one that
-            nothing surrounds.
+        lock: held during a step of the flow, from one operation to the next. It is taken and released by C code: Python
+            code of a context manager may be left by a signal handler that raises before the lock is released. If it
+            cannot be taken, as where a handler raises meanwhile, the flow gets the exception in the next step; if that
+            fails as well, in one without the lock.
+        stepped: called after each step, without the lock; what it raises, the flow gets.
 
     Raises:
         BaseException: what the flow raises. What an operation raises is raised in the flow, where it is awaited, and so
@@ -71,8 +78,11 @@ def run(flow: Flow[Result], step: Callable[[], AbstractContextManager[object]] =
             try:
                 while True:
                     in_step = True
-                    with step() if failures <= 1 else nullcontext():
-                        call = resume(outcome)
+                    try:
+                        with lock if failures <= 1 else _NO_LOCK:
+                            call = resume(outcome)
+                    finally:
+                        stepped()
                     in_step, failures = False, 0
                     resume, outcome = flow.send, call()
             except EndedInChild:
@@ -87,7 +97,7 @@ def run(flow: Flow[Result], step: Callable[[], AbstractContextManager[object]] =
                     _clear_frames(error, package)
                     raise
     finally:  # the error's traceback keeps this frame, which would keep the store's connections, and the error
-        del flow, step, resume, outcome, call
+        del flow, lock, stepped, resume, outcome, call
 
 
 def _package_of(flow: Any) -> str:

@@ -9,6 +9,7 @@ of the cgroup around it.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,8 @@ from nvrx_launcher.guardian_program import kill_cgroup, remove_cgroup
 __all__ = ["JobCgroup"]
 
 PREFIX: Final = "nvrx-"
+EMPTY_FOR: Final = 60.0
+"""Seconds since it was made after which an empty cgroup is a leftover; a launcher that starts has not moved in yet."""
 
 
 class JobCgroup:
@@ -42,14 +45,16 @@ class JobCgroup:
             return None
         for left in own.glob(f"{PREFIX}*"):  # by a launcher that was killed with its guardians
             with suppress(OSError):
-                left.rmdir()
+                if time.time() - left.stat().st_mtime > EMPTY_FOR:
+                    left.rmdir()
         path = own / f"{PREFIX}{launch}"
         try:
             path.mkdir()
         except OSError:
             return None
         if not os.access(path / "cgroup.kill", os.W_OK):
-            path.rmdir()
+            with suppress(OSError):
+                path.rmdir()
             return None
         return cls(path)
 

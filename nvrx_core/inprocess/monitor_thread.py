@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from nvrx_core.failpoint import hit
@@ -23,6 +22,7 @@ from nvrx_core.inprocess.progress_watchdog import Losses
 from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.round import Rounds
+from nvrx_core.process.signal_safe import SignalSafeCondition
 from nvrx_core.progress.page import Page, ProgressField
 
 __all__ = ["MonitorThread", "RankShouldRestart"]
@@ -56,7 +56,7 @@ class MonitorThread:
         page: the rank's page.
         interrupt: gets the main thread out of the function.
         rounds: shared with the main thread.
-        changed: held during a step of either thread's flow; notified after each.
+        changed: its lock is held during a step of either thread's flow; notified after each.
         function: what the thread ends.
         losses: told what has ended the thread.
 
@@ -71,7 +71,7 @@ class MonitorThread:
         page: Page,
         interrupt: Interrupt,
         rounds: Rounds,
-        changed: threading.Condition,
+        changed: SignalSafeCondition,
         function: Function,
         losses: Losses,
     ) -> None:
@@ -91,27 +91,18 @@ class MonitorThread:
         self._stopping = True
         self.interrupt.out.set()
         self.interrupt.free.set()
-        with self.changed:
-            self.changed.notify_all()
+        self.changed.notify_all()
         if self._thread.is_alive():
             cut()
         self._thread.join(ENDS_WITHIN)
         if self._thread.is_alive():
             log.warning("the monitor thread does not end within %g s; the rank leaves without it", ENDS_WITHIN)
 
-    @contextmanager
-    def step(self) -> Iterator[None]:
-        """Surround a step of a flow: it excludes steps of the other thread, which is notified at its end."""
-        with self.changed:
-            try:
-                yield
-            finally:
-                self.changed.notify_all()
-
     def _run(self) -> None:
         try:
             store = _Store(lambda: self.operations, self)
-            run(MonitorThreadFlow(self.rounds, store, self, time.monotonic).run(), self.step)
+            flow = MonitorThreadFlow(self.rounds, store, self, time.monotonic)
+            run(flow.run(), self.changed.lock, self.changed.notify_all)
         except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
             if not self._stopping:
                 self._losses.watcher_failed(error)
@@ -132,8 +123,7 @@ class MonitorThread:
     @operation
     def last_call(self, seconds: float) -> None:
         """Wait for late faults, for so many seconds."""
-        with self.changed:
-            self.changed.wait_for(lambda: self._stopping, seconds)
+        self.changed.wait_for(lambda: self._stopping, seconds)
 
     @operation
     def interrupt_function(self, reason: str) -> None:

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from nvrx_launcher.job_cgroup import JobCgroup
 
 from tests.harness.process.host import alive, eventually, free_ports, tagged
 from tests.harness.process.launch import Launch, Start
@@ -128,6 +130,21 @@ def test_a_guardian_that_is_killed_or_stopped_is_replaced(start: Start) -> None:
     job.process.kill()
     job.process.wait()
     assert eventually(lambda: is_over(job), WITHIN)
+
+
+def test_launchers_that_start_side_by_side_leave_each_other_the_cgroup() -> None:
+    """One that has made its own and has not moved in yet keeps it; an old empty one is a leftover."""
+    first = JobCgroup.create(f"test-{uuid4().hex}")
+    if first is None:
+        return  # `WITHOUT_CGROUP` is what there is here
+    second = JobCgroup.create(f"test-{uuid4().hex}")
+    assert second is not None
+    os.utime(second.path, (0.0, 0.0))
+    third = JobCgroup.create(f"test-{uuid4().hex}")
+    assert third is not None
+    assert [each.path.is_dir() for each in (first, second, third)] == [True, False, True]
+    for each in (first, third):
+        each.path.rmdir()
 
 
 def test_the_folder_of_a_launcher_that_was_killed_with_its_guardians_is_removed_by_the_next_one(

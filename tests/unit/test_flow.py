@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import pytest
@@ -24,6 +24,20 @@ class Port:
     @operation
     def fail(self, error: BaseException) -> None:
         raise error
+
+
+class Lock:
+    """A lock that is taken more than once, of a function that makes a context manager for one time."""
+
+    def __init__(self, once: Callable[[], AbstractContextManager[None]]) -> None:
+        self.once = once
+
+    def __enter__(self) -> None:
+        self.held = self.once()
+        self.held.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self.held.__exit__(*error)
 
 
 class DoublePort(Protocol):
@@ -74,7 +88,7 @@ def test_a_flow_whose_steps_cannot_begin_is_given_up() -> None:
         yield
 
     with pytest.raises(TypeError, match="not callable"):
-        run(flow(), broken)
+        run(flow(), Lock(broken))
     assert not begun
 
 
@@ -96,7 +110,7 @@ def test_a_step_that_cannot_begin_for_once_tells_the_flow() -> None:
         begun.append(True)
         yield
 
-    assert run(flow(), interrupted) == 8
+    assert run(flow(), Lock(interrupted)) == 8
 
 
 @pytest.mark.parametrize(("failing", "surrounded"), [(1, True), (2, False)])
@@ -117,7 +131,7 @@ def test_a_flow_is_told_of_a_failed_step_in_a_surrounded_one_if_there_is_one(fai
         yield
         inside[0] = False
 
-    run(flow(), step)
+    run(flow(), Lock(step))
     assert told == [surrounded]
 
 
@@ -139,7 +153,7 @@ def test_a_child_of_fork_passes_by_the_flow() -> None:
     assert caught == [GeneratorExit]
 
 
-def test_a_step_is_surrounded_and_an_operation_is_not() -> None:
+def test_a_step_has_the_lock_and_an_operation_has_not() -> None:
     history = []
 
     @contextmanager
@@ -155,8 +169,8 @@ def test_a_step_is_surrounded_and_an_operation_is_not() -> None:
         await note()
         history.append("step")
 
-    run(flow(), step)
-    assert history[:5] == ["begins", "step", "ends", "operation", "begins"]
+    run(flow(), Lock(step), lambda: history.append("stepped"))
+    assert history == ["begins", "step", "ends", "stepped", "operation", "begins", "step", "stepped"]
 
 
 class Interrupted(BaseException):
@@ -189,10 +203,14 @@ def nothing(*_: object) -> None:
     """Do nothing."""
 
 
-@pytest.mark.parametrize(("moment", "at"), [("before", 2), ("after", 2), ("before", 3)])
+@pytest.mark.parametrize(("moment", "at"), [("before", 2), ("after", 2), ("before", 3), ("stepped", 1), ("stepped", 2)])
 def test_an_interruption_between_two_steps_reaches_the_flow(moment: str, at: int) -> None:
     told = list[BaseException]()
-    steps = iter(range(1, 10))
+    steps, ended = iter(range(1, 10)), iter(range(1, 10))
+
+    def stepped() -> None:
+        if next(ended) == at and moment == "stepped":
+            raise Interrupted
 
     @contextmanager
     def step() -> Iterator[None]:
@@ -204,7 +222,7 @@ def test_an_interruption_between_two_steps_reaches_the_flow(moment: str, at: int
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        run(telling(nothing, nothing, operation(told.append)), step)
+        run(telling(nothing, nothing, operation(told.append)), Lock(step), stepped)
     assert isinstance(told[0], Interrupted)
 
 

@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -55,6 +54,7 @@ from nvrx_core.process.descriptors import open_standard_descriptors
 from nvrx_core.process.forks import CleanupStack, inert_in_children, keep_for_good, run_in_rank_only
 from nvrx_core.process.garbage import freeze_on_entry
 from nvrx_core.process.log_handlers import own_stream_handlers
+from nvrx_core.process.signal_safe import SignalSafeCondition, SignalSafeEvent
 from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
@@ -189,7 +189,7 @@ def start_threads(
         observer: observes the function's process groups.
         cleanup: ends the threads.
     """
-    p, page, changed, maker = parameters, monitor.page, threading.Condition(), FaultMaker(state.initial_rank)
+    p, page, changed, maker = parameters, monitor.page, SignalSafeCondition(), FaultMaker(state.initial_rank)
     sample = RoundProgress(page, p.timeouts.stalled_after, observer.observe_collectives)
     abort = FunctionAbort(p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample)
     early_exit = EarlyExit(
@@ -311,7 +311,7 @@ class WrappedCall:
     def __init__(self, parameters: Parameters, number: int) -> None:
         self._parameters, self._number = parameters, number
         self._state = State.from_env()
-        self._cleanup, self._over = CleanupStack(), threading.Event()
+        self._cleanup, self._over = CleanupStack(), SignalSafeEvent()
         self._told = False
 
     @property
@@ -365,7 +365,8 @@ class WrappedCall:
         ports, rounds = self._ports(resources, partial(function, handles)), resources.thread.rounds
         flow = MainThread(rounds, self._state, self._flow_rules(resources.connections), ports=ports, now=time.monotonic)
         try:
-            return run(flow.run(), resources.thread.step)
+            changed = resources.thread.changed
+            return run(flow.run(), changed.lock, changed.notify_all)
         except BarrierTimeout as error:
             late = rounds.view.round
             name_missing(error, resources.connections.control_store.rounds, late.iteration, late.members)

@@ -19,6 +19,7 @@ from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
 from nvrx_core.parsing import endpoint_text
+from nvrx_core.process.signal_safe import SignalSafeCondition
 
 __all__ = ["EarlyExit"]
 
@@ -50,7 +51,7 @@ class EarlyExit:
         monitor: MonitorLink,
         interrupt: Interrupt,
         function: FunctionAbort,
-        changed: threading.Condition,
+        changed: SignalSafeCondition,
     ) -> None:
         self._state, self._events, self._connections, self._monitor = state, events, connections, monitor
         self._interrupt, self._function, self._changed = interrupt, function, changed
@@ -126,8 +127,7 @@ class EarlyExit:
         """Interrupt the main thread, wherever it is; in the main thread itself, only record that it must exit."""
         assert self.reason is not None
         self._interrupt.request(self.reason)
-        with self._changed:
-            self._changed.notify_all()
+        self._changed.notify_all()
         if threading.get_ident() != self._interrupt.thread:
             self._function.begin(self._state.iteration)
             self._interrupt.drive(self._function.unblock)

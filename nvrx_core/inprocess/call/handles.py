@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import torch.distributed as dist
@@ -14,6 +13,7 @@ from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.lifeline import is_running
+from nvrx_core.process.signal_safe import SignalSafeEvent
 from nvrx_core.progress.page import Page
 from nvrx_core.values import value
 
@@ -40,7 +40,7 @@ class CallHandles:
     stores: UserStores
     watchdog: ProgressWatchdog
     monitor: MonitorHandle
-    over: threading.Event
+    over: SignalSafeEvent
 
 
 class AtomicLock:

@@ -8,7 +8,6 @@ the exit, and which are waited for.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -232,10 +231,8 @@ class RankStatus:
     @operation
     def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> None:
         """Wait for the monitor thread, in a wait that a signal interrupts."""
-        early_exit, changed = self._early_exit, self._thread.changed
-        with changed:
-            while not until(view) and early_exit.reason is None and (now := time.monotonic()) < deadline:
-                changed.wait(min(deadline - now, threading.TIMEOUT_MAX))
+        early_exit = self._early_exit
+        self._thread.changed.wait_for(lambda: until(view) or early_exit.reason is not None, deadline - time.monotonic())
         if not until(view):
             early_exit.raise_if_due()
 

@@ -115,7 +115,7 @@ class InterruptibleWork:
         if threading.current_thread() is not threading.main_thread():
             return self._work.wait(*args, **kwargs)
         waiting = _Waiting(lambda: self._work.wait(*args, **kwargs))
-        waiting.done.wait()
+        waiting.done.acquire()  # in C: a handler that raises leaves nothing half done
         return waiting.outcome()
 
     def __getattr__(self, name: str) -> Any:
@@ -126,7 +126,8 @@ class _Waiting:
     """A call in its own thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
-        self.done = threading.Event()
+        self.done = threading.Lock()
+        self.done.acquire()
         self._call, self._result = call, None
         self._error: BaseException | None = None
         threading.Thread(target=self._run, name="nvrx-receive", daemon=True).start()
@@ -137,7 +138,7 @@ class _Waiting:
         except BaseException as error:  # boundary: the thread ends here, the waiting thread gets the error
             self._error = error
         finally:
-            self.done.set()
+            self.done.release()
 
     def outcome(self) -> Any:
         """Return the result of the call.

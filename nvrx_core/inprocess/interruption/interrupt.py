@@ -29,6 +29,7 @@ from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why, 
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
+from nvrx_core.process.signal_safe import SignalSafeEvent
 from nvrx_core.progress.page import Page, ProgressField
 
 __all__ = ["Delivery", "Interrupt", "RankShouldRestart", "Shot"]
@@ -83,8 +84,8 @@ class Interrupt:
         self.raised = self.deferred = self.waited = self.iteration = 0
         self.landing, self.held_at = Landing.SAFE, ""
         self.requested = False
-        self.out = threading.Event()
-        self.free = threading.Event()
+        self.out = SignalSafeEvent()
+        self.free = SignalSafeEvent()
         self._unblocking = threading.Lock()
         self.thread = threading.get_ident()
         self.by_signal = threading.current_thread() is threading.main_thread()
@@ -135,7 +136,7 @@ class Interrupt:
         """Disable interruption in a child of `os.fork`; atomic sections can be entered and left without effect."""
         self.requested = self.armed = False
         self._next_line.cancel()
-        self.out, self.free, self._unblocking = threading.Event(), threading.Event(), threading.Lock()
+        self.out, self.free, self._unblocking = SignalSafeEvent(), SignalSafeEvent(), threading.Lock()
         self.thread = threading.get_ident()
         with suppress(Withdrawn):
             self.drop()

@@ -14,6 +14,7 @@ from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRest
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol import monitor_thread as protocol
 from nvrx_core.inprocess.protocol.round import Finish, Rounds, RoundTimeouts
+from nvrx_core.process.signal_safe import SignalSafeCondition
 from nvrx_core.progress.page import Page, ProgressField
 
 
@@ -81,7 +82,7 @@ def monitor_thread(page, wait, losses=None, *, interrupt=None, iteration=-1, abo
         page=page,
         interrupt=interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0),
         rounds=rounds,
-        changed=threading.Condition(),
+        changed=SignalSafeCondition(),
         function=Function(abort),
         losses=losses or Losses(),
     )

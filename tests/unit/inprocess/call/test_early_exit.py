@@ -12,6 +12,7 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
+from nvrx_core.process.signal_safe import SignalSafeCondition
 
 
 class Part:
@@ -36,7 +37,7 @@ class Part:
 def early_exit(part):
     return EarlyExit(
         State(rank=0, world_size=1), EventLog(None, 0), part,
-        monitor=part, interrupt=part, function=part, changed=threading.Condition(),
+        monitor=part, interrupt=part, function=part, changed=SignalSafeCondition(),
     )  # fmt: skip
 
 
