@@ -58,6 +58,7 @@ THREAD_NAMES: Final = (
     "nvrx-rendezvous-loop",  # the rendezvous under an agent of torch elastic
     "nvrx-store-answer",  # whether a store answers a connection
     "nvrx-output",  # what a launcher shows, or writes to log files
+    "nvrx-verdict",  # the verdict of a cycle, from what a launcher knows and the ends of logs
     "nvrx-store-query",  # the launcher's question to the store of in-process restart
     "nvrx-store-alive",  # the signs of life of that store's program
     "nvrx-local-monitor",  # the rank monitor of a rank that has started its own

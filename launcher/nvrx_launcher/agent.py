@@ -24,6 +24,7 @@ from nvrx_core.settings import environment
 from nvrx_launcher import departure
 from nvrx_launcher.console import Console
 from nvrx_launcher.control import Control, ControlEvents
+from nvrx_launcher.cycle_verdict import CycleVerdicts
 from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
@@ -140,7 +141,7 @@ class Agent(NodeEvents, ControlEvents):
             while self._code < 0 or (self._code == 0 and self._left.is_any) or self._health.is_excluding:
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
-                    self._workers, self._health, self._cycle_logs,
+                    self._workers, self._health, self._cycle_logs, self._verdicts,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -157,6 +158,7 @@ class Agent(NodeEvents, ControlEvents):
                 self._health.tick(now=now)
                 self._handle_health()
                 self._cycle_logs.tick(now=now)
+                self._verdicts.tick(now=now)
                 if now >= self._awaits_until:
                     self._awaits_until = math.inf
                     self._carry_out(self._policy.waited(self._awaited))
@@ -178,6 +180,7 @@ class Agent(NodeEvents, ControlEvents):
                     if is_entered and asked_in == self._policy.cycle:
                         log.warning("in-process restart continues without rank %d", rank, extra={"rank": rank})
                         self._history.goes_on_without(rank)
+                        self._verdicts.goes_on_without(rank)
                     local_rank = rank - self._policy.rank_of(0)
                     self._carry_out(self._policy.round_answered(asked_in, local_rank, is_entered=is_entered))
         for worker in self._workers.exits():
@@ -258,6 +261,10 @@ class Agent(NodeEvents, ControlEvents):
             is_monitored=self._monitors.is_monitored, spares_rest=self._is_command,
         )  # fmt: skip
         cleanup.callback(self._workers.close)
+        self._verdicts = CycleVerdicts(
+            self._history, self._coordination, self._workers, cycle_log=self._cycle_logs, host=socket.gethostname(),
+            events=environment.events_directory(),
+        )  # fmt: skip
         return self._coordination
 
     def _open_cycle_logs(self) -> LogService:
@@ -301,6 +308,7 @@ class Agent(NodeEvents, ControlEvents):
                 case AwaitOthers(cycle, seconds):
                     self._awaited, self._awaits_until = cycle, time.monotonic() + seconds
                 case EndLaunch(code, _, reason):
+                    self._verdicts.finish()
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
                     self._history.ended(code, reason)
                     failpoint.hit("exit-code-before", self._policy.cycle)
@@ -356,6 +364,7 @@ class Agent(NodeEvents, ControlEvents):
     def decided(self, decision: Decision) -> None:
         """Carry out a decision for all nodes."""
         self._history.decided(decision)
+        self._verdicts.decided(decision, now=time.monotonic())
         if decision.verdict is Verdict.END:
             failpoint.hit("rendezvous-close", self._policy.cycle)
         if decision.verdict is Verdict.RUN:
@@ -365,6 +374,7 @@ class Agent(NodeEvents, ControlEvents):
         if is_news and (why := self._beyond_failures(decision.reason)):
             log.info("cycle %d ends on all nodes: %s", decision.cycle, why)
         self._carry_out(actions)
+        self._verdicts.make()
 
     def lease_expired(self, reason: str) -> None:
         """Handle that the lease cannot be renewed."""
@@ -382,6 +392,7 @@ class Agent(NodeEvents, ControlEvents):
             self._left.kill()
             return
         failpoint.hit("signal-received", self._policy.cycle)
+        self._verdicts.stopped()
         self._carry_out(self._policy.signalled(signum))
 
     def _exited(self, local_rank: int, code: int, report: str) -> None:
@@ -399,6 +410,7 @@ class Agent(NodeEvents, ControlEvents):
             rank = self._policy.rank_of(local_rank)
             report = self._log_failure(rank, report, mistake)
             self._history.worker_failed(rank, code, report, in_process=in_process)
+            self._verdicts.failed(rank, report)
         self._carry_out(
             self._policy.worker_exited(
                 local_rank,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nvrx_core.errors import ConfigurationError, ParameterError
 from nvrx_core.events.log import EventLog
 from nvrx_core.events.schema import LAUNCHER
@@ -56,6 +58,10 @@ class History:
                 self._write("spare", reason=decision.reason)
         elif decision.verdict is Verdict.STOP or (decision.verdict is Verdict.END and decision.code):
             self._write("cycle_stopped", reason=decision.reason)
+
+    def judged(self, cycle: int, sentence: str, verdict: Mapping[str, object]) -> None:
+        """Record who was to blame for the end of a cycle; from any thread."""
+        self._events.write("cycle_verdict", cycle, sentence=sentence, verdict=verdict)
 
     def workers_started(self, action: StartWorkers) -> None:
         """Record that the workers of this node run."""

@@ -1,69 +1,74 @@
-"""The verdict of a cycle from what a launcher knows of it: exit codes, events, the ends of logs. Pure.
+"""The verdict of a cycle from what launchers know of it: their reports of failures, events, the ends of logs. Pure.
 
-The launcher's knowledge becomes lines like those that a log has of it, so that one cascade decides. What the launcher
+The launchers' knowledge becomes lines like those that a log has of it, so that one cascade decides. What a launcher
 has seen itself counts more than text that anybody may have printed: only such a verdict names a node to exclude.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from nvrx_core.attribution.cascade import decide
 from nvrx_core.attribution.classification import Classifier
 from nvrx_core.attribution.origin import Line, Origin, parse
-from nvrx_core.attribution.verdict import Action, Verdict
+from nvrx_core.attribution.verdict import Action, Evidence, Verdict, shown
 
-__all__ = ["CycleReport", "RankEnd", "verdict_of_cycle"]
+__all__ = ["LAUNCHER_FILE", "CycleReport", "FailureReport", "verdict_of_cycle"]
+
+LAUNCHER_FILE: Final = "launcher"
+"""The file that `Verdict.evidence` names for what a launcher has reported; its lines have the number 0."""
+_END: Final = re.compile(
+    r"(?P<how>rank (?P<rank>\d{1,7}) \([^)]*\) (?:was ended by [\w+]+(?: \d+)?|has failed with exit code \d+)"
+    r"(?:, and the kernel's OOM killer was active in its cgroup)?)"
+    r"(?:: (?P<error>.*?))??(?P<hung>, hung: .*)?$"
+)
+
+_RESTARTED: Final = re.compile(r"restart \d+ in [\d.]+ ms \(this rank\)")
+"""The log line of a restart in process (`nvrx_core.inprocess.call.restart_trace`)."""
 
 
 @dataclass(frozen=True)
-class RankEnd:
-    """How a worker has ended.
+class FailureReport:
+    """A failure, as the log of a launcher has it.
 
     Attributes:
-        rank: its global rank.
-        host: its node.
-        pid: its process.
-        code: its exit code, or the negative number of the signal that has ended it.
-        is_first: it is the first failure of the cycle, as the coordinator has it.
-        out_of_memory: the OOM killer was active in its cgroup.
-        hung: why its rank monitor has ended it, "" if it has not.
+        host: the node, None where it is not known.
+        text: as in `rank 3 (local rank 1, pid 4720) was ended by SIGSEGV`, with the signal's name; then the exception,
+            and why its rank monitor has ended it, where there are any. Or why a node is lost.
     """
 
-    rank: int
-    host: str
-    pid: int
-    code: int
-    is_first: bool = False
-    out_of_memory: bool = False
-    hung: str = ""
+    host: str | None
+    text: str
 
 
 @dataclass(frozen=True)
 class CycleReport:
-    """What a launcher knows of a cycle that has ended.
+    """What launchers know of a cycle that has ended.
 
     Attributes:
-        ranks: the hosts of all ranks of the cycle.
-        ends: of workers that have failed, in the order in which the launcher has learned of them. Those that it has
-            ended itself are left out.
+        ranks: the hosts of all ranks of the cycle, None where one is not known.
+        failures: in the order in which the coordinator has learned of them. Workers that launchers have ended
+            themselves, for the failure of others, are left out.
         kernel: lines of the kernel's log of this cycle, by host; empty where it cannot be read.
-        events: lines of event files of this cycle.
-        logs: the last lines of each worker's output, by rank and name of the file.
+        events: lines of the ranks' event files: faults of this cycle that no restart in process has followed.
+        logs: the last lines of the workers' output, by rank and name of the file; None is the rank of a file in which
+            each line has its own.
         stopped_by: the signal that has ended the launcher, as SIGTERM; "" for none.
     """
 
-    ranks: Mapping[int, str]
-    ends: tuple[RankEnd, ...] = ()
+    ranks: Mapping[int, str | None]
+    failures: tuple[FailureReport, ...] = ()
     kernel: Mapping[str, tuple[str, ...]] | None = None
     events: tuple[str, ...] = ()
-    logs: Mapping[tuple[int, str], tuple[str, ...]] | None = None
+    logs: Mapping[tuple[int | None, str], tuple[str, ...]] | None = None
     stopped_by: str = ""
 
 
 def verdict_of_cycle(report: CycleReport) -> Verdict:
-    """Return who was to blame for the end of a cycle, and why; `Verdict.evidence` has line 0 for the launcher's own.
+    """Return who was to blame for the end of a cycle, and why; one that ends by a fault is never `clean`.
 
     Args:
         report: what is known of the cycle.
@@ -71,39 +76,54 @@ def verdict_of_cycle(report: CycleReport) -> Verdict:
     classifier = Classifier()
     classifier.seen.ranks.update(report.ranks)
     for (rank, name), texts in (report.logs or {}).items():
-        _feed(classifier, name, texts, Origin(rank=rank, host=report.ranks.get(rank)))
+        origin = Origin() if rank is None else Origin(rank=rank, host=report.ranks.get(rank))
+        _feed(classifier, name, texts, origin)
     _feed(classifier, "events", report.events, Origin())
     of_kernel = Classifier()
     for host, texts in (report.kernel or {}).items():
         for each in (classifier, of_kernel):
             _feed(each, "kernel log", texts, Origin(host=host))
-    for end in sorted(report.ends, key=lambda end: not end.is_first):
-        text, number = _in_words(end), end.rank
-        classifier.feed(Line("launcher", 0, text, text, Origin(rank=number, host=end.host)))
+    for failure in report.failures:
+        _feed_failure(classifier, failure)
     if report.stopped_by:
         text = f"Received {report.stopped_by} death signal, shutting down workers"
-        classifier.feed(Line("launcher", 0, text, text))
+        classifier.feed(Line(LAUNCHER_FILE, 0, text, text))
     found = decide(classifier.findings(), classifier.seen)
+    if found.failure == "clean" or not classifier.seen.lines:
+        return _unknown(report)
     if found.action is Action.EXCLUDE_NODE and decide(of_kernel.findings(), of_kernel.seen).host != found.host:
         sentence = found.sentence.replace("; exclude the node", "; restart, and check the node: only text names it")
         return replace(found, action=Action.RESTART, node_to_exclude=None, sentence=sentence)
     return found
 
 
-def _in_words(end: RankEnd) -> str:
-    """Return the end of a worker as the launcher's log has it."""
-    how = f"was ended by {_signal(-end.code)}" if end.code < 0 else f"has failed with exit code {end.code}"
-    memory = ", and the kernel's OOM killer was active in its cgroup" if end.out_of_memory else ""
-    hung = f", hung: {end.hung}" if end.hung else ""
-    return f"rank {end.rank} (local rank ?, pid {end.pid}) {how}{memory}{hung}"
+def _unknown(report: CycleReport) -> Verdict:
+    """Return the verdict of a cycle of which no line says why it has ended."""
+    texts = [shown(each.text) for each in report.failures]
+    evidence = tuple(Evidence(LAUNCHER_FILE, 0, text) for text in texts)
+    host = report.failures[0].host if report.failures else None
+    detail = f": {texts[0]}" if texts else ""
+    sentence = f"the cause is unknown{detail}; restart"
+    return Verdict("unknown", None, None, host, Action.RESTART, None, 0.0, evidence, sentence)
 
 
-def _signal(number: int) -> str:
-    names = {1: "SIGHUP", 2: "SIGINT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
-    return {**names, 15: "SIGTERM"}.get(number, f"signal {number}")
+def _feed_failure(classifier: Classifier, failure: FailureReport) -> None:
+    """Take a launcher's report: how a worker has ended, and its exception, which is a line of that worker."""
+    text, host = failure.text, failure.host
+    if (end := _END.match(text)) is None:
+        classifier.feed(Line(LAUNCHER_FILE, 0, text, text, Origin(host=host)))
+        return
+    origin = Origin(rank=int(end["rank"]), host=host)
+    how = end["how"] + (end["hung"] or "")
+    classifier.feed(Line(LAUNCHER_FILE, 0, how, how, origin))
+    if end["error"]:  # the last line of its traceback
+        for each in ("Traceback (most recent call last):", end["error"]):
+            classifier.feed(Line(LAUNCHER_FILE, 0, each, text, origin))
 
 
-def _feed(classifier: Classifier, name: str, texts: Iterable[str], origin: Origin) -> None:
-    for number, text in enumerate(texts, 1):
+def _feed(classifier: Classifier, name: str, texts: Sequence[str], origin: Origin) -> None:
+    """Take the lines of a log that follow the last restart in process: what is before it was not the end."""
+    first = max((index for index, text in enumerate(texts, 1) if _RESTARTED.search(text)), default=0)
+    for number, text in enumerate(texts[first:], first + 1):
         for line in parse(name, number, text, origin):
             classifier.feed(line)

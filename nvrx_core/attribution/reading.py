@@ -1,4 +1,4 @@
-"""Reads logs of any size for a verdict: in one pass, in bounded memory.
+"""Reads logs of any size for a verdict: in one pass, in bounded memory; of a cycle that has just ended, their ends.
 
 Most lines of a log are alike but for their digits. Each such pattern is looked at once; the first and the last part of
 a file, and what surrounds a line that says something, are looked at line by line.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from nvrx_core.attribution.classification import Classifier
 from nvrx_core.attribution.origin import Origin, of_file, parse
 from nvrx_core.attribution.verdict import Verdict
 
-__all__ = ["log_files", "verdict_of_files"]
+__all__ = ["last_lines", "log_files", "open_faults", "verdict_of_files"]
 
 CHUNK: Final = 1 << 20
 EDGE: Final = 1 << 16
@@ -31,6 +32,8 @@ MAX_LINE: Final = 1 << 16
 MAX_PATTERNS: Final = 1 << 16
 MAX_PATTERN: Final = 1_024
 MAX_FILES: Final = 100_000
+MAX_EVENTS: Final = 1 << 18
+"""Bytes at the end of an event file in which faults are looked for."""
 _DIGITS: Final = b"0123456789"
 _NOT_LOGS: Final = frozenset(
     {".pt", ".pth", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".so", ".py", ".zip", ".tar", ".png", ".distcp"}
@@ -70,6 +73,40 @@ def log_files(paths: Iterable[Path]) -> list[Path]:
                 if len(found) > MAX_FILES:
                     raise OSError(f"more than {MAX_FILES} files in {path}")
     return found
+
+
+def last_lines(data: bytes, size: int) -> tuple[str, ...]:
+    """Return the lines in the last `size` bytes of a worker's output, without one that may be cut."""
+    lines = data[-size:].decode(errors="replace").splitlines()
+    return tuple(lines[len(data) >= size and len(lines) > 1 :])
+
+
+def open_faults(file: Path, since: float) -> tuple[str, ...]:
+    """Return the lines of the faults, in the event file of a rank, that no restart in process has followed.
+
+    Args:
+        file: the event file; one that cannot be read has none.
+        since: the earliest time of a fault that counts, wall seconds of this host.
+    """
+    found = list[str]()
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - MAX_EVENTS))
+            data = stream.read(MAX_EVENTS)
+    except OSError:
+        return ()
+    for line in last_lines(data, MAX_EVENTS):
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(event, dict) or not isinstance(wall := event.get("wall"), int | float) or wall < since:
+            continue
+        if event.get("event") == "fault":
+            found.append(line)
+        elif event.get("event") == "restart":
+            found.clear()
+    return tuple(found)
 
 
 def _read(file: Path, classifier: Classifier, boring: set[bytes]) -> None:

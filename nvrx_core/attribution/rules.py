@@ -637,6 +637,7 @@ CLASSES: Final = (
         (
             Rule("DUE TO NODE FAILURE", "", Kind.SCHEDULER, any_level=True),
             Rule("Node failure on", r"Node failure on (?P<host>[\w.-]+)", Kind.MACHINE, any_level=True),
+            Rule("has not moved its lease for", "", Kind.ENDED, any_level=True),
             Rule("by peer", "", Kind.CONSEQUENCE),
             Rule("onnection closed by remote peer", "", Kind.CONSEQUENCE),
             Rule("ncclRemoteError", "", Kind.CONSEQUENCE),
@@ -711,6 +712,13 @@ CLASSES: Final = (
         (
             Rule("CANCELLED", _SLURM_END + r" AT \S+(?: \*\*\*| \+\+\+|$)", Kind.SCHEDULER, any_level=True),
             Rule("CANCELLED", r"CANCELLED by \d+", Kind.SCHEDULER, any_level=True),
+            Rule(  # why a node has left its job, which goes on
+                "the launcher has received signal",
+                "^the launcher has",
+                Kind.ENDED,
+                any_level=True,
+                action=Action.RESTART,
+            ),
             Rule("has received signal", r"has received signal (?:15|2|1)\b", Kind.SCHEDULER, any_level=True),
             Rule("death signal, shutting down", "", Kind.SCHEDULER, any_level=True),
             Rule("got signal: ", r"got signal: (?:15|2|1)\b", Kind.SCHEDULER, any_level=True),

@@ -5,6 +5,7 @@ the common fields and the fields of its event. Readers keep unknown fields. Time
 clock of the host that wrote the line.
 
 The lines of a launcher have -1 for `initial_rank`; `iteration` is the number of the cycle, -1 before the first one.
+`verdict` of a `cycle_verdict` is the object that `nvrx-why --json` prints.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ LAUNCHER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "rank_monitor_replaced": ("local_rank", "reason"),
     "control_store_lost": ("reason",),
     "cycle_stopped": ("reason",),
+    "cycle_verdict": ("sentence", "verdict"),
     "launcher_ended": ("code", "reason"),
 }
 """The events of launchers and the fields of each."""

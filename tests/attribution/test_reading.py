@@ -15,7 +15,7 @@ import pytest
 
 from nvrx_core.attribution import reading
 from nvrx_core.attribution.__main__ import main
-from nvrx_core.attribution.reading import log_files, verdict_of_files
+from nvrx_core.attribution.reading import last_lines, log_files, open_faults, verdict_of_files
 
 HEALTHY = "".join(
     f"2026-01-01 00:00:{n % 60:02} [rank{n % 4}] step {n} loss {1 / (n + 1):.6f}\n" for n in range(50_000)
@@ -138,3 +138,25 @@ def test_no_line_takes_long(part: str, tmp_path: Path) -> None:
     began = time.process_time()
     verdict_of_files([path])
     assert time.process_time() - began < 0.2
+
+
+def test_the_last_lines_are_whole() -> None:
+    assert last_lines(b"first\nsecond\nthird", 100) == ("first", "second", "third")
+    assert last_lines(b"first\nsecond\nthird\n", 10) == ("third",)
+    assert last_lines(b"x" * 50, 15) == ("x" * 15,)
+    assert last_lines(b"", 15) == ()
+
+
+def test_faults_count_that_no_restart_in_process_has_followed(tmp_path: Path) -> None:
+    def event(name: str, wall: float, **fields: object) -> str:
+        return json.dumps({"event": name, "wall": wall, **fields})
+
+    file = tmp_path / "events-0.jsonl"
+    assert open_faults(file, 0.0) == ()
+    last = [event("fault", 7.0, message="c"), event("left", 8.0)]
+    handled = [event("fault", 3.0, message="a"), event("restart", 4.0), event("fault", 5.0), event("restart", 6.0)]
+    file.write_text("\n".join([*handled, "garbage", "[]", '{"event": "fault"}', *last]))
+    assert open_faults(file, 2.0) == (last[0],)
+    assert open_faults(file, 7.5) == ()
+    file.write_text("\n".join(last))
+    assert open_faults(file, 7.0) == (last[0],)

@@ -100,7 +100,7 @@ def schedule(name: str) -> str:
 
 
 def test_every_thread_is_tried() -> None:
-    assert {*OF_LAUNCHERS, *ELSEWHERE, "nvrx-handler"} == set(THREAD_NAMES)
+    assert {*OF_LAUNCHERS, *ELSEWHERE, "nvrx-handler", "nvrx-verdict"} == set(THREAD_NAMES)
 
 
 @pytest.mark.parametrize("name", OF_LAUNCHERS)
@@ -121,6 +121,14 @@ def test_a_launcher_ends_with_the_thread_of_a_handler(launcher: Start) -> None:
     code, log = launcher("waits", *options, launcher=AT_FAILPOINTS, **variables).finish(ENDS_WITHIN)
     assert code == 75, log
     assert "the thread nvrx-handler has failed: " in log
+
+
+def test_a_job_goes_on_without_the_verdict_of_a_cycle(launcher: Start) -> None:
+    variables = {failpoints.SCHEDULE: schedule("nvrx-verdict"), "RANK": "0"}
+    code, log = launcher("killed", "--max-restarts", "1", launcher=AT_FAILPOINTS, **variables).finish()
+    assert code == 0, log
+    assert "there is no verdict of cycle 0: the thread nvrx-verdict has failed: " in log
+    assert "verdict of cycle 0: operator_kill" not in log
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)

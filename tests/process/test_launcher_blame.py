@@ -21,6 +21,7 @@ def test_a_rank_that_waits_in_a_collective_is_not_ended(launcher: Start, tmp_pat
     )
     assert "in collective" in told["stack"]
     assert re.search(r"rank 1 .* was ended by SIGKILL, hung: section 'step' open for", log)
+    assert re.search(r"verdict of cycle 0: hang, rank 1 on \S+; action restart, confidence 0\.95\n", log)
 
 
 def test_a_rank_that_waits_for_one_of_another_node_is_not_ended(nodes: Nodes, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from nvrx_core.events import timeline
-from tests.harness.process.launch import Nodes
+from tests.harness.process.launch import Nodes, events_of
 
 
 def story_of(folder: Path) -> list[str]:
@@ -29,6 +29,11 @@ def test_the_events_of_all_nodes_are_consistent(nodes: Nodes, tmp_path: Path) ->
     assert sum(line.startswith("cycle 0 -> 1: ") for line in told) == 1
     assert any(re.fullmatch(r"the job: [\d.]+ ms until the last of 2 nodes has started its workers", x) for x in told)
     assert sum("launcher_ended code=0" in line for line in told) == 3
+    (verdict,) = events_of(tmp_path, "cycle_verdict")
+    assert (verdict["verdict"]["class"], verdict["verdict"]["rank"]) == ("operator_kill", 1)
+    lines = [line for _, log in ends for line in log.splitlines() if "verdict of cycle" in line]
+    assert len(lines) == 1, "one launcher gives it, for all nodes"
+    assert re.search(r"verdict of cycle 0: operator_kill, rank 1 on \S+; action restart, confidence 0\.48$", lines[0])
 
 
 def test_the_timeline_of_the_launchers_has_restarts_in_process(nodes: Nodes, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.rendezvous.coordinator import Coordinator
+from nvrx_launcher.rendezvous.failure_reports import CycleFailures, FailureReports
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.store_host import StoreHost
@@ -66,6 +67,9 @@ class Coordination(Protocol):
     def store_used(self) -> None:
         """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""
 
+    def failures(self, cycle: int) -> CycleFailures | None:
+        """Return what nodes have reported of the failures of a cycle; None: another launcher has the reports."""
+
     def tick(self, *, now: float) -> None:
         """Handle that time has passed; everything that has arrived until `now` is handled."""
 
@@ -93,7 +97,7 @@ class LocalCoordination:
     ) -> None:
         self._coordinator, self._describe, self._node = coordinator, describe, node
         self.store, self.hosts_store = store, False
-        self._decisions = deque[Decision]()
+        self._decisions, self._reports = deque[Decision](), FailureReports({})
 
     @property
     def deadline(self) -> float:
@@ -113,6 +117,7 @@ class LocalCoordination:
         """Send a message to the coordinator."""
         description = self._describe() if kind is MessageKind.READY else None
         message = Message(0, kind, cycle, reason, description)
+        self._reports.received(message)
         self._decisions += self._coordinator.received(message, now=time.monotonic())
 
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
@@ -121,6 +126,10 @@ class LocalCoordination:
 
     def store_used(self) -> None:
         """Do nothing: there are no other nodes."""
+
+    def failures(self, cycle: int) -> CycleFailures:
+        """Return what this node has reported of the failures of a cycle."""
+        return self._reports.of(cycle)
 
     def paused(self, *, now: float) -> None:
         """Do nothing: there is no lease."""

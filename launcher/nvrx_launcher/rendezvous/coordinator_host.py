@@ -16,6 +16,7 @@ from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.connection_watch import ConnectionWatch
 from nvrx_launcher.rendezvous.connections import NodeListener
 from nvrx_launcher.rendezvous.coordinator import Coordinator
+from nvrx_launcher.rendezvous.failure_reports import FailureReports
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.lease import ObservedLeases, closed_and_not_moved, not_moved
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
@@ -53,6 +54,7 @@ class CoordinatorHost:
 
     Attributes:
         inbox: follows the messages.
+        reports: what nodes have reported of failures in this term.
     """
 
     def __init__(  # noqa: PLR0913
@@ -82,6 +84,7 @@ class CoordinatorHost:
             self._coordinator = Coordinator.from_state(rules, checkpoint.state, now=time.monotonic())
         self._roll_call = RollCall(self._coordinator)
         self._nodes = self._coordinator.nodes
+        self.reports = FailureReports({node: each.host for node, each in self._coordinator.descriptions.items()})
         self._is_ahead = False  # the coordinator has decided what was not handed on
         self._leases = ObservedLeases(settings.keep_alive_interval, settings.lease_timeout)
         self._requests = Requests(
@@ -147,6 +150,7 @@ class CoordinatorHost:
 
     def _received(self, number: int, message: Message) -> None:
         self._handled = number
+        self.reports.received(message)
         now = time.monotonic()
         decisions = self._coordinator.received(message, now=now)
         if message.kind is MessageKind.READY:

@@ -12,6 +12,7 @@ from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.connections import NodeListener
 from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost, DecisionLog
 from nvrx_launcher.rendezvous.election import Election
+from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.rules import Rules
@@ -87,6 +88,10 @@ class Leadership:
         """Announce to all nodes that a rank uses this launcher's store of in-process restart."""
         if self._host is not None:
             self._host.store_in_use()
+
+    def failures(self, cycle: int) -> CycleFailures | None:
+        """Return what nodes have reported of the failures of a cycle; None: another launcher runs the coordinator."""
+        return None if self._host is None else self._host.reports.of(cycle)
 
     def close(self, loop: EventLoop, node: int) -> None:
         """Leave the job with this node: the job ends, or another launcher takes over."""

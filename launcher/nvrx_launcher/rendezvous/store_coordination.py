@@ -14,6 +14,7 @@ from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.connections import CoordinatorConnection, NodeListener
 from nvrx_launcher.rendezvous.coordination import NodeEvents
+from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.leadership import Leadership
 from nvrx_launcher.rendezvous.lease import Lease
@@ -160,6 +161,10 @@ class StoreCoordination:
     def store_used(self) -> None:
         """Announce to all nodes that a rank has connected to this launcher's store of in-process restart."""
         self._leadership.store_in_use()
+
+    def failures(self, cycle: int) -> CycleFailures | None:
+        """Return what nodes have reported of the failures of a cycle; None: another launcher runs the coordinator."""
+        return self._leadership.failures(cycle)
 
     def close(self, loop: EventLoop) -> None:
         """Send the last messages, and close the connection."""

@@ -21,7 +21,7 @@ from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.node_actions import StartWorkers
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.workers.environment import Placement, worker_environment
-from nvrx_launcher.workers.output import Logs, Tees
+from nvrx_launcher.workers.output import Logs, Tees, WorkerOutput
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
 
@@ -115,6 +115,13 @@ class WorkerGroup:
     def close(self) -> None:
         """Watch nothing any more."""
         self._tees.end()
+
+    def output(self) -> Mapping[int, WorkerOutput]:
+        """Return where the output of the workers of the present cycle can be read, by rank; none before the first."""
+        if self.placement is None:
+            return {}
+        first = self.placement.first_rank
+        return {first + local_rank: self._logs.output(local_rank) for local_rank in range(self._options.workers)}
 
     def running(self) -> list[int]:
         """Return the local ranks of the workers that have not exited."""

@@ -30,7 +30,7 @@ from nvrx_launcher.outlet import Outlet, Writer, to_descriptor
 from nvrx_launcher.workers.log_files import CycleFiles, LogFiles, Stream
 from nvrx_launcher.workers.worker import Output
 
-__all__ = ["CHUNK", "Filter", "Lines", "Logs", "Pipes", "Tee", "Tees"]
+__all__ = ["CHUNK", "Filter", "Lines", "Logs", "Pipes", "Tee", "Tees", "WorkerOutput"]
 
 CHUNK: Final = 1 << 16
 FILE_LIMIT: Final = 1 << 20
@@ -293,6 +293,19 @@ class Tees:
             self._loop.watch(tee.reader, lambda: self._read(tee))
 
 
+@dataclass(frozen=True)
+class WorkerOutput:
+    """Where the output of a worker can be read after its end.
+
+    Attributes:
+        tail: its latest output, b"" where the launcher does not have it.
+        files: its log files.
+    """
+
+    tail: bytes
+    files: tuple[str, ...]
+
+
 class Pipes(Protocol):
     """The pipes of workers whose output has one destination, the log of the cycle (`cycle_pipe`)."""
 
@@ -377,6 +390,13 @@ class Logs:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
             return file.read(TAIL)
         return b""
+
+    def output(self, local_rank: int) -> WorkerOutput:
+        """Return where the output of a worker of the present cycle can be read; nothing is read."""
+        if self._pipes is not None:
+            return WorkerOutput(self._pipes.latest(local_rank), ())
+        files = self._cycle.workers[local_rank]
+        return WorkerOutput(b"", tuple(each.file for each in (files.stderr, files.stdout) if each.file))
 
     def open(self, local_rank: int, rank: int, attach: Callable[[Tee], object]) -> Output:
         """Open the streams of a worker; `attach` is called with those that the loop must read."""

@@ -1,50 +1,79 @@
-"""The verdict of a cycle from what a launcher knows."""
+"""The verdict of a cycle from what launchers know."""
 
 from __future__ import annotations
 
-from nvrx_core.attribution.cycle import CycleReport, RankEnd, verdict_of_cycle
-from nvrx_core.attribution.verdict import Action
+import pytest
+
+from nvrx_core.attribution.cycle import LAUNCHER_FILE, CycleReport, FailureReport, verdict_of_cycle
+from nvrx_core.attribution.verdict import Action, Verdict
 
 RANKS = {0: "n0", 1: "n0", 2: "n1", 3: "n1"}
 LOST = "RuntimeError: [gloo/x] Connection closed by peer [127.0.0.1]:1"
 
 
+def failed(rank: int, how: str = "has failed with exit code 1") -> FailureReport:
+    return FailureReport(RANKS[rank], f"rank {rank} (local rank {rank % 2}, pid {40 + rank}) {how}")
+
+
+def judged(*failures: FailureReport) -> Verdict:
+    return verdict_of_cycle(CycleReport(RANKS, failures))
+
+
 def test_the_first_end_counts_by_its_signal() -> None:
-    ends = (RankEnd(0, "n0", 7, 1), RankEnd(2, "n1", 9, -11, is_first=True))
-    verdict = verdict_of_cycle(CycleReport(RANKS, ends, logs={(0, "0/stderr.log"): (LOST,)}))
+    failures = (failed(2, "was ended by SIGSEGV"), failed(0))
+    verdict = verdict_of_cycle(CycleReport(RANKS, failures, logs={(0, "0/stderr.log"): (LOST,)}))
     assert (verdict.failure, verdict.rank, verdict.host) == ("segmentation_fault", 2, "n1")
-    assert verdict.evidence[0].text == "rank 2 (local rank ?, pid 9) was ended by SIGSEGV"
+    assert verdict.evidence[0].file == LAUNCHER_FILE
+    assert verdict.evidence[0].text == "rank 2 (local rank 0, pid 42) was ended by SIGSEGV"
 
 
 def test_a_kill_by_the_oom_killer_and_one_by_a_rank_monitor_are_told_apart() -> None:
-    by_kernel = RankEnd(2, "n1", 9, -9, out_of_memory=True)
-    assert verdict_of_cycle(CycleReport(RANKS, (by_kernel,))).failure == "host_out_of_memory"
-    by_monitor = RankEnd(2, "n1", 9, -9, hung="no heartbeat for 45.0 s")
-    verdict = verdict_of_cycle(CycleReport(RANKS, (by_monitor,)))
-    assert (verdict.failure, verdict.rank) == ("hang", 2)
+    killed = "was ended by SIGKILL"
+    by_kernel = judged(failed(2, f"{killed}, and the kernel's OOM killer was active in its cgroup"))
+    assert by_kernel.failure == "host_out_of_memory"
+    by_monitor = judged(failed(2, f"{killed}: KeyError: 'handled', hung: no heartbeat for 45.0 s: at a: b"))
+    assert (by_monitor.failure, by_monitor.rank) == ("hang", 2)
+    by_somebody = judged(failed(2, killed))
+    assert (by_somebody.failure, by_somebody.rank, by_somebody.action) == ("operator_kill", 2, Action.RESTART)
 
 
-def test_a_signal_without_a_name_is_unknown() -> None:
-    assert verdict_of_cycle(CycleReport(RANKS, (RankEnd(1, "n0", 7, -40),))).failure == "unknown"
+@pytest.mark.parametrize("how", ["has failed with exit code 3", "was ended by SIGRTMIN+8", "was ended by signal 99"])
+def test_an_end_that_says_nothing_has_an_unknown_cause(how: str) -> None:
+    verdict = judged(failed(1, how))
+    assert (verdict.failure, verdict.rank, verdict.host, verdict.confidence) == ("unknown", 1, "n0", 0.4)
+
+
+def test_the_exception_in_a_report_is_that_of_its_rank() -> None:
+    """The coordinator has heard of a lost connection first."""
+    how = "has failed with exit code 1"
+    verdict = judged(failed(3, f"{how}: {LOST}"), failed(0, f"{how}: E: x; y"))
+    assert (verdict.failure, verdict.error_type, verdict.rank, verdict.host) == ("user_exception", "E", 0, "n0")
+    assert "E: x; y; 1 other rank failed in consequence" in verdict.sentence
 
 
 def test_what_a_worker_has_written_names_the_cause() -> None:
-    report = CycleReport(RANKS, (RankEnd(1, "n0", 7, 1),), logs={(1, "1/stderr.log"): ("", "KeyError: 'x'")})
+    report = CycleReport(RANKS, (failed(1),), logs={(1, "1/stderr.log"): ("", "KeyError: 'x'")})
     verdict = verdict_of_cycle(report)
     assert (verdict.failure, verdict.error_type, verdict.rank) == ("user_exception", "KeyError", 1)
     assert (verdict.evidence[0].file, verdict.evidence[0].line) == ("1/stderr.log", 2)
 
 
+def test_what_a_restart_in_process_has_followed_is_not_the_cause() -> None:
+    lines = ("KeyError: 'x'", "nvrx: restart 1 in 23.4 ms (this rank): EXCEPTION on rank 1", "ValueError: y")
+    verdict = verdict_of_cycle(CycleReport(RANKS, (failed(1),), logs={(1, "1/stderr.log"): lines}))
+    assert (verdict.error_type, verdict.evidence[0].line) == ("ValueError", 3)
+
+
 def test_text_alone_excludes_no_node() -> None:
     logs = {(3, "stderr.log"): ("RuntimeError: CUDA error: uncorrectable ECC error encountered",)}
-    verdict = verdict_of_cycle(CycleReport(RANKS, (RankEnd(3, "n1", 9, 1),), logs=logs))
+    verdict = verdict_of_cycle(CycleReport(RANKS, (failed(3),), logs=logs))
     assert (verdict.failure, verdict.action, verdict.node_to_exclude) == ("ecc_error", Action.RESTART, None)
     assert verdict.sentence.endswith("; restart, and check the node: only text names it")
 
 
 def test_a_record_of_the_kernel_excludes_its_node() -> None:
     kernel = {"n1": ("NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.",)}
-    verdict = verdict_of_cycle(CycleReport(RANKS, (RankEnd(3, "n1", 9, 1),), kernel=kernel))
+    verdict = verdict_of_cycle(CycleReport(RANKS, (failed(3),), kernel=kernel))
     assert (verdict.failure, verdict.action, verdict.node_to_exclude) == ("gpu_lost", Action.EXCLUDE_NODE, "n1")
 
 
@@ -55,4 +84,24 @@ def test_events_count_and_so_does_the_signal_that_ended_the_launcher() -> None:
     )
     assert verdict_of_cycle(CycleReport(RANKS, events=(event,))).rank == 2
     assert verdict_of_cycle(CycleReport(RANKS, stopped_by="SIGTERM")).failure == "operator_kill"
-    assert verdict_of_cycle(CycleReport(RANKS)).failure == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("why", "failure"),
+    [
+        ("node 1 has not moved its lease for 5 s", "peer_lost"),
+        ("the launcher has received signal 15", "operator_kill"),
+        ("the store has left no trace", "unknown"),
+    ],
+)
+def test_a_node_that_is_lost_or_leaves_is_named(why: str, failure: str) -> None:
+    verdict = judged(FailureReport("n1", why))
+    assert (verdict.failure, verdict.rank, verdict.host, verdict.action) == (failure, None, "n1", Action.RESTART)
+    assert why in verdict.sentence
+
+
+def test_a_cycle_that_a_fault_has_ended_is_never_clean() -> None:
+    for report in (CycleReport(RANKS), CycleReport(RANKS, logs={(0, "out"): ("step 1",)})):
+        verdict = verdict_of_cycle(report)
+        assert (verdict.failure, verdict.host, verdict.confidence) == ("unknown", None, 0.0)
+        assert verdict.sentence == "the cause is unknown; restart"

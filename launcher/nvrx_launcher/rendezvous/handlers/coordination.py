@@ -30,6 +30,7 @@ from nvrx_core.process.helper_thread import HelperThread
 from nvrx_launcher.exit_codes import FAILED, STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordination import NodeEvents
+from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.handlers.agreement import Agreement, JoiningNode, conclusion
 from nvrx_launcher.rendezvous.handlers.cycle import HandlerCycle
 from nvrx_launcher.rendezvous.mailbox import Mailbox
@@ -121,6 +122,10 @@ class HandlerCoordination:
         """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""
         endpoint = self.store.own_endpoint()
         self._requests.put(partial(self._use_control, endpoint))
+
+    def failures(self, _: int) -> CycleFailures:
+        """Return nothing: no node has the reports of all, so that each gives the verdict by its own."""
+        return CycleFailures({})
 
     def paused(self, *, now: float) -> None:
         """Do nothing: there is no lease."""

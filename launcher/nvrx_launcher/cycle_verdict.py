@@ -1,0 +1,263 @@
+"""The verdict of each cycle that a fault has ended: one line of the log, and an event.
+
+The launcher that runs the coordinator gives it, for all nodes, by what they have reported; without a coordinator each
+launcher gives its own. What is known is collected in the event loop. The ends of logs are read, and the verdict is
+made, in a thread, after the workers of the next cycle are started: no restart waits for it. Only the last line of the
+job does, within bounds.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from nvrx_core.events.schema import file_name
+from nvrx_core.process.helper_thread import HelperThread
+from nvrx_launcher.exit_codes import FAILED
+from nvrx_launcher.history import History
+from nvrx_launcher.rendezvous.failure_reports import CycleFailures
+from nvrx_launcher.rendezvous.messages import Decision, Verdict
+from nvrx_launcher.workers.environment import Placement
+from nvrx_launcher.workers.output import WorkerOutput
+
+if TYPE_CHECKING:
+    from nvrx_core.attribution import verdict as attribution
+
+__all__ = ["CycleVerdicts", "Evidence", "Nodes", "Workers"]
+
+log = logging.getLogger("nvrx_launcher")
+NEXT_CYCLE_TIMEOUT: Final = 1.0
+"""Seconds for which a verdict waits for the next cycle; then it is given without."""
+END_TIMEOUT: Final = 10.0
+"""Seconds that the end of the job waits for logs that cannot be read."""
+MAX_OUTPUT: Final = 1 << 15
+"""Bytes at the end of each log file of a worker that are looked at."""
+MAX_CYCLE_LOG: Final = 1 << 19
+"""Bytes at the end of the log of all workers that are looked at."""
+
+
+class Nodes(Protocol):
+    """What the nodes have reported (`Coordination`)."""
+
+    def failures(self, cycle: int) -> CycleFailures | None:
+        """Return the failures of a cycle; None: another launcher has the reports."""
+
+
+class Workers(Protocol):
+    """The workers of this node (`WorkerGroup`)."""
+
+    placement: Placement | None
+
+    def output(self) -> Mapping[int, WorkerOutput]:
+        """Return where their output can be read, by rank."""
+
+
+class CycleLog(Protocol):
+    """The log of all workers of a cycle (`LogService`)."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a launcher knows of a cycle that a fault has ended.
+
+    Attributes:
+        cycle: its number.
+        began: when it has begun, wall seconds.
+        ranks: the nodes of all ranks, None where one is not known.
+        failures: node and text of each failure, the first one first.
+        output: that of the workers of this node, by rank.
+        log: the file with the output of all workers; "" for none.
+        events: the folder of the event files; None for none.
+    """
+
+    cycle: int
+    began: float
+    ranks: Mapping[int, str | None]
+    failures: tuple[tuple[str | None, str], ...]
+    output: Mapping[int, WorkerOutput]
+    log: str
+    events: str | None
+
+
+class CycleVerdicts:
+    """Gives the verdicts of a launcher.
+
+    Args:
+        history: gets the events.
+        nodes: what the nodes have reported.
+        workers: those of this node.
+        cycle_log: the log of all workers.
+        host: this node.
+        events: the folder of the event files; None for none.
+
+    Attributes:
+        deadline: when `tick` is due, monotonic seconds.
+    """
+
+    def __init__(
+        self, history: History, nodes: Nodes, workers: Workers, *, cycle_log: CycleLog, host: str, events: str | None
+    ) -> None:
+        self._history, self._nodes, self._workers = history, nodes, workers
+        self._cycle_log, self._host, self._events = cycle_log, host, events
+        self._running: Decision | None = None
+        self._began, self._failures, self._reason = 0.0, dict[int, str](), ""
+        self._is_stopped, self.deadline = False, math.inf
+        self._collected = list[Evidence]()
+        self._threads = list[HelperThread]()
+
+    def decided(self, decision: Decision, *, now: float) -> None:
+        """Handle a decision for all nodes, before it is carried out; call `make` afterwards."""
+        match decision.verdict:
+            case Verdict.RUN:
+                self._collect()
+                self._running, self._began = decision, time.time()
+                self._failures.clear()
+            case Verdict.STOP:
+                self._ended(decision, now + NEXT_CYCLE_TIMEOUT)
+            case Verdict.END if decision.code == FAILED:
+                self._ended(decision, now)
+                self._collect()
+            case _:
+                pass
+
+    def failed(self, rank: int, report: str) -> None:
+        """Record that a worker of this node has failed."""
+        self._failures[rank] = report
+
+    def goes_on_without(self, rank: int) -> None:
+        """Record that the job goes on, in process, without a worker that has failed."""
+        self._failures.pop(rank, None)
+
+    def stopped(self) -> None:
+        """Record that this launcher was sent a signal: that its job ends is no fault."""
+        self._is_stopped = True
+
+    def tick(self, *, now: float) -> None:
+        """Make a verdict that the next cycle has kept waiting."""
+        if now >= self.deadline:
+            self._collect()
+            self.make()
+
+    def make(self) -> None:
+        """Make the verdicts for which everything is collected, each in a thread."""
+        collected, self._collected = self._collected, []
+        self._threads = [each for each in self._threads if each.is_alive()]
+        for evidence in collected:
+            failed = partial(log.warning, "there is no verdict of cycle %d: %s", evidence.cycle)
+            thread = HelperThread(partial(self._give, evidence), name="nvrx-verdict", failed=failed)
+            self._threads.append(thread)
+            thread.start()
+
+    def finish(self) -> None:
+        """Make what is left, and wait until it is said, for `END_TIMEOUT` seconds at most."""
+        self._collect()
+        self.make()
+        deadline = time.monotonic() + END_TIMEOUT
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            log.warning("the verdict of a cycle was not made within %g s, in which its logs are read", END_TIMEOUT)
+
+    def _ended(self, decision: Decision, due: float) -> None:
+        """Handle the end of the cycle that runs, once."""
+        if self._running is not None and decision.cycle == self._running.cycle and not self._is_stopped:
+            self._reason, self.deadline = self._reason or decision.reason, due
+
+    def _collect(self) -> None:
+        """Collect what is known of the cycle that has ended, if there is one that has no verdict yet."""
+        running, reason = self._running, self._reason
+        if running is None or not reason:
+            return
+        self._running, self._reason, self.deadline = None, "", math.inf
+        reported = self._nodes.failures(running.cycle)
+        if reported is None:
+            return
+        place = self._workers.placement
+        is_here = place is not None and place.cycle == running.cycle
+        hosts = {member.node: reported.hosts.get(member.node) for member in running.members}
+        ranks = {
+            member.first_rank + number: hosts[member.node]
+            for member in running.members
+            for number in range(member.workers)
+        }
+        output = self._workers.output() if is_here else {}
+        self._collected.append(
+            Evidence(
+                running.cycle, self._began, ranks | dict.fromkeys(output, self._host),
+                _failures(reason, reported, self._host, self._failures.values() if is_here else ()),
+                output, self._cycle_log.path if is_here else "", self._events,
+            )
+        )  # fmt: skip
+
+    def _give(self, evidence: Evidence) -> None:
+        """Read the logs, make the verdict and say it; in a thread."""
+        found = judged(evidence)
+        cause = "unknown cause" if found.failure == "unknown" else found.failure
+        where = f" on {found.host}" if found.host else ""
+        who = f"rank {found.rank}{where}" if found.rank is not None else f"a rank{where}" if where else "no rank named"
+        first = next(iter(found.evidence), None)
+        see = f"; see {first.file}:{first.line}" if first is not None and os.path.isabs(first.file) else ""
+        self._history.judged(evidence.cycle, found.sentence, found.as_json())
+        log.warning(
+            "verdict of cycle %d: %s, %s; action %s, confidence %.2f%s", evidence.cycle, cause, who, found.action.value,
+            found.confidence, see, extra={} if found.rank is None else {"rank": found.rank},
+        )  # fmt: skip
+
+
+def _failures(
+    reason: str, reported: CycleFailures, host: str, own: Iterable[str]
+) -> tuple[tuple[str | None, str], ...]:  # fmt: skip
+    """Return node and text of each failure, in order; what the coordinator has decided by is first if nobody says it.
+
+    Args:
+        reason: that of the decision, `<node>: <text>`.
+        reported: what the nodes have reported.
+        host: this node.
+        own: what this launcher has logged, of which it has reported the first one only.
+    """
+    found: list[tuple[str | None, str]] = [(reported.hosts.get(node), text) for node, text in reported.reports]
+    texts = {text for _, text in found}
+    found += [(host, text) for text in own if text not in texts]
+    if not any(text in reason for _, text in found):
+        who, _, text = reason.partition(": ")
+        found.insert(0, (who, text) if text else (None, reason))
+    return tuple(found)
+
+
+def judged(evidence: Evidence) -> attribution.Verdict:
+    """Return the verdict of a cycle; reads the ends of its logs."""
+    from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
+    from nvrx_core.attribution.reading import last_lines, open_faults
+
+    logs, events = dict[tuple[int | None, str], tuple[str, ...]](), list[str]()
+    whole = _end(evidence.log, MAX_CYCLE_LOG)
+    logs[None, evidence.log] = last_lines(whole, MAX_CYCLE_LOG)
+    for rank, output in evidence.output.items():
+        tail = output.tail.rstrip()
+        if tail.rpartition(b"\n")[2] not in whole:  # not everything is written yet
+            logs[rank, f"output of rank {rank}"] = last_lines(output.tail, MAX_OUTPUT)
+        for file in output.files:
+            logs[rank, file] = last_lines(_end(file, MAX_OUTPUT), MAX_OUTPUT)
+        if evidence.events is not None:
+            events += open_faults(Path(evidence.events, file_name(rank)), evidence.began)
+    failures = tuple(FailureReport(host, text) for host, text in evidence.failures)
+    return verdict_of_cycle(CycleReport(evidence.ranks, failures, events=tuple(events), logs=logs))
+
+
+def _end(file: str, size: int) -> bytes:
+    """Return the last bytes of a file, b"" of one that cannot be read."""
+    try:
+        with open(file, "rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - size))
+            return stream.read(size)
+    except OSError:
+        return b""

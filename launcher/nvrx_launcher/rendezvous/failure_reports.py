@@ -1,0 +1,60 @@
+"""What the nodes of a job have told its coordinator of the failures of a cycle, for the verdict. Pure.
+
+The coordinator decides by the first failure. Those that other nodes have noticed before they are told to stop arrive
+later, and one of them may be the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from nvrx_launcher.rendezvous.messages import Message, MessageKind
+
+__all__ = ["CycleFailures", "FailureReports"]
+
+MAX_REPORTS: Final = 1 << 12
+_FAILURES: Final = frozenset({
+    MessageKind.FAILED, MessageKind.NO_PROGRESS, MessageKind.UNHEALTHY, MessageKind.ALL_FAILED, MessageKind.MISUSED,
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CycleFailures:
+    """The failures of a cycle, as far as nodes have reported them.
+
+    Attributes:
+        hosts: the names of the nodes, by number.
+        reports: number and text of each report, in the order in which they have arrived.
+    """
+
+    hosts: Mapping[int, str]
+    reports: tuple[tuple[int, str], ...] = ()
+
+
+class FailureReports:
+    """Keeps the reports of the last cycle of which there are any.
+
+    Args:
+        hosts: the names of the nodes that are known, by number.
+    """
+
+    def __init__(self, hosts: Mapping[int, str]) -> None:
+        self._hosts, self._cycle, self._reports = dict(hosts), -1, list[tuple[int, str]]()
+
+    def received(self, message: Message) -> None:
+        """Take a node's message, of any kind."""
+        if message.description is not None:
+            self._hosts[message.node] = message.description.host
+        if message.kind not in _FAILURES or message.cycle < self._cycle:
+            return
+        if message.cycle > self._cycle:
+            self._cycle = message.cycle
+            self._reports.clear()
+        if len(self._reports) < MAX_REPORTS:
+            self._reports.append((message.node, message.reason))
+
+    def of(self, cycle: int) -> CycleFailures:
+        """Return the failures of a cycle."""
+        return CycleFailures(dict(self._hosts), tuple(self._reports) if cycle == self._cycle else ())

@@ -1,0 +1,198 @@
+"""The verdict of a cycle: when it is made, from what, and by which launcher."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from nvrx_launcher.cycle_verdict import CycleVerdicts
+from nvrx_launcher.history import History
+from nvrx_launcher.rendezvous.failure_reports import CycleFailures
+from nvrx_launcher.rendezvous.messages import Decision, Member, Verdict
+from nvrx_launcher.workers.environment import Placement
+from nvrx_launcher.workers.output import WorkerOutput
+
+from nvrx_core.process.helper_thread import HelperThreadError
+
+ENDED = "rank 1 (local rank 1, pid 7) was ended by SIGSEGV"
+MEMBERS = (Member(0, 0, 2), Member(4, 2, 2))
+HOSTS = {0: "n0", 4: "n1"}
+
+
+def run(cycle: int = 0) -> Decision:
+    return Decision(Verdict.RUN, cycle, "2 nodes, 0 spare", members=MEMBERS)
+
+
+def stop(reason: str = f"n0: {ENDED}", cycle: int = 0) -> Decision:
+    return Decision(Verdict.STOP, cycle, reason)
+
+
+class World:
+    """A launcher with two workers on n0."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, ""
+        self.reported: CycleFailures | None = CycleFailures(HOSTS, ((0, ENDED),))
+        self.placement: Placement | None = Placement(
+            group_rank=0, group_world_size=2, first_rank=0, world_size=4, local_world_size=2, master_addr="",
+            master_port=0, agent_store=False, cycle=0,
+        )  # fmt: skip
+        self.outputs = {0: WorkerOutput(b"", ()), 1: WorkerOutput(b"", ())}
+        self.history = History(str(folder))
+        self.verdicts = CycleVerdicts(
+            self.history, self, self, cycle_log=self, host="n0", events=str(folder)
+        )  # fmt: skip
+
+    def failures(self, _: int) -> CycleFailures | None:
+        return self.reported
+
+    def output(self) -> Mapping[int, WorkerOutput]:
+        return self.outputs
+
+    def decided(self, *decisions: Decision, now: float = 0.0) -> None:
+        for decision in decisions:
+            self.verdicts.decided(decision, now=now)
+            self.verdicts.make()
+
+    def events(self) -> list[dict[str, object]]:
+        self.verdicts.finish()
+        lines = [json.loads(line) for file in self.folder.glob("events-*") for line in file.read_text().splitlines()]
+        return [line for line in lines if line["event"] == "cycle_verdict"]
+
+    def verdict(self) -> dict[str, object]:
+        (event,) = self.events()
+        assert isinstance(event["verdict"], dict)
+        return event["verdict"]
+
+
+@pytest.fixture
+def world(tmp_path: Path):
+    made = World(tmp_path)
+    yield made
+    made.history.close()
+
+
+def test_the_line_and_the_event_name_the_culprit(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.decided(run(), stop(), run(1))
+    (event,) = world.events()
+    assert event["iteration"] == 0
+    assert event["sentence"] == f"rank 1 on n0 crashed in native code: {ENDED}; restart"
+    found = event["verdict"]
+    assert isinstance(found, dict)
+    assert (found["class"], found["rank"], found["host"], found["action"]) == ("segmentation_fault", 1, "n0", "restart")
+    (record,) = caplog.records
+    line = "verdict of cycle 0: segmentation_fault, rank 1 on n0; action restart, confidence 0.88"
+    assert (record.message, record.levelno, record.rank) == (line, logging.WARNING, 1)  # type: ignore[attr-defined]
+
+
+def test_the_next_cycle_is_waited_for_within_bounds(world: World) -> None:
+    world.decided(run(), stop(), now=5.0)
+    assert world.verdicts.deadline == 6.0
+    world.verdicts.tick(now=5.9)
+    assert not list(world.folder.glob("*verdict*"))
+    world.verdicts.tick(now=6.0)
+    assert world.verdicts.deadline == math.inf
+    world.decided(Decision(Verdict.END, 0, f"n0: {ENDED}, after 0 restarts", 1))
+    assert len(world.events()) == 1
+
+
+def test_a_fault_that_ends_the_job_has_its_verdict_before_the_end(world: World) -> None:
+    world.decided(run(), Decision(Verdict.END, 0, f"n0: {ENDED}; it would fail again", 1))
+    assert world.verdict()["class"] == "segmentation_fault"
+
+
+def test_the_end_of_a_job_without_a_fault_has_no_verdict(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.decided(Decision(Verdict.END, 0, "0 of 2 nodes have joined", 1), run())
+    world.decided(Decision(Verdict.LOST, 0, "n1", node=4), Decision(Verdict.END, 0, "rank 1 has asked", 93))
+    world.verdicts.stopped()
+    world.decided(stop("n0: the launcher has received signal 15"))
+    assert world.events() == []
+    assert not caplog.records
+
+
+def test_where_another_launcher_has_the_reports_it_gives_the_verdict(world: World) -> None:
+    world.reported = None
+    world.decided(run(), stop(), run(1))
+    assert world.events() == []
+
+
+def test_the_failure_of_another_node_that_came_later_can_be_the_cause(world: World) -> None:
+    lost = "rank 0 (local rank 0, pid 6) has failed with exit code 1: RuntimeError: Connection closed by peer"
+    cause = "rank 3 (local rank 1, pid 6) has failed with exit code 1: ValueError: x"
+    world.reported = CycleFailures(HOSTS, ((0, lost), (4, cause)))
+    world.verdicts.failed(0, lost)
+    world.decided(run(), stop(f"n0: {lost}"), run(1))
+    found = world.verdict()
+    assert (found["class"], found["error_type"], found["rank"], found["host"]) == (
+        "user_exception",
+        "ValueError",
+        3,
+        "n1",
+    )
+
+
+def test_without_a_coordinator_a_launcher_knows_its_own_failures_and_the_reason(world: World) -> None:
+    world.reported = CycleFailures({})
+    world.decided(run())
+    world.verdicts.failed(0, "rank 0 (local rank 0, pid 6) has failed with exit code 1")
+    world.verdicts.failed(1, "rank 1 (local rank 1, pid 7) was ended by SIGKILL")
+    world.verdicts.goes_on_without(1)
+    world.decided(stop("n1: rank 3 (local rank 1, pid 9) was ended by SIGSEGV"), run(1))
+    found = world.verdict()
+    assert (found["class"], found["rank"], found["host"]) == ("segmentation_fault", 3, "n1")
+    assert "SIGKILL" not in str(found["evidence"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "host", "line"),
+    [
+        ("n1: the store is lost; no restart is used up", "n1", "unknown cause, a rank on n1; action restart"),
+        ("no more", None, "unknown cause, no rank named; action restart"),
+    ],
+)
+def test_an_unknown_cause_is_an_answer(
+    world: World, caplog: pytest.LogCaptureFixture, reason: str, host: str | None, line: str
+) -> None:
+    world.reported, world.placement = CycleFailures(HOSTS), None
+    world.decided(run(), stop(reason), run(1))
+    found = world.verdict()
+    assert (found["class"], found["rank"], found["host"], found["confidence"]) == ("unknown", None, host, 0.0)
+    assert caplog.messages == [f"verdict of cycle 0: {line}, confidence 0.00"]
+
+
+def test_the_ends_of_logs_say_why(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    failed = "rank 1 (local rank 1, pid 7) has failed with exit code 1"
+    log, gone = world.folder / "stderr.log", world.folder / "gone.log"
+    log.write_text("step 1\nKeyError: 'x'\n")
+    world.reported = CycleFailures(HOSTS, ((0, failed),))
+    world.outputs[1] = WorkerOutput(b"", (str(log), str(gone)))
+    world.decided(run(), stop(f"n0: {failed}"), run(1))
+    assert (world.verdict()["error_type"], world.verdict()["rank"]) == ("KeyError", 1)
+    assert caplog.messages[0].endswith(f"; see {log}:2")
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_the_log_of_all_workers_counts_and_so_does_what_is_not_written_yet(world: World, is_written: bool) -> None:
+    failed = "rank 3 (local rank 1, pid 7) has failed with exit code 1"
+    log = world.folder / "train_cycle0.log"
+    log.write_text("0: step 1\n3: torch.cuda.OutOfMemoryError: CUDA out of memory\n" if is_written else "0: step 1\n")
+    world.path, world.reported = str(log), CycleFailures(HOSTS, ((4, failed),))
+    world.outputs[1] = WorkerOutput(b"step 1\nRuntimeError: Connection closed by peer\n", ())
+    world.decided(run(), stop(f"n1: {failed}"), run(1))
+    found = world.verdict()
+    assert (found["class"], found["rank"]) == (("cuda_out_of_memory" if is_written else "unknown"), 3)
+    assert "output of rank 1" in str(found["evidence"])
+
+
+def test_a_verdict_that_fails_is_a_line_and_not_the_end(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.history, "judged", lambda *_: 1 / 0)
+    world.decided(run(), stop(), run(1))
+    assert world.events() == []
+    error = HelperThreadError("nvrx-verdict", ZeroDivisionError("division by zero"))
+    assert caplog.messages == [f"there is no verdict of cycle 0: {error}"]
