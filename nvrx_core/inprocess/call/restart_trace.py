@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from nvrx_core.attribution.fault_class import class_of_fault
 from nvrx_core.events.log import EventLog
 from nvrx_core.events.phases import phases_from_marks
 from nvrx_core.fault.log_rate import LogRate
@@ -121,6 +122,7 @@ def _report(events: EventLog, state: PureState, decision: RoundDecision, marks: 
     """Report the restart that led this rank to `state`, by `decision`."""
     fault = decision.cause
     names = ("initial_rank", "rank", "interruption", "category", "message", "origin", "host", "pid")
+    failure, action = class_of_fault(fault)
     events.write(
         "restart",
         state.iteration,
@@ -132,6 +134,8 @@ def _report(events: EventLog, state: PureState, decision: RoundDecision, marks: 
         world_size=state.world_size,
         active=state.mode is Mode.ACTIVE,
         marks=dict(marks),
+        action=action.value,
+        **{"class": failure},
     )
 
 

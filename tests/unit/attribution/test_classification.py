@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from nvrx_core.attribution import classification
 from nvrx_core.attribution.classification import MAX_FINDINGS, MAX_STEPS, Classifier
 from nvrx_core.attribution.origin import parse
+from nvrx_core.attribution.rules import CLASSES
 from tests.attribution.cases import verdict_of_text
 
 TRACEBACK = "Traceback (most recent call last):\n  File 'a', line 1\n    raise CUDA out of memory\nKeyError: 1\n"
@@ -99,3 +102,14 @@ def test_ranks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_steps_of_a_host_are_bounded() -> None:
     text = "".join(f"2024-01-01 00:00:01 n1 [rank0] step {step}\n" for step in range(200))
     assert len(_fed(text).seen.steps["n1"]) == MAX_STEPS
+
+
+@pytest.mark.parametrize("name", [each.name for each in CLASSES])
+def test_a_verdict_that_a_launcher_has_given_is_no_failure(name: str) -> None:
+    """It may stand among the lines of the next cycle."""
+    line = f"WARNING [ft_launcher n0 job] verdict of cycle 0: {name}, rank 1 on n1; action restart, confidence 0.88"
+    event = json.dumps({
+        "event": "cycle_verdict", "host": "n0", "initial_rank": -1, "iteration": 0, "sentence": "CUDA error: x",
+        "verdict": {"class": name, "rank": 1, "sentence": "rank 1 on n1 raised an exception: CUDA error: x"},
+    })  # fmt: skip
+    assert not list(_fed(f"{line}\n{event}").findings())
