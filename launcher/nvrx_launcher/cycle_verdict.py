@@ -202,8 +202,9 @@ class CycleVerdicts:
         """Read the logs, make the verdict and say it; in a thread."""
         found = judged(evidence)
         cause = "unknown cause" if found.failure == "unknown" else found.failure
-        where = f" on {found.host}" if found.host else ""
-        who = f"rank {found.rank}{where}" if found.rank is not None else f"a rank{where}" if where else "no rank named"
+        who = f"node {found.host}" if found.host else "no rank named"
+        if found.rank is not None:
+            who = f"rank {found.rank}" + (f" on {found.host}" if found.host else "")
         first = next(iter(found.evidence), None)
         see = f"; see {first.file}:{first.line}" if first is not None and os.path.isabs(first.file) else ""
         self._history.judged(evidence.cycle, found.sentence, found.as_json())
@@ -240,17 +241,23 @@ def judged(evidence: Evidence) -> attribution.Verdict:
 
     logs, events = dict[tuple[int | None, str], tuple[str, ...]](), list[str]()
     whole = _end(evidence.log, MAX_CYCLE_LOG)
-    logs[None, evidence.log] = last_lines(whole, MAX_CYCLE_LOG)
+    logs[None, _name(evidence.log, whole, MAX_CYCLE_LOG)] = last_lines(whole, MAX_CYCLE_LOG)
     for rank, output in evidence.output.items():
         tail = output.tail.rstrip()
         if tail.rpartition(b"\n")[2] not in whole:  # not everything is written yet
             logs[rank, f"output of rank {rank}"] = last_lines(output.tail, MAX_OUTPUT)
         for file in output.files:
-            logs[rank, file] = last_lines(_end(file, MAX_OUTPUT), MAX_OUTPUT)
+            end = _end(file, MAX_OUTPUT)
+            logs[rank, _name(file, end, MAX_OUTPUT)] = last_lines(end, MAX_OUTPUT)
         if evidence.events is not None:
             events += open_faults(Path(evidence.events, file_name(rank)), evidence.began)
     failures = tuple(FailureReport(host, text) for host, text in evidence.failures)
     return verdict_of_cycle(CycleReport(evidence.ranks, failures, events=tuple(events), logs=logs))
+
+
+def _name(file: str, end: bytes, size: int) -> str:
+    """Return the name of what was read of a file; the numbers of its lines are those of the file if that is all."""
+    return file if len(end) < size else f"the end of {file}"
 
 
 def _end(file: str, size: int) -> bytes:

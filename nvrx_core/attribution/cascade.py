@@ -312,7 +312,8 @@ def _verdict(culprit: _Culprit, failures: Sequence[Finding], seen: Seen) -> Verd
     entry = BY_NAME[culprit.failure]
     action = finding.action or entry.action
     is_about_itself = finding.kind not in _OF_OTHERS
-    host = finding.line.origin.host if is_about_itself or rank is None else None
+    has_lost_another = finding.kind in (Kind.STALLED, Kind.CONSEQUENCE)  # and may be on another host
+    host = finding.line.origin.host if is_about_itself or (rank is None and not has_lost_another) else None
     if host is None and rank is not None:
         host = seen.hosts().get(rank) or next(
             (f.line.origin.host for f in failures if _rank(f) == rank and f.line.origin.host), None

@@ -24,6 +24,11 @@ def test_lost_connections_are_consequences_wherever_they_come_first() -> None:
     assert verdict.sentence.endswith("; 2 other ranks failed in consequence; restart")
 
 
+def test_a_host_that_has_lost_another_one_is_not_named() -> None:
+    verdict = verdict_of_text("node1: [rank0]: RuntimeError: [gloo] Connection closed by peer [10.0.0.2]:1\n")
+    assert (verdict.failure, verdict.rank, verdict.host) == ("peer_lost", None, None)
+
+
 def test_one_other_rank_is_counted_in_the_singular() -> None:
     assert "; 1 other rank failed" in verdict_of_text(f"[rank0]: {LOST}\n[rank1]: KeyError: 'x'").sentence
 

@@ -150,7 +150,7 @@ def test_without_a_coordinator_a_launcher_knows_its_own_failures_and_the_reason(
 @pytest.mark.parametrize(
     ("reason", "host", "line"),
     [
-        ("n1: the store is lost; no restart is used up", "n1", "unknown cause, a rank on n1; action restart"),
+        ("n1: the store is lost; no restart is used up", "n1", "unknown cause, node n1; action restart"),
         ("no more", None, "unknown cause, no rank named; action restart"),
     ],
 )
@@ -173,6 +173,17 @@ def test_the_ends_of_logs_say_why(world: World, caplog: pytest.LogCaptureFixture
     world.decided(run(), stop(f"n0: {failed}"), run(1))
     assert (world.verdict()["error_type"], world.verdict()["rank"]) == ("KeyError", 1)
     assert caplog.messages[0].endswith(f"; see {log}:2")
+
+
+def test_the_end_of_a_long_log_has_no_numbers_of_lines(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    log = world.folder / "stderr.log"
+    log.write_text("step 1\n" * 100_000 + "KeyError: 'x'\n")
+    world.reported, world.outputs[1] = CycleFailures(HOSTS, ((0, "rank 1"),)), WorkerOutput(b"", (str(log),))
+    world.decided(run(), stop("n0: rank 1"), run(1))
+    evidence = world.verdict()["evidence"]
+    assert isinstance(evidence, list)
+    assert evidence[0]["file"] == f"the end of {log}"
+    assert "see" not in caplog.text
 
 
 @pytest.mark.parametrize("is_written", [True, False])
