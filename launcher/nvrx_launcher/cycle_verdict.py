@@ -30,7 +30,7 @@ from nvrx_launcher.workers.output import WorkerOutput
 if TYPE_CHECKING:
     from nvrx_core.attribution import verdict as attribution
 
-__all__ = ["CycleVerdicts", "Evidence", "Nodes", "Workers"]
+__all__ = ["CycleEvidence", "CycleVerdicts", "Nodes", "Workers"]
 
 log = logging.getLogger("nvrx_launcher")
 NEXT_CYCLE_TIMEOUT: Final = 1.0
@@ -59,14 +59,14 @@ class Workers(Protocol):
         """Return where their output can be read, by rank."""
 
 
-class CycleLog(Protocol):
+class LogPath(Protocol):
     """The log of all workers of a cycle (`LogService`)."""
 
     path: str
 
 
 @dataclass(frozen=True)
-class Evidence:
+class CycleEvidence:
     """What a launcher knows of a cycle that a fault has ended.
 
     Attributes:
@@ -104,14 +104,14 @@ class CycleVerdicts:
     """
 
     def __init__(
-        self, history: History, nodes: Nodes, workers: Workers, *, cycle_log: CycleLog, host: str, events: str | None
+        self, history: History, nodes: Nodes, workers: Workers, *, cycle_log: LogPath, host: str, events: str | None
     ) -> None:
         self._history, self._nodes, self._workers = history, nodes, workers
         self._cycle_log, self._host, self._events = cycle_log, host, events
         self._running: Decision | None = None
         self._began, self._failures, self._reason = 0.0, dict[int, str](), ""
         self._is_stopped, self.deadline = False, math.inf
-        self._collected = list[Evidence]()
+        self._collected = list[CycleEvidence]()
         self._threads = list[HelperThread]()
 
     def decided(self, decision: Decision, *, now: float) -> None:
@@ -191,14 +191,14 @@ class CycleVerdicts:
         }
         output = self._workers.output() if is_here else {}
         self._collected.append(
-            Evidence(
+            CycleEvidence(
                 running.cycle, self._began, ranks | dict.fromkeys(output, self._host),
                 _failures(reason, reported, self._host, self._failures.values() if is_here else ()),
                 output, self._cycle_log.path if is_here else "", self._events,
             )
         )  # fmt: skip
 
-    def _give(self, evidence: Evidence) -> None:
+    def _give(self, evidence: CycleEvidence) -> None:
         """Read the logs, make the verdict and say it; in a thread."""
         found = judged(evidence)
         cause = "unknown cause" if found.failure == "unknown" else found.failure
@@ -234,7 +234,7 @@ def _failures(
     return tuple(found)
 
 
-def judged(evidence: Evidence) -> attribution.Verdict:
+def judged(evidence: CycleEvidence) -> attribution.Verdict:
     """Return the verdict of a cycle; reads the ends of its logs."""
     from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
     from nvrx_core.attribution.reading import last_lines, open_faults

@@ -20,6 +20,9 @@ __all__ = ["LAUNCHER_FILE", "CycleReport", "FailureReport", "verdict_of_cycle"]
 
 LAUNCHER_FILE: Final = "launcher"
 """The file that `Verdict.evidence` names for what a launcher has reported; its lines have the number 0."""
+AFTER: Final = 60
+"""Lines after one that says something that are looked at."""
+_WITHOUT_DIGITS: Final = str.maketrans("", "", "0123456789")
 _END: Final = re.compile(
     r"(?P<how>rank (?P<rank>\d{1,7}) \([^)]*\) (?:was ended by [\w+]+(?: \d+)?|has failed with exit code \d+)"
     r"(?:, and the kernel's OOM killer was active in its cgroup)?)"
@@ -122,8 +125,20 @@ def _feed_failure(classifier: Classifier, failure: FailureReport) -> None:
 
 
 def _feed(classifier: Classifier, name: str, texts: Sequence[str], origin: Origin) -> None:
-    """Take the lines of a log that follow the last restart in process: what is before it was not the end."""
+    """Take the lines of a log that follow the last restart in process: what is before it was not the end.
+
+    Lines that are alike but for their digits are looked at once, unless what is shortly before them says something.
+    """
     first = max((index for index, text in enumerate(texts, 1) if _RESTARTED.search(text)), default=0)
+    boring, until = set[str](), 0
     for number, text in enumerate(texts[first:], first + 1):
+        pattern = text.translate(_WITHOUT_DIGITS)
+        if pattern in boring and number > until:
+            continue
+        says_something = False
         for line in parse(name, number, text, origin):
-            classifier.feed(line)
+            says_something |= classifier.feed(line)
+        if says_something:
+            until = number + AFTER
+        else:
+            boring.add(pattern)

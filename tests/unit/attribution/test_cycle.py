@@ -64,6 +64,12 @@ def test_what_a_restart_in_process_has_followed_is_not_the_cause() -> None:
     assert (verdict.error_type, verdict.evidence[0].line) == ("ValueError", 3)
 
 
+def test_lines_that_are_alike_are_looked_at_once_and_keep_their_numbers() -> None:
+    lines = (*(f"step {number} loss 0.{number}" for number in range(200)), "KeyError: 'x'", "step 201 loss 0.201")
+    verdict = verdict_of_cycle(CycleReport(RANKS, (failed(1),), logs={(1, "1/stderr.log"): lines}))
+    assert (verdict.error_type, verdict.evidence[0].line) == ("KeyError", 201)
+
+
 def test_text_alone_excludes_no_node() -> None:
     logs = {(3, "stderr.log"): ("RuntimeError: CUDA error: uncorrectable ECC error encountered",)}
     verdict = verdict_of_cycle(CycleReport(RANKS, (failed(3),), logs=logs))
