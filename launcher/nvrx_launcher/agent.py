@@ -234,7 +234,9 @@ class Agent(NodeEvents, ControlEvents):
         config = self.config
         pacing = PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff)
         until_left = cleanup.enter_context(ExitStack())  # released after the job is left, for which the loop turns
-        self._coordination = join_job(self.options, self._loop, cleanup, self, pacing=pacing)  # signals still end it
+        self._coordination = join_job(  # signals still end it
+            self.options, self._loop, cleanup, self, pacing=pacing, segment=config.segment
+        )
         self._cycle_logs = self._open_cycle_logs()
         cleanup.callback(self._cycle_logs.close)
         reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))

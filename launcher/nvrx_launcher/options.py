@@ -17,6 +17,7 @@ from typing import Final
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.parsing import endpoint_text, parse_endpoint
 from nvrx_launcher.log_options import LogOptions
+from nvrx_launcher.rank_order import infrastructure_rank, rank_sources
 from nvrx_launcher.rendezvous_settings import OURS, STATIC, RendezvousSettings
 
 __all__ = ["LaunchOptions", "Streams", "expand_hosts", "expected_hosts"]
@@ -72,7 +73,7 @@ class LaunchOptions:
         endpoint: host and port of the rendezvous.
         endpoint_text: the same as given, for a backend that has several.
         local_addr: the address of this node; None: that of the interface that leads to the endpoint.
-        order: this node's rank by the infrastructure; -1 for none.
+        order: this node's rank by --node-rank, or by the infrastructure; -1 for none.
         rdzv_backend: the rendezvous: one of ours, c10d or etcd-v2, or one that is registered with torch.
         node_rank: the rank of this node in a static rendezvous.
         monitor_interval: seconds between two looks at a rendezvous that tells nothing by itself.
@@ -176,6 +177,7 @@ class LaunchOptions:
         if not 0 < given.monitor_interval < float("inf"):
             raise _wrong("--monitor-interval", f"{given.monitor_interval:g} is no duration", "write seconds above 0")
         workers = _workers(given.nproc_per_node, count_devices)
+        order = infrastructure_rank(rank_sources(given.ft_rank_order), environ)
         devices = environ.get(DEVICES)
         if given.virtual_local_rank and devices is not None and len(devices.split(",")) < workers:
             problem = f"there are {workers} workers, and {DEVICES} is {devices!r}"
@@ -194,7 +196,7 @@ class LaunchOptions:
             master_port=given.master_port,
             endpoint=_endpoint(given, is_one_node=most == 1) if backend == "c10d" else ("", 0),
             endpoint_text=_endpoint_text(given, backend), local_addr=given.local_addr and _address(given.local_addr),
-            order=_order(environ) if given.node_rank is None else given.node_rank,
+            order=order if given.node_rank is None else given.node_rank,
             rdzv_backend=backend, node_rank=node_rank, monitor_interval=given.monitor_interval,
             restart_policy=given.restart_policy, rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
             logs=LogOptions.of(given, most, backend),
@@ -246,12 +248,6 @@ def _node_rank(rank: int, backend: str, nodes: tuple[int, int]) -> int:
     if not 0 <= rank < nodes[1]:
         raise _wrong("--node-rank", f"{rank} is no rank of {nodes[1]} nodes", f"write 0 to {nodes[1] - 1}")
     return rank
-
-
-def _order(environ: Mapping[str, str]) -> int:
-    """The node's rank by the infrastructure."""
-    found = next((environ[name] for name in ("SLURM_PROCID", "GROUP_RANK") if environ.get(name, "").isdigit()), "-1")
-    return int(found)
 
 
 def _workers(text: str, count_devices: Callable[[str], int]) -> int:

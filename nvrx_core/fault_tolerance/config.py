@@ -33,7 +33,7 @@ __all__ = ["NOT_IMPLEMENTED", "FaultToleranceConfig"]
 NOT_IMPLEMENTED: Final = frozenset({
     "attribution_endpoint", "attribution_export_url", "attribution_stop_action", "check_remaining_processes",
     "checkpoint_iteration_file", "cycle_info_dir", "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout",
-    "gpu_memory_tolerance_mb", "install_exception_hook", "max_no_progress_cycles", "min_progress_iterations", "segment",
+    "gpu_memory_tolerance_mb", "install_exception_hook", "max_no_progress_cycles", "min_progress_iterations",
 })  # fmt: skip
 """Settings of features that do not exist: accepted, with a warning where they are not the default."""
 
@@ -137,7 +137,10 @@ class FaultToleranceConfig(HealthSettings):
         True, BOOLEAN, "Accepted and not used: a section is a write to shared memory, without a response."
     )
 
-    segment: int | None = setting(None, INTEGER, "Nodes of one NVLink domain that are used together.", rule=at_least(1))
+    segment: int | None = setting(
+        None, INTEGER, "Nodes of one NVLink domain, by its ClusterUUID, that take part together, with consecutive "
+        "ranks; the minimum of --nnodes is a multiple of it. None: domains do not matter.", rule=at_least(1),
+    )  # fmt: skip
     numa_bind_strict: bool = setting(
         True, BOOLEAN, "Bind a worker's memory to its NUMA node, instead of preferring it."
     )

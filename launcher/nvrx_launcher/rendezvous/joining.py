@@ -14,8 +14,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nvrx_core.errors import ConfigurationError
 from nvrx_core.store.endpoint import local_address, numeric_address
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.nvlink_domain import find_nvlink_domain
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import Coordination, LocalCoordination, NodeEvents
 from nvrx_launcher.rendezvous.coordinator import Coordinator
@@ -58,7 +60,13 @@ class Place:
 
 
 def join_job(
-    options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: NodeEvents, *, pacing: PacingRules
+    options: LaunchOptions,
+    loop: EventLoop,
+    cleanup: ExitStack,
+    node: NodeEvents,
+    *,
+    pacing: PacingRules,
+    segment: int | None = None,
 ) -> Coordination:
     """Return the connection to the coordinator.
 
@@ -68,13 +76,14 @@ def join_job(
         cleanup: releases what is acquired.
         node: handles the events.
         pacing: how fast restarts may follow each other.
+        segment: how many nodes of one NVLink domain have consecutive ranks; None: domains do not matter.
 
     Raises:
-        ConfigurationError: when the backend is not registered.
+        ConfigurationError: when the backend is not registered, or the nodes cannot form such segments.
         StoreConnectionError: when nobody listens at the rendezvous endpoint in time.
         OSError: when an address cannot be used.
     """
-    rules = _rules(options, pacing)
+    rules = _rules(options, pacing, segment)
     if options.rdzv_backend not in OURS:
         from nvrx_launcher.rendezvous.handlers.joining import join_by_handler
 
@@ -84,11 +93,12 @@ def join_job(
             options.rdzv_backend, options.run_id, options.job_name, options.endpoint, options.endpoint_text,
             options.local_addr, options.rendezvous,
         )  # fmt: skip
-        describe = functools.partial(_describe, options, pacing)
+        domain = "" if segment is None else find_nvlink_domain()
+        describe = functools.partial(_describe, options, rules, domain=domain)
         return join_over_store(place, rules, describe, loop, cleanup=cleanup, node=node)
     control = StoreHost(loop, options.job_name, address=options.master_addr)
     cleanup.callback(control.close)
-    describe = functools.partial(_describe, options, pacing, options.master_addr)
+    describe = functools.partial(_describe, options, rules, options.master_addr)
     return LocalCoordination(Coordinator(rules), describe, node, store=control)
 
 
@@ -148,23 +158,31 @@ def _store(place: Place, cleanup: ExitStack) -> RendezvousStore:
     return store
 
 
-def _rules(options: LaunchOptions, pacing: PacingRules) -> Rules:
+def _rules(options: LaunchOptions, pacing: PacingRules, segment: int | None) -> Rules:
     settings = options.rendezvous
+    if segment is not None and options.min_nodes % segment:
+        problem = f"{options.min_nodes} nodes, the minimum of --nnodes, are no segments of {segment}"
+        raise ConfigurationError("command line", "--ft-segment", problem, f"write --nnodes {segment}, or a multiple")
+    if segment is not None and options.rdzv_backend not in OURS:
+        problem = f"{options.rdzv_backend} says itself which nodes take part"
+        raise ConfigurationError("command line", "--ft-segment", problem, "leave it out, or write --rdzv-backend c10d")
     return Rules(
         options.min_nodes, options.max_nodes, options.max_restarts, restart_policy=options.restart_policy,
         last_call_timeout=settings.last_call_timeout, join_timeout=settings.join_timeout,
         command=options.compared_command, same_command=settings.same_command is True, pacing=pacing,
-        host=socket.gethostname(), given=_given(options, pacing), expected_hosts=options.expected_hosts,
+        host=socket.gethostname(), given=_given(options, pacing, segment), expected_hosts=options.expected_hosts,
+        segment=segment,
     )  # fmt: skip
 
 
-def _given(options: LaunchOptions, pacing: PacingRules) -> tuple[tuple[str, str], ...]:
+def _given(options: LaunchOptions, pacing: PacingRules, segment: int | None) -> tuple[tuple[str, str], ...]:
     """Return the options whose values are the job's: those of the coordinator's launcher count."""
     settings, nodes = options.rendezvous, (options.min_nodes, options.max_nodes)
     values = {
         "--nnodes": ":".join(str(each) for each in dict.fromkeys(nodes)),
         "--max-restarts": options.max_restarts,
         "--restart-policy": options.restart_policy,
+        "--ft-segment": segment,
         "--ft-restart-window": f"{pacing.window:g}",
         "--ft-max-restarts-in-window": pacing.max_in_window,
         "--ft-restart-backoff": pacing.backoff,
@@ -176,9 +194,9 @@ def _given(options: LaunchOptions, pacing: PacingRules) -> tuple[tuple[str, str]
     return tuple((name, str(value).lower()) for name, value in values.items())
 
 
-def _describe(options: LaunchOptions, pacing: PacingRules, address: str) -> NodeDescription:
+def _describe(options: LaunchOptions, rules: Rules, address: str, *, domain: str = "") -> NodeDescription:
     port = options.master_port if options.max_nodes == 1 and options.master_port else free_port()
     return NodeDescription(
         socket.gethostname(), address, port, options.workers, options.order, options.compared_command,
-        options.stops_within, _given(options, pacing),
+        options.stops_within, rules.given, domain,
     )  # fmt: skip

@@ -48,6 +48,7 @@ class NodeDescription:
         command: the command of its workers; empty where commands are not compared.
         stops_within: seconds from the decision to stop a cycle after which it is given up unless it has stopped.
         given: the options that its launcher was given and whose values are the job's, with their values.
+        domain: the NVLink domain of its GPUs, where segments are asked for; empty for none.
     """
 
     host: str
@@ -58,6 +59,7 @@ class NodeDescription:
     command: str = ""
     stops_within: float = STOP_TIMEOUT
     given: tuple[tuple[str, str], ...] = ()
+    domain: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
@@ -75,6 +77,7 @@ class NodeDescription:
             integer(data.get("workers"), 1, MAX_WORKERS), integer(data.get("order"), -1),
             string(data.get("command", "")), float(number(data.get("stops_within", STOP_TIMEOUT))),
             tuple((string(name), string(value)) for name, value in data.get("given", ())),
+            string(data.get("domain", "")),
         )  # fmt: skip
 
 

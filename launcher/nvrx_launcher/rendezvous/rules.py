@@ -35,6 +35,7 @@ class Rules:
         host: the host of the launcher that has these rules.
         given: the options that it was given and whose values are the job's, with their values.
         expected_hosts: the hosts of the job, as far as they are known before they join.
+        segment: how many nodes of one NVLink domain have consecutive ranks; None: domains do not matter.
     """
 
     min_nodes: int
@@ -49,6 +50,7 @@ class Rules:
     host: str = ""
     given: tuple[tuple[str, str], ...] = ()
     expected_hosts: tuple[str, ...] = ()
+    segment: int | None = None
 
     @property
     def most_active(self) -> int:
