@@ -32,8 +32,8 @@ __all__ = ["NOT_IMPLEMENTED", "FaultToleranceConfig"]
 
 NOT_IMPLEMENTED: Final = frozenset({
     "attribution_endpoint", "attribution_export_url", "attribution_stop_action", "check_remaining_processes",
-    "checkpoint_iteration_file", "cycle_info_dir", "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout",
-    "gpu_memory_tolerance_mb", "install_exception_hook", "max_no_progress_cycles", "min_progress_iterations",
+    "cycle_info_dir", "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout",
+    "gpu_memory_tolerance_mb", "install_exception_hook",
 })  # fmt: skip
 """Settings of features that do not exist: accepted, with a warning where they are not the default."""
 
@@ -153,9 +153,15 @@ class FaultToleranceConfig(HealthSettings):
     )
     check_remaining_processes: bool = setting(False, BOOLEAN, "Log processes that outlive their worker.")
     install_exception_hook: bool = setting(False, BOOLEAN, "Log an uncaught exception of a worker and exit at once.")
-    max_no_progress_cycles: int = setting(3, INTEGER, "Give up after so many restarts without progress; 0 is never.")
+    max_no_progress_cycles: int = setting(
+        3, INTEGER, "End the job with code 93 after so many cycles in a row without progress, by "
+        "`checkpoint_iteration_file`; 0 is never.",
+    )  # fmt: skip
     min_progress_iterations: int = setting(1, INTEGER, "Iterations that count as progress.", rule=at_least(1))
-    checkpoint_iteration_file: str | None = setting(None, PATH, "Text file with the iteration of the last checkpoint.")
+    checkpoint_iteration_file: str | None = setting(
+        None, PATH, "Text file with the iteration of the last checkpoint, the same for all nodes, such as "
+        "latest_checkpointed_iteration.txt of Megatron-LM.",
+    )  # fmt: skip
     attribution_endpoint: str | None = setting(None, TEXT, "The attribution service; `localhost` starts one.")
     attribution_stop_action: str = setting(
         "log", TEXT, "What its verdict to stop does.", rule=one_of("log", "no-restart")

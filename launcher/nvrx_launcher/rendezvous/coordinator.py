@@ -10,7 +10,8 @@ lost ones. Under `min-healthy` it has all nodes that are ready, up to `max_nodes
 `min_nodes` of them are healthy. As long as fewer than `max_nodes` are ready, the first cycle waits for more of them
 until the last call is over. `placement.py` says which nodes take part, and in which order of ranks.
 
-What has stopped a cycle is settled when all its nodes have stopped, or are lost (`RestartBudget`). A node that has
+What has stopped a cycle is settled when all its nodes have stopped, or are lost (`RestartBudget`), and so is whether
+the job makes progress by its checkpoints (`CheckpointProgress`). A node that has
 neither stopped nor left within the time that its description states counts as lost: another one takes its place.
 """
 
@@ -21,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Self, assert_never
 
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
+from nvrx_launcher.rendezvous.checkpoint_progress import CheckpointProgress
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, JobPhase
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.placement import change, choose, lacking_segments, members_of, usable
@@ -50,7 +52,10 @@ class Coordinator:
         self._phase, self._stopping_since = JobPhase.GATHERING, math.inf
         self._nodes = dict[int, NodeDescription]()
         self._members, self._former, self._left = CycleMembers(), frozenset[int](), list[tuple[str, str]]()
-        self._budget = RestartBudget(rules.max_restarts, rules.pacing)
+        self._budget, self._progress = (
+            RestartBudget(rules.max_restarts, rules.pacing),
+            CheckpointProgress(rules.progress),
+        )
         self._gathering = Gathering(rules, is_first=True)
 
     @classmethod
@@ -60,6 +65,7 @@ class Coordinator:
         made.cycle, made._phase, made._nodes = state.cycle, state.phase, dict(state.nodes)
         made._members, made._former, made._left = CycleMembers.from_state(state), state.former, list(state.left)
         made._budget = RestartBudget(rules.max_restarts, rules.pacing, state.budget, now=now)
+        made._progress = CheckpointProgress(rules.progress, state.progress)
         made._gathering = Gathering(rules, is_first=not state.cycle, since=now - state.gathering_for)
         made._gathering.enough_since, made._gathering.count = now - state.enough_for, len(made._nodes)
         if made._phase is JobPhase.GATHERING:
@@ -78,6 +84,7 @@ class Coordinator:
             now - self._gathering.since, now - self._gathering.enough_since,
             now - self._stopping_since if self._phase is JobPhase.STOPPING else -math.inf,
             frozenset(members.failed), frozenset(members.misused), self._former, tuple(sorted(self._left)),
+            self._progress.state,
         )  # fmt: skip
 
     def start(self, *, now: float) -> None:
@@ -263,6 +270,9 @@ class Coordinator:
         if self._phase is JobPhase.STOPPING and not self._members.busy:
             if spent := self._budget.spent(now=now):
                 return self._end(FAILED, spent)
+            iterations = (self._nodes[node].iteration for node in self._members.active)
+            if fruitless := self._progress.cycle_ended(iterations, is_restart=self._budget.is_restart):
+                return self._end(REFUSED, fruitless)
             self._former = frozenset(self._members.active)
             self._phase, self._members = JobPhase.GATHERING, CycleMembers()
             self.cycle += 1
@@ -290,6 +300,7 @@ class Coordinator:
         self._former, self._left = frozenset(), []
         self._phase, self.deadline = JobPhase.RUNNING, math.inf
         self._budget.began(now=now)
+        self._progress.cycle_begins(nodes[node].iteration for node in chosen)
         self._members, self._gathering = CycleMembers(chosen), Gathering(self.rules, is_first=False)
         first = nodes[members[0].node]
         return (

@@ -49,6 +49,7 @@ class NodeDescription:
         stops_within: seconds from the decision to stop a cycle after which it is given up unless it has stopped.
         given: the options that its launcher was given and whose values are the job's, with their values.
         domain: the NVLink domain of its GPUs, where segments are asked for; empty for none.
+        iteration: that of the last checkpoint, where it is to be read; -1 for unknown.
     """
 
     host: str
@@ -60,6 +61,7 @@ class NodeDescription:
     stops_within: float = STOP_TIMEOUT
     given: tuple[tuple[str, str], ...] = ()
     domain: str = ""
+    iteration: int = -1
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
@@ -77,7 +79,7 @@ class NodeDescription:
             integer(data.get("workers"), 1, MAX_WORKERS), integer(data.get("order"), -1),
             string(data.get("command", "")), float(number(data.get("stops_within", STOP_TIMEOUT))),
             tuple((string(name), string(value)) for name, value in data.get("given", ())),
-            string(data.get("domain", "")),
+            string(data.get("domain", "")), integer(data.get("iteration", -1), -1),
         )  # fmt: skip
 
 
