@@ -25,6 +25,7 @@ from nvrx_launcher import departure
 from nvrx_launcher.checkpoint_iteration import CheckpointIteration
 from nvrx_launcher.console import Console
 from nvrx_launcher.control import Control, ControlEvents
+from nvrx_launcher.cycle_info import CycleInfo
 from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
@@ -113,6 +114,7 @@ class Agent(NodeEvents, ControlEvents):
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop, self._given_console = EventLoop(), console
         self._health = NodeHealth(self._loop, config, environ)
+        self._cycle_info = CycleInfo(config.cycle_info_dir, options.run_id, options.logs.prefix, environ)
         self._checkpoint = CheckpointIteration(
             self._loop, config.checkpoint_iteration_file if config.is_progress_tracking_enabled else None
         )
@@ -221,6 +223,7 @@ class Agent(NodeEvents, ControlEvents):
         cleanup.callback(self._loop.close)
         cleanup.callback(self._health.close)
         cleanup.callback(self._checkpoint.close)
+        cleanup.callback(self._cycle_info.close)
         self._history = History(environment.events_directory())
         cleanup.callback(self._history.close)
         self._history.launched(self.options.workers, self.options.run_id)
@@ -246,7 +249,7 @@ class Agent(NodeEvents, ControlEvents):
         reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
         self._loop.watch(reader, read)
         until_left.callback(self._loop.forget, reader)
-        self._environ |= self._control.environment()
+        self._environ |= self._control.environment() | self._cycle_info.environment()
         self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWER_TIMEOUT)
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
@@ -309,6 +312,7 @@ class Agent(NodeEvents, ControlEvents):
                 case EndLaunch(code, _, reason):
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
                     self._history.ended(code, reason)
+                    self._cycle_info.ended()
                     failpoint.hit("exit-code-before", self._policy.cycle)
                     self._code, self.reason = code, reason
                     self._events.ended(code, self._workers.failures)
@@ -369,6 +373,7 @@ class Agent(NodeEvents, ControlEvents):
     def decided(self, decision: Decision) -> None:
         """Carry out a decision for all nodes."""
         self._history.decided(decision)
+        self._cycle_info.decided(decision, self._policy.node)
         if decision.verdict is Verdict.END:
             failpoint.hit("rendezvous-close", self._policy.cycle)
         if decision.verdict is Verdict.RUN:

@@ -32,8 +32,7 @@ __all__ = ["NOT_IMPLEMENTED", "FaultToleranceConfig"]
 
 NOT_IMPLEMENTED: Final = frozenset({
     "attribution_endpoint", "attribution_export_url", "attribution_stop_action", "check_remaining_processes",
-    "cycle_info_dir", "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout",
-    "gpu_memory_tolerance_mb", "install_exception_hook",
+    "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout", "gpu_memory_tolerance_mb", "install_exception_hook",
 })  # fmt: skip
 """Settings of features that do not exist: accepted, with a warning where they are not the default."""
 
@@ -167,7 +166,10 @@ class FaultToleranceConfig(HealthSettings):
         "log", TEXT, "What its verdict to stop does.", rule=one_of("log", "no-restart")
     )
     attribution_export_url: str | None = setting(None, TEXT, "Where its results are sent.")
-    cycle_info_dir: str | None = setting(None, PATH, "Directory of the files that describe each cycle.")
+    cycle_info_dir: str | None = setting(
+        None, PATH, "Directory of the files that describe each cycle, cycle_info.<job>.<attempt>.<cycle>; "
+        "NVRX_CURRENT_CYCLE_INFO names the present one to the workers.",
+    )  # fmt: skip
 
     @property
     def is_progress_tracking_enabled(self) -> bool:

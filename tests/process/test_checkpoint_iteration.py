@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from nvrx_launcher.checkpoint_iteration import CheckpointIteration
+from nvrx_launcher.host_list import compress_hosts
 from nvrx_launcher.loop import EventLoop
 
 from tests.harness.process.launch import Start
@@ -79,7 +82,12 @@ def test_a_job_whose_checkpoint_does_not_move_ends_with_code_93(launcher: Start,
     file = tmp_path / "iteration"
     file.write_text("5\n")
     options = ("--max-restarts", "9", "--ft-max-no-progress-cycles", "2", "--ft-warm-workers", "off")
-    job = launcher("fails", *options, "--ft-checkpoint-iteration-file", str(file), "--ft-restart-backoff", "none")
+    watched = ("--ft-checkpoint-iteration-file", str(file), "--ft-cycle-info-dir", str(tmp_path / "cycles"))
+    job = launcher("fails", *options, *watched, "--ft-restart-backoff", "none", SLURM_JOB_ID="17")
     code, log = job.finish()
     assert code == 93, log
     assert "2 cycles in a row without progress: the last checkpoint is of iteration 5" in log
+    for name, cycle in (("17.0.0", 0), ("17.0.1", 1), ("17.current", 1)):
+        found = json.loads((tmp_path / "cycles" / f"cycle_info.{name}").read_text())
+        assert (found["cycle_number"], found["active_ranks"], found["generation"]) == (cycle, "0-1", "2")
+        assert found["active_nodes"] == compress_hosts([socket.gethostname()])

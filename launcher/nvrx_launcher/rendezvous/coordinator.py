@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Self, assert_never
 
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
+from nvrx_launcher.host_list import compress_hosts
 from nvrx_launcher.rendezvous.checkpoint_progress import CheckpointProgress
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, JobPhase
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
@@ -305,7 +306,14 @@ class Coordinator:
         first = nodes[members[0].node]
         return (
             Decision(
-                Verdict.RUN, self.cycle, reason, members=members, master_addr=first.address, master_port=first.port
+                Verdict.RUN,
+                self.cycle,
+                reason,
+                members=members,
+                master_addr=first.address,
+                master_port=first.port,
+                active_hosts=compress_hosts(nodes[node].host for node in chosen),
+                spare_hosts=compress_hosts(nodes[node].host for node in nodes.keys() - set(chosen)),
             ),
         )
 

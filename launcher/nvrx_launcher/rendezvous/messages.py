@@ -159,6 +159,7 @@ class Decision:
         members: with RUN, the nodes that take part, by their rank; all others are spares. With NOTE and WARNING, those
             that log it.
         master_addr, master_port: with RUN, the rendezvous endpoint of the workers.
+        active_hosts, spare_hosts: with RUN, the hosts of the members and of the spares, in Slurm's notation.
     """
 
     verdict: Verdict
@@ -170,6 +171,8 @@ class Decision:
     master_port: int = 0
     node: int = -1
     store: str = ""
+    active_hosts: str = ""
+    spare_hosts: str = ""
 
     @property
     def world_size(self) -> int:
@@ -193,4 +196,5 @@ class Decision:
             Verdict(data.get("verdict")), integer(data.get("cycle"), 0), string(data.get("reason")),
             integer(data.get("code"), 0), members, string(data.get("master_addr")), integer(data.get("master_port"), 0),
             integer(data.get("node", -1), -1), string(data.get("store", "")),
+            string(data.get("active_hosts", "")), string(data.get("spare_hosts", "")),
         )  # fmt: skip
