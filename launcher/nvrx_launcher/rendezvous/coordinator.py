@@ -33,7 +33,7 @@ from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
 __all__ = ["Coordinator"]
 
 SHOWN: Final = 120
-"""Characters of a command that a line shows."""
+"""Characters of a command, or of a reason among others, that a line shows."""
 
 
 class Coordinator:
@@ -230,7 +230,7 @@ class Coordinator:
         if (description := self._nodes.pop(node, None)) is None:
             return ()
         if node in self._members.active or node in self._former:
-            self._left.append((description.host, reason))
+            self._left.append((description.host, reason.partition("\n")[0][:SHOWN]))
             self._former -= {node}
         if node not in self._members.active:
             return self._next(now)

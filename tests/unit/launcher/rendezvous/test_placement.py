@@ -147,7 +147,7 @@ def test_a_node_that_is_lost_before_the_next_cycle_begins_is_named():
     assert decision.reason == "2 nodes, 0 spare"
     made.lost(0, "its lease", now=3.0)
     made.received(Message(1, MessageKind.READY, 1, description=nodes[1]), now=3.0)
-    made.lost(1, "SIGTERM", now=4.0)
+    made.lost(1, "SIGTERM\nand a traceback", now=4.0)
     made.received(Message(2, MessageKind.READY, description=described(2)), now=5.0)
     (decision,) = made.received(Message(3, MessageKind.READY, description=described(3)), now=5.0)
     assert decision.reason == "2 nodes, 0 spare; left: host00 (its lease), host01 (SIGTERM); joined: host02, host03"
