@@ -57,6 +57,7 @@ THREAD_NAMES: Final = (
     "nvrx-handler",  # a rendezvous handler that is not nvrx's
     "nvrx-rendezvous-loop",  # the rendezvous under an agent of torch elastic
     "nvrx-store-answer",  # whether a store answers a connection
+    "nvrx-cycle-info",  # the files that describe each cycle
     "nvrx-output",  # what a launcher shows, or writes to log files
     "nvrx-verdict",  # the verdict of a cycle, from what a launcher knows and the ends of logs
     "nvrx-store-query",  # the launcher's question to the store of in-process restart

@@ -22,8 +22,10 @@ from nvrx_core.health.policy import Exclude, MayJoin
 from nvrx_core.process.signals import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
+from nvrx_launcher.checkpoint_iteration import CheckpointIteration
 from nvrx_launcher.console import Console
 from nvrx_launcher.control import Control, ControlEvents
+from nvrx_launcher.cycle_info import CycleInfo
 from nvrx_launcher.cycle_verdict import CycleVerdicts
 from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.history import History
@@ -48,7 +50,6 @@ from nvrx_launcher.rendezvous.coordination import Coordination, NodeEvents
 from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.rendezvous.progress import NodeProgress
-from nvrx_launcher.rendezvous.restart_budget import PacingRules
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
 from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events
@@ -114,7 +115,12 @@ class Agent(NodeEvents, ControlEvents):
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop, self._given_console = EventLoop(), console
         self._health = NodeHealth(self._loop, config, environ)
+        self._cycle_info = CycleInfo(config.cycle_info_dir, options.run_id, options.logs.prefix, environ)
+        self._checkpoint = CheckpointIteration(
+            self._loop, config.checkpoint_iteration_file if config.is_progress_tracking_enabled else None
+        )
         self._ready: tuple[int, str] | None = None
+        self._may_join = False
         self._stopping, self._code = Stopping(options.workers_kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
         self._hung, self._started, self._failure_lines = dict[int, str](), math.inf, list[str]()
@@ -141,7 +147,7 @@ class Agent(NodeEvents, ControlEvents):
             while self._code < 0 or (self._code == 0 and self._left.is_any) or self._health.is_excluding:
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
-                    self._workers, self._health, self._cycle_logs, self._verdicts,
+                    self._workers, self._health, self._checkpoint, self._cycle_logs, self._verdicts,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -156,6 +162,7 @@ class Agent(NodeEvents, ControlEvents):
                 self._monitors.tick(now=now)
                 self._workers.tick(now=now)
                 self._health.tick(now=now)
+                self._checkpoint.tick(now=now)
                 self._handle_health()
                 self._cycle_logs.tick(now=now)
                 self._verdicts.tick(now=now)
@@ -218,6 +225,8 @@ class Agent(NodeEvents, ControlEvents):
             cleanup.callback(console.close)
         cleanup.callback(self._loop.close)
         cleanup.callback(self._health.close)
+        cleanup.callback(self._checkpoint.close)
+        cleanup.callback(self._cycle_info.close)
         self._history = History(environment.events_directory())
         cleanup.callback(self._history.close)
         self._history.launched(self.options.workers, self.options.run_id)
@@ -234,22 +243,22 @@ class Agent(NodeEvents, ControlEvents):
         self._monitors = RankMonitors(self._loop, self.config, self._control.path, self.options, history=self._history)
         cleanup.callback(self._monitors.close)
         signals = [*signal_numbers(self.options.signals), *([signal.SIGCHLD] if self._is_command else [])]
-        config = self.config
-        pacing = PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff)
         until_left = cleanup.enter_context(ExitStack())  # released after the job is left, for which the loop turns
-        self._coordination = join_job(self.options, self._loop, cleanup, self, pacing=pacing)  # signals still end it
+        self._coordination = join_job(  # signals still end it
+            self.options, self._loop, cleanup, self, config=self.config, iteration=lambda: self._checkpoint.iteration
+        )
         self._cycle_logs = self._open_cycle_logs()
         cleanup.callback(self._cycle_logs.close)
         reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
         self._loop.watch(reader, read)
         until_left.callback(self._loop.forget, reader)
-        self._environ |= self._control.environment()
+        self._environ |= self._control.environment() | self._cycle_info.environment()
         self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWER_TIMEOUT)
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
         self._warm_start = WarmStart(
-            self.options, config, self._environ, inherited=self._inherited, loop=self._loop, bound=self._bound,
+            self.options, self.config, self._environ, inherited=self._inherited, loop=self._loop, bound=self._bound,
             functions=self._functions,
         )  # fmt: skip
         cleanup.callback(self._warm_start.close)
@@ -311,29 +320,37 @@ class Agent(NodeEvents, ControlEvents):
                     self._verdicts.finish()
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
                     self._history.ended(code, reason)
+                    self._cycle_info.ended()
                     failpoint.hit("exit-code-before", self._policy.cycle)
                     self._code, self.reason = code, reason
                     self._events.ended(code, self._workers.failures)
 
     def _tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Send a message to the coordinator; that this node is ready, once it is known to be healthy."""
-        if kind is MessageKind.READY and self._health.begin():
+        """Send a message to the coordinator; that this node is ready, once its health and its checkpoint are known."""
+        if kind is MessageKind.READY:
+            self._may_join = not self._health.begin()
+            self._checkpoint.begin()
             self._ready = (cycle, reason)
+            self._tell_ready()
             return
         if kind is MessageKind.LEFT:
             self._ready = None
         self._coordination.tell(kind, cycle, reason)
 
+    def _tell_ready(self) -> None:
+        if self._ready is not None and self._may_join and not self._checkpoint.is_reading:
+            ready, self._ready = self._ready, None
+            self._coordination.tell(MessageKind.READY, *ready)
+
     def _handle_health(self) -> None:
         for event in self._health.events():
             match event:
                 case MayJoin():
-                    ready, self._ready = self._ready, None
-                    if ready is not None:
-                        self._coordination.tell(MessageKind.READY, *ready)
+                    self._may_join = True
                 case Exclude(reason):
                     log.error("this node is unhealthy and takes no part in the job: %s", reason)
                     self._exclude(f"{socket.gethostname()} is unhealthy: {reason}")
+        self._tell_ready()
 
     def _start(self, action: StartWorkers) -> None:
         failpoint.hit("cycle-begin", action.decision.cycle)
@@ -365,6 +382,7 @@ class Agent(NodeEvents, ControlEvents):
         """Carry out a decision for all nodes."""
         self._history.decided(decision)
         self._verdicts.decided(decision, now=time.monotonic())
+        self._cycle_info.decided(decision, self._policy.node)
         if decision.verdict is Verdict.END:
             failpoint.hit("rendezvous-close", self._policy.cycle)
         if decision.verdict is Verdict.RUN:

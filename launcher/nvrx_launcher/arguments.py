@@ -16,6 +16,7 @@ from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.explain import table
 from nvrx_core.settings.spelling import nearest
 from nvrx_launcher.exit_codes import USAGE
+from nvrx_launcher.rank_order import DEFAULT_ORDER
 
 __all__ = ["OPTIONS", "Option", "explained", "parse_arguments", "parser", "read_arguments"]
 
@@ -129,6 +130,11 @@ OPTIONS: Final = (
         "restart-policy",
         "When workers are restarted: when any has failed, or when fewer nodes than the minimum are healthy.",
         "any-failed", choices=("any-failed", "min-healthy"), is_torchruns=False,
+    ),
+    Option(
+        "ft-rank-order", "What orders the ranks of nodes without --node-rank, the first that a node has: slurm-procid, "
+        "group-rank, cross-slurm-procid, array, topology, nodename, with commas between them; else the names of hosts.",
+        DEFAULT_ORDER, is_torchruns=False,
     ),
     Option(
         "ft-per-cycle-applog-prefix", "Output of all workers goes to one file for each cycle: /logs/train.log makes "

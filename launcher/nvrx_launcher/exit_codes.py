@@ -11,6 +11,6 @@ __all__ = ["FAILED", "REFUSED", "SIGNALLED", "STORE_LOST", "USAGE"]
 FAILED: Final = 1
 """Workers have failed for the last time, or the job cannot go on."""
 REFUSED: Final = 93
-"""A rank has asked not to be started again."""
+"""The job is not to be started again: a rank has asked for that, or restarts make no progress."""
 SIGNALLED: Final = 128
 """Added to the number of a signal that has ended the launcher."""

@@ -9,17 +9,18 @@ import argparse
 import hashlib
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.parsing import endpoint_text, parse_endpoint
+from nvrx_launcher.host_list import expected_hosts
 from nvrx_launcher.log_options import LogOptions
+from nvrx_launcher.rank_order import infrastructure_rank, rank_sources
 from nvrx_launcher.rendezvous_settings import OURS, STATIC, RendezvousSettings
 
-__all__ = ["LaunchOptions", "Streams", "expand_hosts", "expected_hosts"]
+__all__ = ["LaunchOptions", "Streams"]
 
 DEFAULT_PORT: Final = 29500
 MAX_RUN_ID: Final = 1000
@@ -30,12 +31,6 @@ COMMAND: Final = 1000
 """Characters of a command that are compared as they are; the rest by a digest."""
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 GPUS_PER_NUMA: Final = "NVRX_GPUS_PER_NUMA"
-HOST_LISTS: Final = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
-"""The hosts of the step, which may be some of the job's."""
-MAX_HOSTS: Final = 1 << 16
-PART: Final = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
-LIST: Final = re.compile(rf"{PART.pattern}(?:,{PART.pattern})*")
-RANGE: Final = re.compile(r"(\d+)(?:-(\d+))?")
 STREAMS: Final = {"0": (False, False), "1": (True, False), "2": (False, True), "3": (True, True)}
 
 
@@ -72,7 +67,7 @@ class LaunchOptions:
         endpoint: host and port of the rendezvous.
         endpoint_text: the same as given, for a backend that has several.
         local_addr: the address of this node; None: that of the interface that leads to the endpoint.
-        order: this node's rank by the infrastructure; -1 for none.
+        order: this node's rank by --node-rank, or by the infrastructure; -1 for none.
         rdzv_backend: the rendezvous: one of ours, c10d or etcd-v2, or one that is registered with torch.
         node_rank: the rank of this node in a static rendezvous.
         monitor_interval: seconds between two looks at a rendezvous that tells nothing by itself.
@@ -176,6 +171,7 @@ class LaunchOptions:
         if not 0 < given.monitor_interval < float("inf"):
             raise _wrong("--monitor-interval", f"{given.monitor_interval:g} is no duration", "write seconds above 0")
         workers = _workers(given.nproc_per_node, count_devices)
+        order = infrastructure_rank(rank_sources(given.ft_rank_order), environ)
         devices = environ.get(DEVICES)
         if given.virtual_local_rank and devices is not None and len(devices.split(",")) < workers:
             problem = f"there are {workers} workers, and {DEVICES} is {devices!r}"
@@ -194,7 +190,7 @@ class LaunchOptions:
             master_port=given.master_port,
             endpoint=_endpoint(given, is_one_node=most == 1) if backend == "c10d" else ("", 0),
             endpoint_text=_endpoint_text(given, backend), local_addr=given.local_addr and _address(given.local_addr),
-            order=_order(environ) if given.node_rank is None else given.node_rank,
+            order=order if given.node_rank is None else given.node_rank,
             rdzv_backend=backend, node_rank=node_rank, monitor_interval=given.monitor_interval,
             restart_policy=given.restart_policy, rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
             logs=LogOptions.of(given, most, backend),
@@ -246,12 +242,6 @@ def _node_rank(rank: int, backend: str, nodes: tuple[int, int]) -> int:
     if not 0 <= rank < nodes[1]:
         raise _wrong("--node-rank", f"{rank} is no rank of {nodes[1]} nodes", f"write 0 to {nodes[1] - 1}")
     return rank
-
-
-def _order(environ: Mapping[str, str]) -> int:
-    """The node's rank by the infrastructure."""
-    found = next((environ[name] for name in ("SLURM_PROCID", "GROUP_RANK") if environ.get(name, "").isdigit()), "-1")
-    return int(found)
 
 
 def _workers(text: str, count_devices: Callable[[str], int]) -> int:
@@ -309,46 +299,6 @@ def _gpus_per_numa(given: argparse.Namespace, environ: Mapping[str, str]) -> int
     if given.numa_binding:
         raise _wrong("--numa-binding", f"given together with {GPUS_PER_NUMA}", "give one of them")
     return int(text)
-
-
-def expected_hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the hosts that Slurm has given to a job; () for another one."""
-    return next((expand_hosts(environ[name]) for name in HOST_LISTS if environ.get(name)), ())
-
-
-def expand_hosts(text: str) -> tuple[str, ...]:
-    """Return the names of a list of hosts in Slurm's notation, as in `node[01-03,7],gpu5`.
-
-    Returns:
-        () when it is malformed or has more than 65,536 of them.
-    """
-    if not LIST.fullmatch(text):
-        return ()
-    try:
-        found = tuple(islice((host for part in PART.findall(text) for host in _expand(part)), MAX_HOSTS + 1))
-    except ValueError:
-        return ()
-    return found if len(found) <= MAX_HOSTS else ()
-
-
-def _expand(text: str) -> Iterator[str]:
-    """Yield the names of one part of a list; each pair of brackets is a list of numbers and ranges.
-
-    Raises:
-        ValueError: when it is malformed.
-    """
-    before, bracket, rest = text.partition("[")
-    if not bracket:
-        yield text
-        return
-    numbers, _, after = rest.partition("]")
-    for each in numbers.split(","):
-        if (found := RANGE.fullmatch(each)) is None:
-            raise ValueError(f"no number: {each!r}")
-        width = len(found[1])
-        for number in range(int(found[1]), int(found[2] or found[1]) + 1):
-            for end in _expand(after):
-                yield f"{before}{number:0{width}d}{end}"
 
 
 def _wrong(option: str, problem: str, advice: str) -> ConfigurationError:

@@ -35,8 +35,8 @@ STATIC: Final = "static"
 REFUSED: Final = {
     "heartbeat_timeout": "a lease that does not move counts; write keep_alive_interval or keep_alive_max_attempt",
     "replacement_group_size": "groups of spares are not implemented; leave it out",
-    "segment": "segments of nodes are not implemented; leave it out",
-    "segment_check_interval": "segments of nodes are not implemented; leave it out",
+    "segment": "write --ft-segment",
+    "segment_check_interval": "a node that joins is noticed at once; leave it out",
 }
 CLOSED_FOR: Final = 1.5
 """Beats from the close of a connection to the loss of its node."""

@@ -32,8 +32,7 @@ __all__ = ["NOT_IMPLEMENTED", "FaultToleranceConfig"]
 
 NOT_IMPLEMENTED: Final = frozenset({
     "attribution_endpoint", "attribution_export_url", "attribution_stop_action", "check_remaining_processes",
-    "checkpoint_iteration_file", "cycle_info_dir", "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout",
-    "gpu_memory_tolerance_mb", "install_exception_hook", "max_no_progress_cycles", "min_progress_iterations", "segment",
+    "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout", "gpu_memory_tolerance_mb", "install_exception_hook",
 })  # fmt: skip
 """Settings of features that do not exist: accepted, with a warning where they are not the default."""
 
@@ -137,7 +136,10 @@ class FaultToleranceConfig(HealthSettings):
         True, BOOLEAN, "Accepted and not used: a section is a write to shared memory, without a response."
     )
 
-    segment: int | None = setting(None, INTEGER, "Nodes of one NVLink domain that are used together.", rule=at_least(1))
+    segment: int | None = setting(
+        None, INTEGER, "Nodes of one NVLink domain, by its ClusterUUID, that take part together, with consecutive "
+        "ranks; the minimum of --nnodes is a multiple of it. None: domains do not matter.", rule=at_least(1),
+    )  # fmt: skip
     numa_bind_strict: bool = setting(
         True, BOOLEAN, "Bind a worker's memory to its NUMA node, instead of preferring it."
     )
@@ -150,15 +152,24 @@ class FaultToleranceConfig(HealthSettings):
     )
     check_remaining_processes: bool = setting(False, BOOLEAN, "Log processes that outlive their worker.")
     install_exception_hook: bool = setting(False, BOOLEAN, "Log an uncaught exception of a worker and exit at once.")
-    max_no_progress_cycles: int = setting(3, INTEGER, "Give up after so many restarts without progress; 0 is never.")
+    max_no_progress_cycles: int = setting(
+        3, INTEGER, "End the job with code 93 after so many cycles in a row without progress, by "
+        "`checkpoint_iteration_file`; 0 is never.",
+    )  # fmt: skip
     min_progress_iterations: int = setting(1, INTEGER, "Iterations that count as progress.", rule=at_least(1))
-    checkpoint_iteration_file: str | None = setting(None, PATH, "Text file with the iteration of the last checkpoint.")
+    checkpoint_iteration_file: str | None = setting(
+        None, PATH, "Text file with the iteration of the last checkpoint, the same for all nodes, such as "
+        "latest_checkpointed_iteration.txt of Megatron-LM.",
+    )  # fmt: skip
     attribution_endpoint: str | None = setting(None, TEXT, "The attribution service; `localhost` starts one.")
     attribution_stop_action: str = setting(
         "log", TEXT, "What its verdict to stop does.", rule=one_of("log", "no-restart")
     )
     attribution_export_url: str | None = setting(None, TEXT, "Where its results are sent.")
-    cycle_info_dir: str | None = setting(None, PATH, "Directory of the files that describe each cycle.")
+    cycle_info_dir: str | None = setting(
+        None, PATH, "Directory of the files that describe each cycle, cycle_info.<job>.<attempt>.<cycle>; "
+        "NVRX_CURRENT_CYCLE_INFO names the present one to the workers.",
+    )  # fmt: skip
 
     @property
     def is_progress_tracking_enabled(self) -> bool:

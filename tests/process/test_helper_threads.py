@@ -57,6 +57,16 @@ ELSEWHERE = {
         "FileWriter(LogFolders(['/tmp']))\n"
         "time.sleep(60)\n"
     )),
+    "nvrx-cycle-info": (1, (
+        "import logging\n"
+        "logging.basicConfig()\n"
+        "from nvrx_launcher.cycle_info import CycleInfo\n"
+        "from nvrx_launcher.rendezvous.messages import Decision, Member, Verdict\n"
+        "info = CycleInfo('/tmp', 'job', '', {})\n"
+        "info.decided(Decision(Verdict.RUN, 0, '', members=(Member(0, 0, 1),)), 0)\n"
+        "info.close()\n"
+        "sys.exit(1)\n"
+    )),
     "nvrx-local-monitor": (1, (
         "from nvrx_core.fault_tolerance.local import start_local_monitor\n"
         "start_local_monitor()\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 from contextlib import suppress
@@ -40,6 +41,9 @@ def test_a_spare_takes_the_place_of_a_node_that_is_lost(nodes: Nodes) -> None:
     ends = [job.finish() for job in jobs if job is not target]
     assert [code for code, _ in ends] == [0, 0], ends
     assert any("was closed, and it has not moved its lease for 1.5 s since" in log for _, log in ends)
+    host = os.uname().nodename
+    told = rf"cycle 1: 2 nodes, 0 spare; left: {re.escape(host)} \(.+\); joined: {re.escape(host)}\n"
+    assert all(re.search(told, log) for _, log in ends), ends
     assert eventually(lambda: not any(map(alive, target.pids())), 10.0)
 
 

@@ -5,13 +5,13 @@
         |                                    +--all workers are done--> ENDED <--restarts are spent                |
         +----------------------------------------------------------------------------------------------------------+
 
-Under the policy `any-failed` a cycle has `min_nodes` nodes, those of the last cycle first, then those that have joined
-first; further ones are spares, which wait and take the places of lost ones. Under `min-healthy` it has all nodes that
-are ready, up to `max_nodes`, and is stopped when fewer than `min_nodes` of them are healthy. As long as fewer than
-`max_nodes` are ready, the first cycle waits for more of them until the last call is over. The order of ranks is that of
-the infrastructure, where there is one, else that of hosts and addresses.
+Under the policy `any-failed` a cycle has `min_nodes` nodes; further ones are spares, which wait and take the places of
+lost ones. Under `min-healthy` it has all nodes that are ready, up to `max_nodes`, and is stopped when fewer than
+`min_nodes` of them are healthy. As long as fewer than `max_nodes` are ready, the first cycle waits for more of them
+until the last call is over. `placement.py` says which nodes take part, and in which order of ranks.
 
-What has stopped a cycle is settled when all its nodes have stopped, or are lost (`RestartBudget`). A node that has
+What has stopped a cycle is settled when all its nodes have stopped, or are lost (`RestartBudget`), and so is whether
+the job makes progress by its checkpoints (`CheckpointProgress`). A node that has
 neither stopped nor left within the time that its description states counts as lost: another one takes its place.
 """
 
@@ -22,15 +22,18 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Self, assert_never
 
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
+from nvrx_launcher.host_list import compress_hosts
+from nvrx_launcher.rendezvous.checkpoint_progress import CheckpointProgress
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, JobPhase
-from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.placement import change, choose, lacking_segments, members_of, usable
 from nvrx_launcher.rendezvous.restart_budget import RestartBudget
 from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
 
 __all__ = ["Coordinator"]
 
 SHOWN: Final = 120
-"""Characters of a command that a line shows."""
+"""Characters of a command, or of a reason among others, that a line shows."""
 
 
 class Coordinator:
@@ -49,8 +52,11 @@ class Coordinator:
         self.cycle, self.deadline = 0, math.inf
         self._phase, self._stopping_since = JobPhase.GATHERING, math.inf
         self._nodes = dict[int, NodeDescription]()
-        self._members, self._former = CycleMembers(), frozenset[int]()
-        self._budget = RestartBudget(rules.max_restarts, rules.pacing)
+        self._members, self._former, self._left = CycleMembers(), frozenset[int](), list[tuple[str, str]]()
+        self._budget, self._progress = (
+            RestartBudget(rules.max_restarts, rules.pacing),
+            CheckpointProgress(rules.progress),
+        )
         self._gathering = Gathering(rules, is_first=True)
 
     @classmethod
@@ -58,8 +64,9 @@ class Coordinator:
         """Return a coordinator that continues from the state of another one."""
         made = cls(rules)
         made.cycle, made._phase, made._nodes = state.cycle, state.phase, dict(state.nodes)
-        made._members, made._former = CycleMembers.from_state(state), state.former
+        made._members, made._former, made._left = CycleMembers.from_state(state), state.former, list(state.left)
         made._budget = RestartBudget(rules.max_restarts, rules.pacing, state.budget, now=now)
+        made._progress = CheckpointProgress(rules.progress, state.progress)
         made._gathering = Gathering(rules, is_first=not state.cycle, since=now - state.gathering_for)
         made._gathering.enough_since, made._gathering.count = now - state.enough_for, len(made._nodes)
         if made._phase is JobPhase.GATHERING:
@@ -77,7 +84,8 @@ class Coordinator:
             frozenset(members.busy), frozenset(members.unhealthy), self._budget.state(now=now),
             now - self._gathering.since, now - self._gathering.enough_since,
             now - self._stopping_since if self._phase is JobPhase.STOPPING else -math.inf,
-            frozenset(members.failed), frozenset(members.misused), frozenset(self._former & self._nodes.keys()),
+            frozenset(members.failed), frozenset(members.misused), self._former, tuple(sorted(self._left)),
+            self._progress.state,
         )  # fmt: skip
 
     def start(self, *, now: float) -> None:
@@ -221,6 +229,9 @@ class Coordinator:
         """Continue without a node."""
         if (description := self._nodes.pop(node, None)) is None:
             return ()
+        if node in self._members.active or node in self._former:
+            self._left.append((description.host, reason.partition("\n")[0][:SHOWN]))
+            self._former -= {node}
         if node not in self._members.active:
             return self._next(now)
         self._members.lose(node)
@@ -260,6 +271,9 @@ class Coordinator:
         if self._phase is JobPhase.STOPPING and not self._members.busy:
             if spent := self._budget.spent(now=now):
                 return self._end(FAILED, spent)
+            iterations = (self._nodes[node].iteration for node in self._members.active)
+            if fruitless := self._progress.cycle_ended(iterations, is_restart=self._budget.is_restart):
+                return self._end(REFUSED, fruitless)
             self._former = frozenset(self._members.active)
             self._phase, self._members = JobPhase.GATHERING, CycleMembers()
             self.cycle += 1
@@ -269,26 +283,37 @@ class Coordinator:
             self.deadline = self._stop_deadline()
         if self._phase is not JobPhase.GATHERING:
             return ()
-        self._gathering.ready(len(self._nodes), now=now)
+        self._gathering.ready(len(self._nodes), usable(self._nodes, self.rules.segment), now=now)
         self.deadline = self._gathering.deadline(self._budget.begins_at)
         if now >= self._budget.begins_at and self._gathering.is_complete(now=now):
             return self._run(now)
-        too_few = self._gathering.overdue((each.host for each in self._nodes.values()), now=now)
+        too_few = self._gathering.overdue(self._nodes, now=now)
         return self._end(FAILED, too_few) if too_few else ()
 
     def _run(self, now: float) -> tuple[Decision, ...]:
-        chosen = sorted(self._nodes, key=lambda node: (node not in self._former, node))[: self.rules.most_active]
-        members = placed({node: self._nodes[node] for node in chosen})
-        self._former = frozenset()
+        nodes, former, segment = self._nodes, self._former, self.rules.segment
+        chosen = choose(nodes, former, segment=segment, most=self.rules.most_active)
+        members = members_of(chosen, nodes)
+        plural = "" if len(members) == 1 else "s"
+        segments = "" if segment is None else f" in segments of {segment}"
+        reason = f"{len(members)} node{plural}{segments}, {len(nodes) - len(members)} spare"
+        reason += change(chosen, nodes, former, self._left) if self.cycle else ""
+        self._former, self._left = frozenset(), []
         self._phase, self.deadline = JobPhase.RUNNING, math.inf
         self._budget.began(now=now)
+        self._progress.cycle_begins(nodes[node].iteration for node in chosen)
         self._members, self._gathering = CycleMembers(chosen), Gathering(self.rules, is_first=False)
-        first = self._nodes[members[0].node]
-        plural = "" if len(members) == 1 else "s"
-        reason = f"{len(members)} node{plural}, {len(self._nodes) - len(members)} spare"
+        first = nodes[members[0].node]
         return (
             Decision(
-                Verdict.RUN, self.cycle, reason, members=members, master_addr=first.address, master_port=first.port
+                Verdict.RUN,
+                self.cycle,
+                reason,
+                members=members,
+                master_addr=first.address,
+                master_port=first.port,
+                active_hosts=compress_hosts(nodes[node].host for node in chosen),
+                spare_hosts=compress_hosts(nodes[node].host for node in nodes.keys() - set(chosen)),
             ),
         )
 
@@ -323,10 +348,10 @@ class Gathering:
         self._rules, self._last_call = rules, rules.last_call_timeout if is_first else 0.0
         self.since, self.enough_since, self.count = since, math.inf, 0
 
-    def ready(self, count: int, *, now: float) -> None:
-        """Record how many nodes are ready."""
+    def ready(self, count: int, usable: int, *, now: float) -> None:
+        """Record how many nodes are ready, and how many of them can take part."""
         self.count = count
-        self.enough_since = min(self.enough_since, now) if count >= self._rules.min_nodes else math.inf
+        self.enough_since = min(self.enough_since, now) if usable >= self._rules.min_nodes else math.inf
 
     @property
     def short_since(self) -> float:
@@ -341,15 +366,16 @@ class Gathering:
 
     def is_complete(self, *, now: float) -> bool:
         """Return whether the cycle can begin."""
-        are_all = self.count >= self._rules.max_nodes
+        are_all = self.count >= self._rules.max_nodes and self.enough_since < math.inf
         return are_all or now >= self.enough_since + self._last_call
 
-    def overdue(self, hosts: Iterable[str], *, now: float) -> str:
+    def overdue(self, nodes: Mapping[int, NodeDescription], *, now: float) -> str:
         """Return why the wait has failed (too few nodes in time), with the ready hosts; "" while there is time."""
         if self.enough_since < math.inf or now < self.since + self._rules.join_timeout:
             return ""
-        rules, joined = self._rules, sorted(hosts)
-        return f"{len(joined)} of {rules.min_nodes} nodes have joined in {rules.join_timeout:g} s: {joined}"
+        rules, joined = self._rules, sorted(each.host for each in nodes.values())
+        text = f"{len(joined)} of {rules.min_nodes} nodes have joined in {rules.join_timeout:g} s: {joined}"
+        return "; ".join(filter(None, (text, lacking_segments(nodes, rules.segment))))
 
 
 class CycleMembers:
@@ -397,17 +423,3 @@ class CycleMembers:
         """Remove a node."""
         for each in (self.active, self.busy, self.unhealthy, self.failed, self.misused):
             each.discard(node)
-
-
-def placed(nodes: Mapping[int, NodeDescription]) -> tuple[Member, ...]:
-    """Return the nodes of a cycle by their rank: in the order of the infrastructure, else of hosts and addresses."""
-
-    def place(node: int) -> tuple[float, str, str, int]:
-        each = nodes[node]
-        return each.order if each.order >= 0 else math.inf, each.host, each.address, node
-
-    members, rank = list[Member](), 0
-    for node in sorted(nodes, key=place):
-        members.append(Member(node, rank, nodes[node].workers))
-        rank += nodes[node].workers
-    return tuple(members)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from nvrx_core.parsing import integer, integers, number
+from nvrx_core.parsing import integer, integers, number, string
+from nvrx_launcher.rendezvous.checkpoint_progress import ProgressState
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.restart_budget import BudgetState
 
@@ -46,6 +47,8 @@ class CoordinatorState:
         failed: the nodes of the cycle all of whose workers have failed.
         misused: those all of whose workers refuse their command line.
         former: while nodes are gathered, those of the last cycle that are still in the job.
+        left: hosts of the last cycle that are not, and why.
+        progress: the iterations of the checkpoints.
     """
 
     phase: JobPhase
@@ -61,6 +64,8 @@ class CoordinatorState:
     failed: frozenset[int] = frozenset()
     misused: frozenset[int] = frozenset()
     former: frozenset[int] = frozenset()
+    left: tuple[tuple[str, str], ...] = ()
+    progress: ProgressState = field(default_factory=ProgressState)
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format, without what is compared only when a node describes itself."""
@@ -74,6 +79,7 @@ class CoordinatorState:
             "budget": self.budget.to_json(), "gathering_for": _finite(self.gathering_for),
             "enough_for": _finite(self.enough_for), "stopping_for": _finite(self.stopping_for),
             "failed": sorted(self.failed), "misused": sorted(self.misused), "former": sorted(self.former),
+            "left": self.left, "progress": self.progress.to_json(),
         }  # fmt: skip
 
     @classmethod
@@ -90,7 +96,8 @@ class CoordinatorState:
             JobPhase(data.get("phase")), integer(data.get("cycle"), 0), nodes, active, busy, unhealthy,
             BudgetState.from_json(data.get("budget", {})), _seconds(data.get("gathering_for")),
             _seconds(data.get("enough_for")), _seconds(data.get("stopping_for")),
-            failed, misused, former,
+            failed, misused, former, tuple((string(host), string(reason)) for host, reason in data.get("left", ())),
+            ProgressState.from_json(data.get("progress", {})),
         )  # fmt: skip
 
 

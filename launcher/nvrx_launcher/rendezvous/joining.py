@@ -8,15 +8,20 @@ coordinator.
 from __future__ import annotations
 
 import functools
+import logging
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nvrx_core.errors import ConfigurationError
+from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.store.endpoint import local_address, numeric_address
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.nvlink_domain import find_nvlink_domain
 from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.rendezvous.checkpoint_progress import ProgressRules
 from nvrx_launcher.rendezvous.coordination import Coordination, LocalCoordination, NodeEvents
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     from nvrx_launcher.rendezvous.store_coordination import RendezvousStore, StoreCoordination
 
 __all__ = ["Place", "join_job", "join_over_store"]
+
+log = logging.getLogger("nvrx_launcher")
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,13 @@ class Place:
 
 
 def join_job(
-    options: LaunchOptions, loop: EventLoop, cleanup: ExitStack, node: NodeEvents, *, pacing: PacingRules
+    options: LaunchOptions,
+    loop: EventLoop,
+    cleanup: ExitStack,
+    node: NodeEvents,
+    *,
+    config: FaultToleranceConfig,
+    iteration: Callable[[], int],
 ) -> Coordination:
     """Return the connection to the coordinator.
 
@@ -67,28 +80,32 @@ def join_job(
         loop: the event loop that watches descriptors.
         cleanup: releases what is acquired.
         node: handles the events.
-        pacing: how fast restarts may follow each other.
+        config: how fast restarts may follow each other and when they are given up, and the segments of nodes.
+        iteration: returns the iteration of the last checkpoint; -1 for unknown.
 
     Raises:
-        ConfigurationError: when the backend is not registered.
+        ConfigurationError: when the backend is not registered, or the nodes cannot form the segments.
         StoreConnectionError: when nobody listens at the rendezvous endpoint in time.
         OSError: when an address cannot be used.
     """
-    rules = _rules(options, pacing)
+    rules = _rules(options, config)
     if options.rdzv_backend not in OURS:
         from nvrx_launcher.rendezvous.handlers.joining import join_by_handler
 
+        if config.checkpoint_iteration_file is not None:
+            log.warning("--ft-checkpoint-iteration-file has no effect with --rdzv-backend %s", options.rdzv_backend)
         return join_by_handler(options, rules, loop, cleanup=cleanup, node=node)
     if options.max_nodes > 1 or options.rdzv_backend == "etcd-v2":
         place = Place(
             options.rdzv_backend, options.run_id, options.job_name, options.endpoint, options.endpoint_text,
             options.local_addr, options.rendezvous,
         )  # fmt: skip
-        describe = functools.partial(_describe, options, pacing)
+        domain = "" if config.segment is None else find_nvlink_domain()
+        describe = functools.partial(_describe, options, rules, domain=domain, iteration=iteration)
         return join_over_store(place, rules, describe, loop, cleanup=cleanup, node=node)
     control = StoreHost(loop, options.job_name, address=options.master_addr)
     cleanup.callback(control.close)
-    describe = functools.partial(_describe, options, pacing, options.master_addr)
+    describe = functools.partial(_describe, options, rules, options.master_addr, iteration=iteration)
     return LocalCoordination(Coordinator(rules), describe, node, store=control)
 
 
@@ -148,26 +165,37 @@ def _store(place: Place, cleanup: ExitStack) -> RendezvousStore:
     return store
 
 
-def _rules(options: LaunchOptions, pacing: PacingRules) -> Rules:
-    settings = options.rendezvous
+def _rules(options: LaunchOptions, config: FaultToleranceConfig) -> Rules:
+    settings, segment = options.rendezvous, config.segment
+    if segment is not None and options.min_nodes % segment:
+        problem = f"{options.min_nodes} nodes, the minimum of --nnodes, are no segments of {segment}"
+        raise ConfigurationError("command line", "--ft-segment", problem, f"write --nnodes {segment}, or a multiple")
+    if segment is not None and options.rdzv_backend not in OURS:
+        problem = f"{options.rdzv_backend} says itself which nodes take part"
+        raise ConfigurationError("command line", "--ft-segment", problem, "leave it out, or write --rdzv-backend c10d")
     return Rules(
         options.min_nodes, options.max_nodes, options.max_restarts, restart_policy=options.restart_policy,
         last_call_timeout=settings.last_call_timeout, join_timeout=settings.join_timeout,
-        command=options.compared_command, same_command=settings.same_command is True, pacing=pacing,
-        host=socket.gethostname(), given=_given(options, pacing), expected_hosts=options.expected_hosts,
+        command=options.compared_command, same_command=settings.same_command is True,
+        pacing=PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff),
+        host=socket.gethostname(), given=_given(options, config), expected_hosts=options.expected_hosts,
+        segment=segment, progress=ProgressRules(config.max_no_progress_cycles, config.min_progress_iterations),
     )  # fmt: skip
 
 
-def _given(options: LaunchOptions, pacing: PacingRules) -> tuple[tuple[str, str], ...]:
+def _given(options: LaunchOptions, config: FaultToleranceConfig) -> tuple[tuple[str, str], ...]:
     """Return the options whose values are the job's: those of the coordinator's launcher count."""
     settings, nodes = options.rendezvous, (options.min_nodes, options.max_nodes)
     values = {
         "--nnodes": ":".join(str(each) for each in dict.fromkeys(nodes)),
         "--max-restarts": options.max_restarts,
         "--restart-policy": options.restart_policy,
-        "--ft-restart-window": f"{pacing.window:g}",
-        "--ft-max-restarts-in-window": pacing.max_in_window,
-        "--ft-restart-backoff": pacing.backoff,
+        "--ft-segment": config.segment,
+        "--ft-restart-window": f"{config.restart_window:g}",
+        "--ft-max-restarts-in-window": config.max_restarts_in_window,
+        "--ft-restart-backoff": config.restart_backoff,
+        "--ft-max-no-progress-cycles": config.max_no_progress_cycles,
+        "--ft-min-progress-iterations": config.min_progress_iterations,
         "--rdzv-conf join_timeout": f"{settings.join_timeout:g}",
         "--rdzv-conf last_call_timeout": f"{settings.last_call_timeout:g}",
         "--rdzv-conf keep_alive_interval": f"{settings.keep_alive_interval:g}",
@@ -176,9 +204,11 @@ def _given(options: LaunchOptions, pacing: PacingRules) -> tuple[tuple[str, str]
     return tuple((name, str(value).lower()) for name, value in values.items())
 
 
-def _describe(options: LaunchOptions, pacing: PacingRules, address: str) -> NodeDescription:
+def _describe(
+    options: LaunchOptions, rules: Rules, address: str, *, domain: str = "", iteration: Callable[[], int]
+) -> NodeDescription:
     port = options.master_port if options.max_nodes == 1 and options.master_port else free_port()
     return NodeDescription(
         socket.gethostname(), address, port, options.workers, options.order, options.compared_command,
-        options.stops_within, _given(options, pacing),
+        options.stops_within, rules.given, domain, iteration(),
     )  # fmt: skip

@@ -48,6 +48,8 @@ class NodeDescription:
         command: the command of its workers; empty where commands are not compared.
         stops_within: seconds from the decision to stop a cycle after which it is given up unless it has stopped.
         given: the options that its launcher was given and whose values are the job's, with their values.
+        domain: the NVLink domain of its GPUs, where segments are asked for; empty for none.
+        iteration: that of the last checkpoint, where it is to be read; -1 for unknown.
     """
 
     host: str
@@ -58,6 +60,8 @@ class NodeDescription:
     command: str = ""
     stops_within: float = STOP_TIMEOUT
     given: tuple[tuple[str, str], ...] = ()
+    domain: str = ""
+    iteration: int = -1
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
@@ -75,6 +79,7 @@ class NodeDescription:
             integer(data.get("workers"), 1, MAX_WORKERS), integer(data.get("order"), -1),
             string(data.get("command", "")), float(number(data.get("stops_within", STOP_TIMEOUT))),
             tuple((string(name), string(value)) for name, value in data.get("given", ())),
+            string(data.get("domain", "")), integer(data.get("iteration", -1), -1),
         )  # fmt: skip
 
 
@@ -154,6 +159,7 @@ class Decision:
         members: with RUN, the nodes that take part, by their rank; all others are spares. With NOTE and WARNING, those
             that log it.
         master_addr, master_port: with RUN, the rendezvous endpoint of the workers.
+        active_hosts, spare_hosts: with RUN, the hosts of the members and of the spares, in Slurm's notation.
     """
 
     verdict: Verdict
@@ -165,6 +171,8 @@ class Decision:
     master_port: int = 0
     node: int = -1
     store: str = ""
+    active_hosts: str = ""
+    spare_hosts: str = ""
 
     @property
     def world_size(self) -> int:
@@ -188,4 +196,5 @@ class Decision:
             Verdict(data.get("verdict")), integer(data.get("cycle"), 0), string(data.get("reason")),
             integer(data.get("code"), 0), members, string(data.get("master_addr")), integer(data.get("master_port"), 0),
             integer(data.get("node", -1), -1), string(data.get("store", "")),
+            string(data.get("active_hosts", "")), string(data.get("spare_hosts", "")),
         )  # fmt: skip

@@ -142,6 +142,11 @@ class RestartBudget:
             self._lost_stores, self._has_lost_node, now - self._began, self._losses.no_progress_cycles,
         )  # fmt: skip
 
+    @property
+    def is_restart(self) -> bool:
+        """Whether a failure that is not forgiven has stopped the cycle, so that the next one is a restart."""
+        return bool(self._failure)
+
     def began(self, *, now: float) -> None:
         """Record that a cycle begins."""
         self._began = now

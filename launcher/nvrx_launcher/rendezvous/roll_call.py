@@ -14,6 +14,7 @@ from typing import Final
 
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, Member, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.placement import lacking_segments, named
 from nvrx_launcher.rendezvous.rules import Rules
 
 __all__ = ["RollCall", "command_difference"]
@@ -24,8 +25,6 @@ MOST_NOTES: Final = 200
 """Notes that are written at a time: the values of a store are bounded, and there may be one of each node."""
 COLLECTS_FOR: Final = 1.0
 """Seconds that a line waits for others, or for a decision, with which it is written: many nodes may join at a time."""
-NAMED: Final = 8
-"""Hosts that a line names; of more it says how many."""
 SHOWN: Final = 120
 """Characters of a command that a line shows."""
 
@@ -91,9 +90,10 @@ class RollCall:
         ready, rules = self._coordinator.descriptions, self._rules
         joined = [each.host for each in ready.values()]
         lacking, missing = rules.min_nodes - len(joined), _missing(self._hosts, joined)
-        wanted = f"missing: {named(missing)}" if len(missing) == lacking else f"{lacking} more needed"
+        wanted = f"missing: {named(missing)}" if len(missing) == lacking else f"{max(lacking, 0)} more needed"
         if missing and len(missing) != lacking:
             wanted += f", not joined: {named(missing)}"
+        wanted = lacking_segments(ready, rules.segment) or wanted
         text = (
             f"waiting for nodes since {now - since:.0f} s: {len(joined)} of {rules.min_nodes} have joined "
             f"({named(joined)}); {wanted}; the job ends after {rules.join_timeout:g} s"
@@ -115,13 +115,6 @@ class RollCall:
         members = tuple(Member(node, 0, 0) for node in nodes)
         self._notes.append(Decision(verdict, self._coordinator.cycle, text, members=members))
         self._notes_due = min(self._notes_due, now + COLLECTS_FOR)
-
-
-def named(hosts: Iterable[str]) -> str:
-    """Return hosts for a line, in order, and of many how many more there are."""
-    found = sorted(hosts)
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return ", ".join(found[:NAMED]) + more
 
 
 def command_difference(command: str, other: str) -> tuple[str, str]:

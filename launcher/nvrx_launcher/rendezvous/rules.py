@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from nvrx_launcher.rendezvous.checkpoint_progress import ProgressRules
 from nvrx_launcher.rendezvous.restart_budget import PacingRules
 
 __all__ = ["ANY_FAILED", "MIN_HEALTHY", "NOT_RETRIED", "Rules"]
@@ -35,6 +36,8 @@ class Rules:
         host: the host of the launcher that has these rules.
         given: the options that it was given and whose values are the job's, with their values.
         expected_hosts: the hosts of the job, as far as they are known before they join.
+        segment: how many nodes of one NVLink domain have consecutive ranks; None: domains do not matter.
+        progress: when restarts have been fruitless for too long.
     """
 
     min_nodes: int
@@ -49,6 +52,8 @@ class Rules:
     host: str = ""
     given: tuple[tuple[str, str], ...] = ()
     expected_hosts: tuple[str, ...] = ()
+    segment: int | None = None
+    progress: ProgressRules = field(default_factory=ProgressRules)
 
     @property
     def most_active(self) -> int:

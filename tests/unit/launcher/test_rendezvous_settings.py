@@ -67,7 +67,7 @@ def test_keys_of_a_backend_that_is_registered_elsewhere_are_its_own():
         ("store_type=file", "store_type='file' is none of tcp; write tcp"),
         ("use_libuv=0", "use_libuv='0' is none of 1,"),
         ("heartbeat_timeout=3", "heartbeat_timeout has no effect here; a lease that does not move counts"),
-        ("segment=4", "segment has no effect here; segments of nodes are not implemented; leave it out"),
+        ("segment=4", "segment has no effect here; write --ft-segment"),
         ("protocol=http", "c10d has no 'protocol'"),
     ],
 )

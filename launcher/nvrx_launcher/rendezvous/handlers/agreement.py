@@ -14,6 +14,7 @@ from typing import Self
 
 from nvrx_core.parsing import integer, parse_object, string
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
+from nvrx_launcher.host_list import compress_hosts
 from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import BudgetState, RestartBudget
 from nvrx_launcher.rendezvous.roll_call import command_difference
@@ -117,6 +118,7 @@ def agree(
     decision = Decision(
         Verdict.RUN, cycle, reason, members=tuple(members), master_addr=master_addr or first.address,
         master_port=master_port or first.port, store=entrants[0].control,
+        active_hosts=compress_hosts(each.description.host for each in entrants),
     )  # fmt: skip
     return Agreement(decision, knows_most.budget)
 

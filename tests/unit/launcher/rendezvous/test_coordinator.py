@@ -54,7 +54,7 @@ def test_a_cycle_begins_when_all_nodes_are_ready():
     (decision,) = made.received(ready(0), now=1.0)
     assert decision == Decision(
         Verdict.RUN, 0, "2 nodes, 0 spare", members=(Member(0, 0, 2), Member(1, 2, 2)),
-        master_addr="10.0.0.0", master_port=29500,
+        master_addr="10.0.0.0", master_port=29500, active_hosts="host[0-1]",
     )  # fmt: skip
     assert decision.world_size == 4
     assert made.deadline == math.inf

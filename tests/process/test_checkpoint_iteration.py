@@ -1,0 +1,93 @@
+"""The iteration of the last checkpoint, read from a file of the training; a job without progress ends with code 93."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from nvrx_launcher.checkpoint_iteration import CheckpointIteration
+from nvrx_launcher.host_list import compress_hosts
+from nvrx_launcher.loop import EventLoop
+
+from tests.harness.process.launch import Start
+
+
+@pytest.fixture
+def loop() -> Iterator[EventLoop]:
+    with closing(EventLoop()) as loop:
+        yield loop
+
+
+def read(loop: EventLoop, reader: CheckpointIteration) -> int:
+    assert reader.begin()
+    assert reader.begin(), "a reading under way is not begun again"
+    while reader.is_reading:
+        loop.turn(reader.deadline)
+        reader.tick(now=time.monotonic())
+    assert reader.deadline == math.inf
+    return reader.iteration
+
+
+@pytest.mark.parametrize(
+    ("text", "iteration", "reason"),
+    [
+        ("1200\n", 1200, None),
+        ("release\n", -1, "'release' is no number of iterations"),
+        ("", -1, "'' is no number of iterations"),
+        ("7" * 10_000, -1, f"'{'7' * 64}' is no number of iterations"),
+        (None, -1, "No such file or directory"),
+    ],
+)
+def test_the_file_has_the_iteration_or_the_log_says_why_it_is_unknown(
+    loop: EventLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None, iteration: int,
+    reason: str | None,
+) -> None:  # fmt: skip
+    path = tmp_path / "-iteration"
+    if text is not None:
+        path.write_text(text)
+    reader = CheckpointIteration(loop, str(path))
+    assert [read(loop, reader), read(loop, reader)] == [iteration, iteration]
+    assert [message.endswith(reason or "") for message in caplog.messages] == [True] * (reason is not None)
+
+
+def test_a_file_system_that_does_not_answer_is_given_up(
+    loop: EventLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    reader = CheckpointIteration(loop, str(tmp_path / "fifo"), timeout=0.2)
+    assert read(loop, reader) == -1
+    assert caplog.messages[0].endswith("it cannot be read within 0.2 s")
+    assert reader.begin()
+    reader.close()
+    reader.close()
+
+
+def test_without_a_file_or_a_program_nothing_is_read(
+    loop: EventLoop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not CheckpointIteration(loop, None).begin()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not CheckpointIteration(loop, "/any").begin()
+    assert caplog.messages[0].endswith("head cannot be started: No such file or directory")
+
+
+def test_a_job_whose_checkpoint_does_not_move_ends_with_code_93(launcher: Start, tmp_path: Path) -> None:
+    file = tmp_path / "iteration"
+    file.write_text("5\n")
+    options = ("--max-restarts", "9", "--ft-max-no-progress-cycles", "2", "--ft-warm-workers", "off")
+    watched = ("--ft-checkpoint-iteration-file", str(file), "--ft-cycle-info-dir", str(tmp_path / "cycles"))
+    job = launcher("fails", *options, *watched, "--ft-restart-backoff", "none", SLURM_JOB_ID="17")
+    code, log = job.finish()
+    assert code == 93, log
+    assert "2 cycles in a row without progress: the last checkpoint is of iteration 5" in log
+    for name, cycle in (("17.0.0", 0), ("17.0.1", 1), ("17.current", 1)):
+        found = json.loads((tmp_path / "cycles" / f"cycle_info.{name}").read_text())
+        assert (found["cycle_number"], found["active_ranks"], found["generation"]) == (cycle, "0-1", "2")
+        assert found["active_nodes"] == compress_hosts([socket.gethostname()])
