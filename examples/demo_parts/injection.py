@@ -1,7 +1,7 @@
 """The faults of the schedule, in a rank: each is injected once, at the start of its step.
 
-A step is repeated after a restart, by another process where the rank was lost. Whoever creates the fault's file first
-has the fault injected; all others pass.
+A step is begun again after a restart, by another process where the rank was lost. Whoever creates the fault's file
+first has the fault injected; all others pass.
 """
 
 from __future__ import annotations

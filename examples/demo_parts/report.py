@@ -37,14 +37,17 @@ class Outcome:
 
 
 def fault_table(history: RunHistory, torchrun: RunHistory | None) -> list[str]:
-    """A row for each fault: what it cost under nvrx, phase by phase, and under torchrun."""
+    """A row for each fault: what it cost under nvrx, phase by phase, and under torchrun; and the steps of both."""
     heads = ["fault", "rank", "step", "noticed", "back in", "next step", "process", *(["torchrun"] if torchrun else [])]
+    heads.append("again")
     rows = [heads]
     for injection in history.injections:
         other = [_under_torchrun(torchrun, injection)] if torchrun else []
         recovery = history.recovery_after(injection)
-        rows.append([KINDS[injection.kind].name, str(injection.rank), str(injection.step), *_cells(recovery), *other])
-    rows += [_unplanned(recovery) for recovery in history.recoveries if recovery.injection is None]
+        fault = [KINDS[injection.kind].name, str(injection.rank), str(injection.step)]
+        rows.append([*fault, *_cells(recovery), *other, _repeated(recovery, torchrun, injection)])
+    unplanned = [recovery for recovery in history.recoveries if recovery.injection is None]
+    rows += [[*_unplanned(each), *([""] if torchrun else []), str(each.repeated)] for each in unplanned]
     return aligned(rows, left=(0, 6))
 
 
@@ -54,7 +57,9 @@ def legend(torchrun: RunHistory | None) -> Iterator[str]:
     timeouts = f"'{SOFT_TIMEOUT:g} s +': after the soft timeout, '{HARD_TIMEOUT:g} s +': after the hard one"
     yield f"noticed    it knows of the fault; {timeouts}"
     yield "back in    it is in the training function again, in the same process"
-    yield "next step  it has done its first step, from the last checkpoint on"
+    yield "next step  it has done its first step"
+    checkpoint = " / torchrun from the last checkpoint" if torchrun else ""
+    yield f"again      steps done once more: nvrx goes on from memory{checkpoint}"
     if torchrun:
         restarts = f"--max-restarts={TorchrunRun.MAX_RESTARTS}"
         yield f"torchrun   the same next step under `torchrun {restarts}`, in new processes"
@@ -105,6 +110,12 @@ def _cells(recovery: Recovery | None) -> list[str]:
     return [*(measured(seconds, recovery) for seconds in times), _process(recovery)]
 
 
+def _repeated(recovery: Recovery | None, torchrun: RunHistory | None, injection: Injection) -> str:
+    """How many steps were done again after a fault: under nvrx, and under torchrun."""
+    recoveries = [recovery, *([_same(torchrun, injection)[1]] if torchrun else [])]
+    return " / ".join("-" if each is None else str(each.repeated) for each in recoveries)
+
+
 def _process(recovery: Recovery) -> str:
     """What became of the faulty process, and of its rank."""
     if not recovery.lost:
@@ -119,13 +130,18 @@ def _unplanned(recovery: Recovery) -> list[str]:
     return [recovery.name, str(recovery.cause.get("rank", "?")), "", *_cells(recovery)]
 
 
+def _same(torchrun: RunHistory, injection: Injection) -> tuple[Injection | None, Recovery | None]:
+    """The same fault under torchrun, and how the run went on after it."""
+    planned = injection.kind, injection.step
+    same = next((other for other in torchrun.injections if (other.kind, other.step) == planned), None)
+    return same, None if same is None else torchrun.recovery_after(same)
+
+
 def _under_torchrun(history: RunHistory, injection: Injection) -> str:
     """What the same fault cost there: recovered, hung first, crashed again, or never recovered."""
-    planned = injection.kind, injection.step
-    same = next((other for other in history.injections if (other.kind, other.step) == planned), None)
+    same, recovery = _same(history, injection)
     if same is None:
         return "never came to it"
-    recovery = history.recovery_after(same)
     if recovery is None:
         return f"{'hung' if history.silent else 'gave up'} after {duration(history.over - same.at)}"
     hung = "hung, " if same in history.cut_off else ""

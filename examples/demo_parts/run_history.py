@@ -94,7 +94,7 @@ class Recovery:
     @property
     def repeated(self) -> int:
         """How many steps were done once more."""
-        return self.reached - self.step
+        return max(0, self.reached - self.step)  # rank 0 may be interrupted between the last step and its line
 
 
 def is_timeout(cause: Mapping[str, object]) -> bool:
@@ -136,7 +136,7 @@ class RunHistory:
         ranks: how many ranks train at first.
         spares: how many processes wait in reserve at first.
         protected: whether the wrapper protects it.
-        points: the steps, those that were repeated, too.
+        points: the steps, repeated ones included.
         places: the rank of each process that trains, by initial rank.
         lost: the initial ranks of the processes that are lost, and when.
         cut_off: the faults whose process the demo had to end, and when.

@@ -1,7 +1,7 @@
 """One rank, protected by the wrapper: `python -m demo_parts.under_nvrx SETTINGS`.
 
-A process beyond `settings.ranks` waits in reserve, and takes over the rank of one that is lost. When the reserve is
-used up, the training goes on with fewer ranks.
+A process beyond `settings.ranks` waits in reserve, and takes over the rank of one that is lost, with the state that the
+others have in memory. When the reserve is used up, the training goes on with fewer ranks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def main() -> None:
         events_dir=settings.records,
     )
     injection = Injection(settings, journal)
-    wrapper(train)(settings=settings, batches=batches, journal=journal, injection=injection)
+    live = inprocess.LiveState()
+    wrapper(train)(settings=settings, batches=batches, journal=journal, injection=injection, live=live)
     journal.write("finished")
 
 

@@ -15,7 +15,7 @@ from demo_parts.injection import Injection
 from demo_parts.journal import Journal
 from demo_parts.settings import Settings
 from demo_parts.text import Batches, load_text
-from demo_parts.train import train
+from demo_parts.train import FromCheckpoints, train
 from nvrx_core.process.lifeline import ParentDeathSignal
 
 __all__ = ["Attempt", "main"]
@@ -31,9 +31,6 @@ class Attempt:
     def __init__(self) -> None:
         self.iteration = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
-    def progress(self, step: int) -> None:
-        """Nobody is told."""
-
     def atomic(self) -> AbstractContextManager[object]:
         """Nothing interrupts this process but its end."""
         return nullcontext()
@@ -47,8 +44,8 @@ def main() -> None:
     journal = Journal(settings.records, initial_rank=int(os.environ["RANK"]))
     journal.write("started")
     batches = Batches(load_text(), seed=settings.seed)
-    injection = Injection(settings, journal)
-    train(Attempt(), settings=settings, batches=batches, journal=journal, injection=injection)
+    injection, live = Injection(settings, journal), FromCheckpoints(report=lambda step: None)
+    train(Attempt(), settings=settings, batches=batches, journal=journal, injection=injection, live=live)
     journal.write("finished")
 
 

@@ -130,7 +130,7 @@ def _noticed(recovery: Recovery) -> str:
 
 
 def _resumed(recovery: Recovery) -> str:
-    return f"{recovery.world_size} ranks from step {recovery.step} on"
+    return f"{recovery.world_size} ranks, {recovery.repeated} step{'' if recovery.repeated == 1 else 's'} repeated"
 
 
 def _changes(recovery: Recovery) -> str:

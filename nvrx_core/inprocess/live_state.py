@@ -34,7 +34,8 @@ class LiveState:
     """The state of a training, kept in the ranks' memory. Make one outside of the wrapped function.
 
     It belongs to a call of the wrapped function: the next call begins with nothing in memory. Outside of a wrapped
-    function, `commit` calls the step, and nothing is kept.
+    function, `commit` calls the step, and nothing is kept. The first one of a process takes half a second: torch loads
+    what optimizers need, which a reserve would load otherwise while the others wait for it.
 
     Args:
         replicate: each vote carries the local state of all ranks to all ranks, some 10 KB each: who takes the place of
@@ -48,6 +49,9 @@ class LiveState:
         self._ports: _Ports | None = None
         self._versions: tensors.Versions | None = None
         self._warned = False
+        weight = torch.nn.Parameter(torch.zeros(1))
+        weight.grad = torch.zeros(1)
+        torch.optim.AdamW([weight]).step()
 
     def resume(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -55,6 +56,11 @@ def test_every_scheduled_fault_is_followed_by_its_restart(tmp_path: Path) -> Non
     assert lost[0] == 0, told
     assert len(lost) == 2, told
     assert "160/160" in told
+    assert set(re.findall(r" (\d+) steps? repeated", told)) == {"0"}, told
+    journals = (tmp_path / "nvrx" / "records").glob("journal-*.jsonl")
+    lines = [json.loads(line) for journal in journals for line in journal.read_text().splitlines()]
+    steps = [line["step"] for line in lines if line["event"] == "step"]
+    assert len(steps) == len(set(steps)), told
     assert re.search(r"SIGKILL +0 .* → spare \d", told)
     assert re.search(r"hang in recv\(\) .* 2 s \+ \d+ ms", told)
     assert re.search(r"hang, GIL held .* 4 s \+ [\d.]+ m?s", told)
@@ -71,7 +77,7 @@ def test_the_runs_are_compared_in_the_table_and_in_the_pictures(tmp_path: Path) 
     assert done.returncode == 0, told
     weights = dict(re.findall(r"^  (undisturbed|nvrx|torchrun) .*  ([0-9a-f]{12})\b", told, re.MULTILINE))
     assert {weights["undisturbed"]} == {weights["nvrx"]}, told
-    assert re.search(r"^  SIGSTOP .* → spare 2  hung, \d", told, re.MULTILINE), told
+    assert re.search(r"^  SIGSTOP .* → spare 2  hung, \d.* 0 / \d+$", told, re.MULTILINE), told
     runs = ElementTree.parse(drawn.with_stem("demo-runs"))
     assert {line.get("class") for line in runs.iter(f"{SVG}polyline")} == {"undisturbed", "nvrx", "torchrun"}
     texts = [element.text or "" for element in runs.iter(f"{SVG}text")]

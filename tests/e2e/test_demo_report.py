@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,18 @@ def test_a_recovery_lasts_from_the_fault_to_the_slowest_rank_that_trains() -> No
     assert history.kept_its_size
 
 
+def test_a_step_that_rank_0_has_done_and_not_told_of_is_not_repeated() -> None:
+    history = RunHistory(ranks=2)
+    entries = [restart(rank, rank, 1.2, cause="TERMINATED", world_size=2) for rank in range(2)]
+    list(history.read([*began(), *entries, *(resumed(1.5, rank, 11, 1) for rank in range(2))]))
+    assert [recovery.repeated for recovery in history.recoveries] == [0]
+
+
 def test_the_table_names_the_spare_that_took_over() -> None:
     history, _ = replaced()
     head, row = fault_table(history, None)
-    assert head.split() == ["fault", "rank", "step", "noticed", "back", "in", "next", "step", "process"]
-    assert row.split() == ["SIGKILL", "0", "10", "290", "ms", "300", "ms", "500", "ms", "→", "spare", "3"]
+    assert head.split() == ["fault", "rank", "step", "noticed", "back", "in", "next", "step", "process", "again"]
+    assert row.split() == ["SIGKILL", "0", "10", "290", "ms", "300", "ms", "500", "ms", "→", "spare", "3", "2"]
 
 
 def test_a_timeout_is_shown_apart_from_what_came_after_it_and_counts_from_the_last_sign_of_life() -> None:
@@ -141,8 +149,14 @@ def test_the_reaction_of_torchrun_to_a_fault_is_reported() -> None:
         fault_table(nvrx, history)[1].partition("spare 3")[2].strip()
         for history in (recovered, twice, gave_up, silent, hung, never)
     ]
-    ends = ["gave up after 12.3 s", "hung after 54.0 s", "hung, 14.0 s", "never came to it"]
-    assert told == ["9.2 s", "19.0 s, 2 attempts", *ends]
+    assert [re.split(r"  +", each) for each in told] == [
+        ["9.2 s", "2 / 2"],
+        ["19.0 s, 2 attempts", "2 / 2"],
+        ["gave up after 12.3 s", "2 / -"],
+        ["hung after 54.0 s", "2 / -"],
+        ["hung, 14.0 s", "2 / 2"],
+        ["never came to it", "2 / -"],
+    ]
 
 
 def test_weights_are_compared_where_no_rank_was_missing() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -54,6 +56,20 @@ def test_a_reserve_takes_the_place_of_a_lost_rank_with_its_state(prepare: Launch
     assert sorted(disturbed.codes.values()) == [-signal.SIGKILL, -signal.SIGKILL, 0, 0], disturbed.codes
     check_steps(disturbed, 30)
     assert ends(disturbed) == ends(undisturbed)
+
+
+def test_who_has_a_live_state_loads_nothing_more_for_an_optimizer() -> None:
+    """A reserve would, while the others wait for it."""
+    program = """
+import sys, torch
+from nvrx_core import inprocess
+inprocess.LiveState()
+before = set(sys.modules)
+torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
+print(sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90, check=True)
+    assert done.stdout == "[]\n", done.stdout
 
 
 def test_a_shard_that_nobody_has_is_missed_in_a_line(prepare: Launch) -> None:

@@ -25,7 +25,7 @@ JOURNAL.write("started", pid=os.getpid(), was_standby="torch" in sys.modules)  #
 
 import torch
 from demo_parts.text import Batches, load_text
-from demo_parts.train import train
+from demo_parts.train import FromCheckpoints, train
 from demo_parts.under_nvrx import warm_up
 
 from launcher_parts.faults import Faults
@@ -94,7 +94,14 @@ def main() -> None:
 
     def run(call_wrapper: inprocess.CallWrapper | None = None) -> None:
         call = Call(call_wrapper, client)
-        train(call, settings=SETTINGS, batches=batches, journal=JOURNAL, injection=faults)  # type: ignore[arg-type]
+        train(
+            call,
+            settings=SETTINGS,
+            batches=batches,
+            journal=JOURNAL,
+            injection=faults,  # type: ignore[arg-type]
+            live=FromCheckpoints(report=call.progress),
+        )
 
     if is_wrapped:
         four_or_none = inprocess.Compose(ActiveWorldSizeDivisibleBy(RANKS), ShiftRanks())

@@ -153,9 +153,11 @@ def receive(objects: Objects, source: int) -> None:
     plain, states = got
     with torch.no_grad():
         for each in (*objects.parameters, *objects.buffers):
-            fresh = torch.empty_like(_local(each), memory_format=torch.contiguous_format)
-            dist.recv(fresh, source)
-            _local(each).copy_(fresh)
+            local = _local(each).detach()
+            received = local.contiguous()  # mostly `local` itself
+            dist.recv(received, source)
+            if received is not local:
+                local.copy_(received)
         for (optimizer, parameter), state in zip(_optimized(objects), states, strict=True):
             made = {}
             for key, described in state.items():
