@@ -223,6 +223,10 @@ class _Ports:
         self._advanced, self.before = objects, tensors.versions(objects)
         objects.advance()
 
+    def shares(self, old: Objects, new: Objects) -> bool:
+        kept = {id(each) for each in (*old.parameters, *old.optimizers)}
+        return any(id(each) in kept for each in (*new.parameters, *new.optimizers))
+
     @operation
     def adopt(self, old: Objects, new: Objects) -> None:
         tensors.adopt(old, new)

@@ -81,7 +81,7 @@ class Memory(Generic[Objects, Row, Rows]):
         version: the stamp at which parameters and optimizer state are complete; None if they are at none.
         pending: the vote that this rank has come to last: its gradients are complete.
         passed: the vote that it has passed last: so are those of all ranks.
-        torn: whether an advance has begun and not ended.
+        torn: whether an advance, or a transfer into the same objects, has begun and not ended.
     """
 
     objects: Objects | None = None
@@ -99,8 +99,8 @@ class Memory(Generic[Objects, Row, Rows]):
         assert self.pending is not None
         return replace(self, passed=replace(self.pending, rows=rows))
 
-    def begin_advance(self) -> Memory[Objects, Row, Rows]:
-        """Return it in an advance: until its end, the parameters belong to no step."""
+    def begin_change(self) -> Memory[Objects, Row, Rows]:
+        """Return it in an advance, or while its objects are received: until the end, they are at no step."""
         return replace(self, torn=True)
 
     def complete(self, stamp: Stamp) -> Memory[Objects, Row, Rows]:

@@ -66,6 +66,9 @@ class LivePorts(Protocol[Objects_contra, Row, Rows]):
     def is_changed(self) -> bool:
         """Return whether the advance that has failed had changed anything."""
 
+    def shares(self, old: Objects_contra, new: Objects_contra) -> bool:
+        """Return whether new objects have tensors of the old ones: a model that outlives the function."""
+
     def adopt(self, old: Objects_contra, new: Objects_contra) -> Awaitable[None]:
         """Let new objects use the tensors of old ones."""
 
@@ -155,6 +158,8 @@ class LiveTraining(Generic[Objects, Row, Rows]):
                 assert old is not None
                 await ports.send(old, each.to)
             elif each.to == rank:
+                if old is not None and ports.shares(old, new):
+                    self.memory = self.memory.begin_change()  # what is overwritten is at no step until the end
                 await ports.receive(new, each.source)
         return row
 
@@ -191,7 +196,7 @@ class LiveTraining(Generic[Objects, Row, Rows]):
     async def _advance(self, ports: LivePorts[Objects, Row, Rows], objects: Objects, stamp: Stamp) -> None:
         await ports.enter_atomic()
         try:
-            before, self.memory = self.memory, self.memory.begin_advance()
+            before, self.memory = self.memory, self.memory.begin_change()
             try:
                 await ports.advance(objects)
             except BaseException:  # boundary: the step of the user

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvrx_core.inprocess.live.memory import Holding, Incomplete, Recovery, Stamp, Transfer, recover
+from nvrx_core.inprocess.live.memory import Holding, Incomplete, Memory, Recovery, Stamp, Transfer, recover
 from nvrx_core.inprocess.live.training import LiveTraining
 
 
@@ -59,6 +59,9 @@ class Replacement:
     def shard_of(self, objects):
         return ()
 
+    def shares(self, old, new):
+        return old is new
+
     def width_of(self, rows):
         return 0
 
@@ -73,6 +76,24 @@ class Replacement:
 
     async def vote(self, row):
         return ("one", "two", row)
+
+
+class CutOff(Replacement):
+    """The same; the source is lost during the transfer."""
+
+    async def receive(self, objects, source):
+        raise ConnectionError
+
+
+@pytest.mark.parametrize("new", ["objects", "others"])
+def test_objects_that_are_received_into_are_at_no_step_until_the_end(new):
+    """As of a model that outlives the function: it is half overwritten when the source is lost."""
+    training = LiveTraining()
+    training.memory = Memory("objects", AT)
+    with pytest.raises(ConnectionError):
+        training.resume(CutOff(), new).send(None)
+    assert training.memory.torn == (new == "objects")
+    assert training.memory.version == AT
 
 
 def test_fresh_local_state_is_left_as_it_is():
