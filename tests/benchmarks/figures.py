@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from job import Fault, Job
-from samples import Read, Sample, calls, overheads, restarts, scale, tree_calls
+from samples import Read, Sample, calls, overheads, restarts, scale, tree_calls, with_cpu
 
 __all__ = ["COLUMNS", "DEFAULTS", "FIGURES", "OURS", "Column", "Figure", "Metric"]
 
@@ -189,9 +189,11 @@ FIGURES = (
         (
             Metric("p1", "exception, no collectives: fault to re-entry on all", 0.008, 150),
             Metric("p1", "the same", 0.025, worst=True),
+            Metric("p1.cpu", "CPU time of it, mean of the ranks"),
+            Metric("p1.cpu.monitor", "the same, of their monitor processes"),
         ),
         exceptions(collectives=False),
-        restarts("p1"),
+        with_cpu(restarts("p1"), "p1"),
         NO_GROUP,
         per_round=in_a_row,
         many=True,
@@ -216,9 +218,11 @@ FIGURES = (
             Metric("p2", "exception, gloo all_reduce running: fault to re-entry on all", 0.011, 800),
             Metric("p2", "the same", 0.040, worst=True),
             Metric("p2.step", "the same, to the first step on all", 0.020),
+            Metric("p2.cpu", "CPU time of it to re-entry, mean of the ranks"),
+            Metric("p2.cpu.monitor", "the same, of their monitor processes"),
         ),
         exceptions(collectives=True),
-        restarts("p2"),
+        with_cpu(restarts("p2"), "p2"),
         ALL_PEERS,
         per_round=in_a_row,
         limit=120.0,

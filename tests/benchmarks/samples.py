@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from job import RUN, Fault
 from launch import Launch
 
-__all__ = ["Read", "Sample", "calls", "overheads", "restarts", "scale", "tree_calls"]
+__all__ = ["Read", "Sample", "calls", "overheads", "restarts", "scale", "tree_calls", "with_cpu"]
 
 HERE = pathlib.Path(__file__).resolve().parent
 LOSING = ("kill", "gil")
@@ -96,6 +96,22 @@ def restarts(metric: str, *, by_kind: bool = False, by_busy: bool = False, timeo
         return samples
 
     return read
+
+
+def with_cpu(read: Read, metric: str) -> Read:
+    """Reads the mean CPU seconds of a restart over all ranks as well, and those of their monitor processes."""
+
+    def read_both(launch: Launch) -> list[Sample]:
+        samples = read(launch)
+        for name in ("cpu", "cpu.monitor"):
+            rounds: dict[int, list[float]] = {}
+            for stamp in launch.events:
+                if stamp.event == name:
+                    rounds.setdefault(stamp.iteration, []).append(stamp.value)
+            samples += [Sample(f"{metric}.{name}", statistics.mean(values)) for values in rounds.values()]
+        return samples
+
+    return read_both
 
 
 def overheads(launch: Launch) -> list[Sample]:

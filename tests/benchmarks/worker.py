@@ -13,6 +13,7 @@ import datetime
 import importlib
 import json
 import os
+import pathlib
 import signal
 import socket
 import sys
@@ -42,10 +43,11 @@ class Trace:
 
     Attributes:
         first: what the first iteration of this run is counted as.
+        used: CPU seconds of this process at the end of its last step, and of its monitor process at the last entry.
     """
 
     def __init__(self, path: str) -> None:
-        self.rank, self.first = int(os.environ["RANK"]), 0
+        self.rank, self.first, self.used = int(os.environ["RANK"]), 0, {"cpu": 0.0, "cpu.monitor": 0.0}
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def stamp(self, event: str, at: float | None = None, *, iteration: int = -1, value: float = 0.0) -> None:
@@ -53,6 +55,25 @@ class Trace:
         at = time.monotonic() if at is None else at
         line = {"event": event, "rank": self.rank, "at": at, "iteration": self.first + iteration, "value": value}
         os.write(self._file, (json.dumps(line) + "\n").encode())
+
+    def stamp_cpu(self, call_wrapper: Any, iteration: int) -> None:
+        """Stamps the CPU seconds of a restart: this process since its last step, its monitor since the last entry.
+
+        The monitor process of another implementation is not known.
+        """
+        used, before = {"cpu": time.process_time()}, self.used
+        if (monitor := getattr(call_wrapper, "monitor_process", None)) is not None:
+            used["cpu.monitor"] = cpu_of(monitor.pid)
+        if iteration:
+            for name, seconds in used.items():
+                self.stamp(name, iteration=iteration, value=seconds - before[name])
+        self.used = before | used
+
+
+def cpu_of(pid: int) -> float:
+    """Returns the CPU seconds of all threads of a process."""
+    tasks = pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
 def hold_gil() -> None:
@@ -121,6 +142,7 @@ class Training:
         if self.steps == 0:
             self.trace.stamp("stepped", iteration=self.iteration)
         self.steps += 1
+        self.trace.used["cpu"] = time.process_time()
         if self.fault is not None and time.monotonic() - self.begin >= self.fault.after:
             self.trace.stamp("fault", iteration=self.iteration)
             inject_fault(self.fault.kind)
@@ -189,6 +211,7 @@ def function_of(job: Job, trace: Trace) -> Callable[..., None]:
         entered = time.monotonic()
         iteration = call_wrapper.iteration
         trace.stamp("entered", entered, iteration=iteration)
+        trace.stamp_cpu(call_wrapper, iteration)
         if job.workload in ("training", "model"):
             train(job, trace, iteration)
         elif job.workload == "calls":
