@@ -40,7 +40,7 @@ from launcher_parts.plan import (
 )
 from launcher_parts.report import LEGEND, failures_of, fault_table, run_table
 from launcher_parts.run_history import Injection, Recovery, RunHistory
-from launcher_parts.runs import LaunchedRun
+from launcher_parts.runs import LaunchedRun, cycle_logs
 
 __all__ = ["main"]
 
@@ -103,6 +103,9 @@ def demonstrate(options: argparse.Namespace, terminal: Terminal) -> int:
         terminal.say(f"  {row}")
     timeline = f"{os.path.relpath(sys.executable)} -m nvrx_core.events.timeline"
     terminal.say(f"\nThe whole run history: {timeline} {options.output / name_of(LAYERS[0]) / 'records'}")
+    logs = cycle_logs(options.output / name_of(LAYERS[0]))
+    if logs:
+        terminal.say(f"What all workers printed, by cycle: {', '.join(map(str, logs))}")
     for failure in failures:
         terminal.say(f"failed: {failure}", Style.RED)
     return 1 if failures else 0

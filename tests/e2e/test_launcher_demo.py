@@ -38,6 +38,9 @@ def test_the_cheapest_layer_takes_each_fault(tmp_path: Path) -> None:
     assert not re.search(r"\bcold\b, \d", told), told
     assert re.search(r"exception +[\d.]+ m?s, started .* +[\d.]+ m?s, in process", told), told
     assert re.search(r"node lost +[\d.]+ s, started [\d.]+ s", told), told
+    logs = re.findall(r"/ft_launcher/logs/train_cycle(\d)\.log", told.partition("What all workers printed")[2])
+    assert len(logs) >= 3, told
+    assert logs == [str(cycle) for cycle in range(len(logs))], told
     weights = re.findall(r"^  (?:ft_launcher|with Wrapper) .*  ([0-9a-f]{12})\b", told, re.MULTILINE)
     assert len(set(weights)) == 1, told
     assert len(weights) == 2, told

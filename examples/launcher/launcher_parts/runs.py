@@ -19,7 +19,7 @@ from demo_parts.signals import unsignalled
 from launcher_parts.faults import NODE, release_file
 from launcher_parts.plan import HEARTBEAT, LAYERS, NODES, SECTION, WORKERS
 
-__all__ = ["LaunchedRun"]
+__all__ = ["LaunchedRun", "cycle_logs"]
 
 TRAINING: Final = Path(__file__).with_name("training.py")
 MAX_RESTARTS: Final = 10
@@ -28,6 +28,8 @@ CYCLE: Final = re.compile(r"\] cycle \d+: ")
 """What a launcher logs when a standby worker is ready, and when its workers are started."""
 IMPORTS: Final = "torch,torch._dynamo"
 """What an optimizer imports at its first step is half as much again as torch itself."""
+LOGS: Final = "logs"
+"""The folder of the logs of all workers, in that of a run under `ft_launcher`."""
 LEAVE_WITHIN: Final = 5.0
 FIRST_STARTS: Final = 20.0
 
@@ -54,7 +56,7 @@ class LaunchedRun:
 
     def __enter__(self) -> Self:
         shutil.rmtree(self.settings.folder, ignore_errors=True)
-        for folder in (self.settings.records, self.settings.checkpoints):
+        for folder in (self.settings.records, self.settings.checkpoints, Path(self.settings.folder, LOGS)):
             folder.mkdir(parents=True)
         self._launch()
         _await_listener(self._port)
@@ -122,6 +124,7 @@ class LaunchedRun:
         if torchrun:
             command += ["--local-addr", LOOPBACK, "--log-dir", str(self.settings.records / "torchrun")]
         else:
+            command += ["--ft-per-cycle-applog-prefix", str(Path(self.settings.folder, LOGS, "train.log"))]
             sections = f"step:{SECTION:g},warmup:60"
             command += ["--ft-warm-workers", "on", "--ft-warm-imports", IMPORTS, "--ft-log-level", "DEBUG"]
             command += ["--ft-rank-section-timeouts", sections, "--ft-rank-heartbeat-timeout", f"{HEARTBEAT:g}"]
@@ -131,6 +134,11 @@ class LaunchedRun:
             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         }  # fmt: skip
         self.launchers.append(self._processes.start(f"launcher-{number}", *command, environment=environment))
+
+
+def cycle_logs(folder: Path) -> list[Path]:
+    """Return what all workers have printed in the cycles of a run, a file for each cycle, from its folder."""
+    return sorted(Path(folder, LOGS).glob("train_cycle*.log"))
 
 
 def _await_listener(port: int) -> None:
