@@ -17,7 +17,7 @@ from nvrx_core.attribution.origin import GLOG, Line, seconds_of_year
 from nvrx_core.attribution.rules import CLASSES, IGNORED_EXCEPTIONS, Kind, Rule
 from nvrx_core.attribution.verdict import Action, Evidence, shown
 
-__all__ = ["SIGNALS", "Classifier", "Finding", "Seen", "ending", "rule_of"]
+__all__ = ["Classifier", "Finding", "Seen", "ending"]
 
 MAX_FINDINGS: Final = 64
 """Findings that are kept of a rank in a file: the first ones."""
@@ -63,7 +63,7 @@ _HANDLED: Final = re.compile(
     r"(?i)\b(?:retry|retrying|retries|ignored|ignoring|skipping|skipped|falling back|fallback|will"
     r" continue|continuing|Exception ignored)\b"
 )
-SIGNALS: Final = {
+_SIGNALS: Final = {
     "SIGKILL": 9, "SIGSEGV": 11, "SIGBUS": 7, "SIGILL": 4, "SIGFPE": 8, "SIGABRT": 6, "SIGTERM": 15, "SIGINT": 2,
     "SIGHUP": 1, "Aborted": 6,
 }  # fmt: skip
@@ -299,7 +299,7 @@ class Classifier:
             told = replace(line, text=in_process["message"], origin=origin)
             self._raised(stream, told, raised["type"] if raised else "")
             return True
-        failure, rule, match = rule_of(text)
+        failure, rule, match = _rule_of(text)
         is_quiet = level in _QUIET or "Warning: " in text
         if rule is None:
             named = None if is_quiet else _named_error(text)
@@ -318,7 +318,7 @@ class Classifier:
 
     def _raised(self, stream: _Stream, line: Line, error_type: str) -> None:
         """Take the last line of a traceback, or one like it."""
-        failure, rule, match = rule_of(line.text)
+        failure, rule, match = _rule_of(line.text)
         if error_type in IGNORED_EXCEPTIONS and failure not in {"operator_kill", "data_loader"}:
             return
         if stream.chained and stream.findings:
@@ -358,7 +358,7 @@ class Classifier:
             origin = replace(origin, host=host)
         if rule.kind is Kind.ENDED and failure == "unknown":
             code = groups.get("code")
-            signal = SIGNALS.get(groups.get("signal") or "", 0)
+            signal = _SIGNALS.get(groups.get("signal") or "", 0)
             number = int(code) if code else -signal
             if number == 0 and code:
                 return
@@ -428,7 +428,7 @@ def _grouped() -> dict[str, list[tuple[int, str, Rule, str]]]:
 _GROUPS: Final = tuple(_grouped().items())
 
 
-def rule_of(text: str) -> tuple[str, Rule | None, re.Match[str] | bool]:
+def _rule_of(text: str) -> tuple[str, Rule | None, re.Match[str] | bool]:
     """Return the first rule that a text matches, with its class and the match."""
     if len(text) > MAX_SEARCHED:  # a launcher's line ends in the exit code, after the whole command
         text = f"{text[: MAX_SEARCHED * 3 // 4]} {text[-MAX_SEARCHED // 4 :]}"

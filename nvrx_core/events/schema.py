@@ -5,8 +5,7 @@ the common fields and the fields of its event. Readers keep unknown fields. Time
 clock of the host that wrote the line.
 
 The lines of a launcher have -1 for `initial_rank`; `iteration` is the number of the cycle, -1 before the first one.
-`verdict` of a `cycle_verdict` is the object that `nvrx-why --json` prints; `class` and `action` of a `restart` are as
-in it, by the record of its cause alone.
+`verdict` of a `cycle_verdict` is the object that `nvrx-why --json` prints.
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "rank", "faulty_initial_rank", "interruption", "message", "origin", "category", "occurred", "announced",
     ),
     "exception": ("traceback",),
-    "restart": (
-        "ended_iteration", "cause", "class", "action", "culprits", "lost", "rank", "world_size", "active", "marks",
-    ),
+    "restart": ("ended_iteration", "cause", "culprits", "lost", "rank", "world_size", "active", "marks"),
     "completed": (),
     "left": ("reason",),
     "monitor_replaced": ("reason",),

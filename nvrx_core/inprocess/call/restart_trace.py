@@ -119,11 +119,8 @@ def _record(
 
 def _report(events: EventLog, state: PureState, decision: RoundDecision, marks: Mapping[str, float]) -> None:
     """Report the restart that led this rank to `state`, by `decision`."""
-    from nvrx_core.attribution.fault_class import class_of_fault  # 20 ms of CPU, which a job without faults saves
-
     fault = decision.cause
     names = ("initial_rank", "rank", "interruption", "category", "message", "origin", "host", "pid")
-    failure, action = class_of_fault(fault)
     events.write(
         "restart",
         state.iteration,
@@ -135,8 +132,6 @@ def _report(events: EventLog, state: PureState, decision: RoundDecision, marks: 
         world_size=state.world_size,
         active=state.mode is Mode.ACTIVE,
         marks=dict(marks),
-        action=action.value,
-        **{"class": failure},
     )
 
 
