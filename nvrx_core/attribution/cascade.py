@@ -314,6 +314,8 @@ def _verdict(culprit: _Culprit, failures: Sequence[Finding], seen: Seen) -> Verd
     is_about_itself = finding.kind not in _OF_OTHERS
     has_lost_another = finding.kind in (Kind.STALLED, Kind.CONSEQUENCE)  # and may be on another host
     host = finding.line.origin.host if is_about_itself or (rank is None and not has_lost_another) else None
+    if rank is None and _rank(finding) is not None and len({*seen.hosts().values()} - {None}) > 1:
+        host = None  # the finding is of one of several ranks that may be the culprit
     if host is None and rank is not None:
         host = seen.hosts().get(rank) or next(
             (f.line.origin.host for f in failures if _rank(f) == rank and f.line.origin.host), None

@@ -111,3 +111,12 @@ def test_a_cycle_that_a_fault_has_ended_is_never_clean() -> None:
         verdict = verdict_of_cycle(report)
         assert (verdict.failure, verdict.host, verdict.confidence) == ("unknown", None, 0.0)
         assert verdict.sentence == "the cause is unknown; restart"
+
+
+@pytest.mark.parametrize(("ranks", "host"), [({0: "n0", 1: "n0", 2: "n1", 3: "n1"}, None), ({0: "n0", 2: "n0"}, "n0")])
+def test_no_node_is_named_for_ranks_that_hang_alike(ranks: dict[int, str], host: str | None) -> None:
+    text = "rank {} (local rank 0, pid 7) was ended by SIGKILL, hung: no heartbeat for 60 s; it waits in all_reduce"
+    found = verdict_of_cycle(
+        CycleReport(ranks, tuple(FailureReport(ranks[each], text.format(each)) for each in (0, 2)))
+    )
+    assert (found.failure, found.rank, found.host) == ("hang", None, host)
