@@ -214,9 +214,10 @@ class _Cascade:
     def _hung(self, first: Finding, hung: Sequence[Finding]) -> _Culprit:
         """Of several ranks that rank monitors have ended, the culprit is the only one that did not wait for others."""
         ranks = {_rank(each) for each in hung}
-        if len(ranks) == 1:
-            return self._named(first)
         alone = [each for each in hung if not _WAITS_FOR_OTHERS.search(each.line.text)]
+        is_alone = alone or len(self._hosts) == 1 or " behind rank " in first.line.text
+        if len(ranks) == 1 and is_alone:  # else others hang alike, whose reports the end of the cycle has overtaken
+            return self._named(first)
         if len({_rank(each) for each in alone}) == 1:
             return self._named(alone[0], factor=0.9)
         return replace(self._named(first, factor=0.6), rank=None, everywhere=ranks == set(self._hosts))
