@@ -37,6 +37,8 @@ NEXT_CYCLE_TIMEOUT: Final = 1.0
 """Seconds for which a verdict waits for the next cycle; then it is given without."""
 END_TIMEOUT: Final = 10.0
 """Seconds that the end of the job waits for logs that cannot be read."""
+SIGNALLED_TIMEOUT: Final = 1.0
+"""The same, of a launcher that was sent a signal."""
 MAX_THREADS: Final = 8
 """Verdicts that are made at a time: a file system that does not answer holds them up. Further cycles have none."""
 MAX_OUTPUT: Final = 1 << 15
@@ -163,14 +165,15 @@ class CycleVerdicts:
             thread.start()
 
     def finish(self) -> None:
-        """Make what is left, and wait until it is said, for `END_TIMEOUT` seconds at most."""
+        """Make what is left, and wait until it is said, within bounds: after a signal the launcher has little time."""
         self._collect()
         self.make()
-        deadline = time.monotonic() + END_TIMEOUT
+        timeout = SIGNALLED_TIMEOUT if self._is_stopped else END_TIMEOUT
+        deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
-            log.warning("the verdict of a cycle was not made within %g s, in which its logs are read", END_TIMEOUT)
+            log.warning("the verdict of a cycle was not made within %g s, in which its logs are read", timeout)
 
     def _ended(self, decision: Decision, due: float) -> None:
         """Handle the end of the cycle that runs, once; that more nodes join is no fault."""

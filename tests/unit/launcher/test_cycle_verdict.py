@@ -233,3 +233,18 @@ def test_logs_that_do_not_answer_hold_up_few_threads(
     assert caplog.messages == lines
     with open(world.path, "wb"):
         assert sorted(event["iteration"] for event in world.events()) == [0, 1]  # type: ignore[type-var]
+
+
+def test_a_launcher_that_was_sent_a_signal_does_not_wait_long_for_logs(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycle_verdict, "SIGNALLED_TIMEOUT", 0.0)
+    world.path = str(world.folder / "fifo")
+    os.mkfifo(world.path)
+    world.decided(run(), stop(), run(1))
+    world.verdicts.stopped()
+    world.verdicts.finish()
+    assert caplog.messages == ["the verdict of a cycle was not made within 0 s, in which its logs are read"]
+    monkeypatch.setattr(cycle_verdict, "SIGNALLED_TIMEOUT", 30.0)
+    with open(world.path, "wb"):
+        assert len(world.events()) == 1
