@@ -10,6 +10,7 @@ import json
 from typing import Any, Final
 
 __all__ = [
+    "MAX_INTEGER",
     "MAX_RANKS",
     "address",
     "endpoint_text",

@@ -51,6 +51,7 @@ from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
 from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
+from nvrx_launcher.rendezvous_settings import OURS
 from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events
 from nvrx_launcher.stopping import Stopping, StopStep
@@ -116,9 +117,8 @@ class Agent(NodeEvents, ControlEvents):
         self._loop, self._given_console = EventLoop(), console
         self._health = NodeHealth(self._loop, config, environ)
         self._cycle_info = CycleInfo(config.cycle_info_dir, options.run_id, options.logs.prefix, environ)
-        self._checkpoint = CheckpointIteration(
-            self._loop, config.checkpoint_iteration_file if config.is_progress_tracking_enabled else None
-        )
+        is_watched = config.is_progress_tracking_enabled and options.rdzv_backend in OURS
+        self._checkpoint = CheckpointIteration(self._loop, config.checkpoint_iteration_file if is_watched else None)
         self._ready: tuple[int, str] | None = None
         self._may_join = False
         self._stopping, self._code = Stopping(options.workers_kill_timeout), -1

@@ -74,13 +74,13 @@ class CheckpointIteration:
     def tick(self, *, now: float) -> None:
         """Handle that time has passed: give up a reading that takes too long."""
         if now >= self.deadline:
-            self._end()
+            self._end(kill=True)
             self._unknown(f"it cannot be read within {self._timeout:g} s")
 
     def close(self) -> None:
         """End a reading."""
         if self.is_reading:
-            self._end()
+            self._end(kill=True)
 
     def _read(self) -> None:
         assert self._program is not None
@@ -103,17 +103,17 @@ class CheckpointIteration:
             log.warning("the iteration of the last checkpoint is unknown, so that no cycle counts: %s", reason)
         self._logged = reason
 
-    def _end(self) -> int:
+    def _end(self, *, kill: bool = False) -> int:
         """End the program; return its exit code. One in a call that does not return cannot be killed, and is left."""
         assert self._program is not None
         program, self._program, self.deadline = self._program, None, math.inf
         assert program.stdout is not None
         self._loop.forget(program.stdout.fileno())
         program.stdout.close()
+        if kill:  # the loop does not turn meanwhile: one that waits for the file system is not waited for
+            program.kill()
         with suppress(subprocess.TimeoutExpired):
             return program.wait(KILL_TIMEOUT)
         program.kill()
-        with suppress(subprocess.TimeoutExpired):
-            program.wait(KILL_TIMEOUT)
         program.returncode = program.returncode or 0
         return program.returncode

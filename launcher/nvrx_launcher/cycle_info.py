@@ -141,6 +141,8 @@ class CycleInfo:
         if not record.cycle_end_time:
             self._end_former(record)
         self._replace(record)
+        if record.cycle_end_time:  # the link may be to the next cycle, which another launcher has begun
+            return
         current = self._path("current")
         new = current.with_name(f"{current.name}.tmp")
         new.unlink(missing_ok=True)

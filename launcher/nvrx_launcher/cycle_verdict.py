@@ -23,7 +23,7 @@ from nvrx_core.process.helper_thread import HelperThread
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
-from nvrx_launcher.rendezvous.messages import Decision, Verdict
+from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, Verdict
 from nvrx_launcher.workers.environment import Placement
 from nvrx_launcher.workers.output import WorkerOutput
 
@@ -37,6 +37,10 @@ NEXT_CYCLE_TIMEOUT: Final = 1.0
 """Seconds for which a verdict waits for the next cycle; then it is given without."""
 END_TIMEOUT: Final = 10.0
 """Seconds that the end of the job waits for logs that cannot be read."""
+SIGNALLED_TIMEOUT: Final = 1.0
+"""The same, of a launcher that was sent a signal."""
+MAX_THREADS: Final = 8
+"""Verdicts that are made at a time: a file system that does not answer holds them up. Further cycles have none."""
 MAX_OUTPUT: Final = 1 << 15
 """Bytes at the end of each log file of a worker that are looked at."""
 MAX_CYCLE_LOG: Final = 1 << 19
@@ -153,23 +157,28 @@ class CycleVerdicts:
         self._threads = [each for each in self._threads if each.is_alive()]
         for evidence in collected:
             failed = partial(log.warning, "there is no verdict of cycle %d: %s", evidence.cycle)
+            if len(self._threads) >= MAX_THREADS:
+                failed(f"those of {MAX_THREADS} cycles before it are not made yet")
+                continue
             thread = HelperThread(partial(self._give, evidence), name="nvrx-verdict", failed=failed)
             self._threads.append(thread)
             thread.start()
 
     def finish(self) -> None:
-        """Make what is left, and wait until it is said, for `END_TIMEOUT` seconds at most."""
+        """Make what is left, and wait until it is said, within bounds: after a signal the launcher has little time."""
         self._collect()
         self.make()
-        deadline = time.monotonic() + END_TIMEOUT
+        timeout = SIGNALLED_TIMEOUT if self._is_stopped else END_TIMEOUT
+        deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
-            log.warning("the verdict of a cycle was not made within %g s, in which its logs are read", END_TIMEOUT)
+            log.warning("the verdict of a cycle was not made within %g s, in which its logs are read", timeout)
 
     def _ended(self, decision: Decision, due: float) -> None:
-        """Handle the end of the cycle that runs, once."""
-        if self._running is not None and decision.cycle == self._running.cycle and not self._is_stopped:
+        """Handle the end of the cycle that runs, once; that more nodes join is no fault."""
+        is_fault = not self._is_stopped and not decision.reason.endswith(NODES_WAIT)
+        if is_fault and self._running is not None and decision.cycle == self._running.cycle:
             self._reason, self.deadline = self._reason or decision.reason, due
 
     def _collect(self) -> None:

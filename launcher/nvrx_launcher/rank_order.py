@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_core.parsing import MAX_INTEGER
 
 __all__ = ["DEFAULT_ORDER", "infrastructure_rank", "rank_sources"]
 
@@ -72,5 +73,5 @@ def rank_sources(text: str) -> tuple[str, ...]:
 
 
 def infrastructure_rank(sources: tuple[str, ...], environ: Mapping[str, str]) -> int:
-    """Return the rank that the first of the sources says; -1 if none of them does."""
-    return next((rank for source in sources if (rank := SOURCES[source](environ)) >= 0), -1)
+    """Return the rank that the first of the sources says; -1 if none of them does, or none that a message can have."""
+    return next((rank for source in sources if 0 <= (rank := SOURCES[source](environ)) <= MAX_INTEGER), -1)

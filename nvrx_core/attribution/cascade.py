@@ -214,9 +214,10 @@ class _Cascade:
     def _hung(self, first: Finding, hung: Sequence[Finding]) -> _Culprit:
         """Of several ranks that rank monitors have ended, the culprit is the only one that did not wait for others."""
         ranks = {_rank(each) for each in hung}
-        if len(ranks) == 1:
-            return self._named(first)
         alone = [each for each in hung if not _WAITS_FOR_OTHERS.search(each.line.text)]
+        is_alone = alone or len(self._hosts) == 1 or " behind rank " in first.line.text
+        if len(ranks) == 1 and is_alone:  # else others hang alike, whose reports the end of the cycle has overtaken
+            return self._named(first)
         if len({_rank(each) for each in alone}) == 1:
             return self._named(alone[0], factor=0.9)
         return replace(self._named(first, factor=0.6), rank=None, everywhere=ranks == set(self._hosts))
@@ -314,6 +315,8 @@ def _verdict(culprit: _Culprit, failures: Sequence[Finding], seen: Seen) -> Verd
     is_about_itself = finding.kind not in _OF_OTHERS
     has_lost_another = finding.kind in (Kind.STALLED, Kind.CONSEQUENCE)  # and may be on another host
     host = finding.line.origin.host if is_about_itself or (rank is None and not has_lost_another) else None
+    if rank is None and _rank(finding) is not None and len({*seen.hosts().values()} - {None}) > 1:
+        host = None  # the finding is of one of several ranks that may be the culprit
     if host is None and rank is not None:
         host = seen.hosts().get(rank) or next(
             (f.line.origin.host for f in failures if _rank(f) == rank and f.line.origin.host), None

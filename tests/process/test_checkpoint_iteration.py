@@ -12,10 +12,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from nvrx_launcher import checkpoint_iteration
+from nvrx_launcher.agent import Agent
+from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.checkpoint_iteration import CheckpointIteration
 from nvrx_launcher.host_list import compress_hosts
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.options import LaunchOptions
 
+from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from tests.harness.process.launch import Start
 
 
@@ -58,8 +63,9 @@ def test_the_file_has_the_iteration_or_the_log_says_why_it_is_unknown(
 
 
 def test_a_file_system_that_does_not_answer_is_given_up(
-    loop: EventLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    loop: EventLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(checkpoint_iteration, "KILL_TIMEOUT", math.inf)  # the program is killed, and not waited for
     os.mkfifo(tmp_path / "fifo")
     reader = CheckpointIteration(loop, str(tmp_path / "fifo"), timeout=0.2)
     assert read(loop, reader) == -1
@@ -76,6 +82,15 @@ def test_without_a_file_or_a_program_nothing_is_read(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert not CheckpointIteration(loop, "/any").begin()
     assert caplog.messages[0].endswith("head cannot be started: No such file or directory")
+
+
+@pytest.mark.parametrize(("backend", "is_read"), [("c10d", True), ("static", False)])
+def test_only_a_job_of_our_rendezvous_waits_for_the_file(tmp_path: Path, backend: str, is_read: bool) -> None:
+    given, _ = parse_arguments(["--rdzv-backend", backend, "train.py"], {})
+    config = FaultToleranceConfig(checkpoint_iteration_file=str(tmp_path / "iteration"))
+    checkpoint = Agent(LaunchOptions.of(given, lambda _: 1, {}), config, {})._checkpoint
+    assert checkpoint.begin() is is_read
+    checkpoint.close()
 
 
 def test_a_job_whose_checkpoint_does_not_move_ends_with_code_93(launcher: Start, tmp_path: Path) -> None:

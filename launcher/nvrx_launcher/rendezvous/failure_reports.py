@@ -1,7 +1,8 @@
 """What the nodes of a job have told its coordinator of the failures of a cycle, for the verdict. Pure.
 
 The coordinator decides by the first failure. Those that other nodes have noticed before they are told to stop arrive
-later, and one of them may be the cause.
+later, and one of them may be the cause. A node all of whose workers have failed, and without which the job has gone on
+in process, says then that it is done: its failure has not ended the cycle.
 """
 
 from __future__ import annotations
@@ -41,20 +42,24 @@ class FailureReports:
     """
 
     def __init__(self, hosts: Mapping[int, str]) -> None:
-        self._hosts, self._cycle, self._reports = dict(hosts), -1, list[tuple[int, str]]()
+        self._hosts, self._cycle, self._reports = dict(hosts), -1, list[Message]()
 
     def received(self, message: Message) -> None:
         """Take a node's message, of any kind."""
         if message.description is not None:
             self._hosts[message.node] = message.description.host
+        if message.kind is MessageKind.DONE and message.cycle == self._cycle:
+            tolerated = message.node, MessageKind.ALL_FAILED
+            self._reports = [each for each in self._reports if (each.node, each.kind) != tolerated]
         if message.kind not in _FAILURES or message.cycle < self._cycle:
             return
         if message.cycle > self._cycle:
             self._cycle = message.cycle
             self._reports.clear()
         if len(self._reports) < MAX_REPORTS:
-            self._reports.append((message.node, message.reason))
+            self._reports.append(message)
 
     def of(self, cycle: int) -> CycleFailures:
         """Return the failures of a cycle."""
-        return CycleFailures(dict(self._hosts), tuple(self._reports) if cycle == self._cycle else ())
+        reports = self._reports if cycle == self._cycle else ()
+        return CycleFailures(dict(self._hosts), tuple((each.node, each.reason) for each in reports))

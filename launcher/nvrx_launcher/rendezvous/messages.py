@@ -12,8 +12,10 @@ from typing import Any, Final, Self
 
 from nvrx_core.parsing import integer, number, parse_object, string
 
-__all__ = ["Decision", "Member", "Message", "MessageKind", "NodeDescription", "Verdict"]
+__all__ = ["NODES_WAIT", "Decision", "Member", "Message", "MessageKind", "NodeDescription", "Verdict"]
 
+NODES_WAIT: Final = "more nodes wait to join"
+"""The end of the reason for which a cycle of a rendezvous handler is stopped without a fault."""
 MAX_WORKERS = 1 << 12
 MAX_PORT = (1 << 16) - 1
 STOP_TIMEOUT: Final = 120.0

@@ -28,8 +28,9 @@ NAMED = 8
 
 def usable(nodes: Mapping[int, NodeDescription], segment: int | None) -> int:
     """Return how many of the nodes can take part at once: those of complete segments."""
-    size = segment or 1
-    return sum(len(domain) // size * size for domain in _domains(nodes, segment))
+    if segment is None:
+        return len(nodes)
+    return sum(len(domain) // segment * segment for domain in _domains(nodes, segment))
 
 
 def choose(
@@ -49,10 +50,11 @@ def choose(
         return _order(nodes[node]), node
 
     for domain in _domains(nodes, segment):
+        lowest = min(map(joined, domain))
         preferred = sorted(domain, key=lambda node: (node not in former, joined(node)))
         for start in range(0, len(domain) - size + 1, size):
             part = preferred[start : start + size]
-            segments.append((-sum(node in former for node in part), min(map(joined, domain)), start, part))
+            segments.append((-sum(node in former for node in part), lowest, start, part))
     chosen = {node: nodes[node] for *_, part in sorted(segments)[: most // size] for node in part}
 
     def place(node: int) -> tuple[float, str, str, int]:

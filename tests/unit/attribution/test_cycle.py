@@ -111,3 +111,27 @@ def test_a_cycle_that_a_fault_has_ended_is_never_clean() -> None:
         verdict = verdict_of_cycle(report)
         assert (verdict.failure, verdict.host, verdict.confidence) == ("unknown", None, 0.0)
         assert verdict.sentence == "the cause is unknown; restart"
+
+
+@pytest.mark.parametrize(("ranks", "host"), [({0: "n0", 1: "n0", 2: "n1", 3: "n1"}, None), ({0: "n0", 2: "n0"}, "n0")])
+def test_no_node_is_named_for_ranks_that_hang_alike(ranks: dict[int, str], host: str | None) -> None:
+    text = "rank {} (local rank 0, pid 7) was ended by SIGKILL, hung: no heartbeat for 60 s; it waits in all_reduce"
+    found = verdict_of_cycle(
+        CycleReport(ranks, tuple(FailureReport(ranks[each], text.format(each)) for each in (0, 2)))
+    )
+    assert (found.failure, found.rank, found.host) == ("hang", None, host)
+
+
+@pytest.mark.parametrize(
+    ("where", "rank"),
+    [
+        ("at distributed_c10d.py:3 all_reduce < train.py:9 step, as far as rank 0, its slowest peer", None),
+        ("at distributed_c10d.py:3 all_reduce < train.py:9 step, 1 step behind rank 0, its slowest peer", 3),
+        ("at train.py:5 load < train.py:9 step", 3),
+    ],
+)
+def test_the_first_rank_that_is_reported_to_wait_for_others_is_not_to_blame(where: str, rank: int | None) -> None:
+    text = f"rank 3 (local rank 1, pid 7) was ended by SIGKILL, hung: no heartbeat for 60 s, {where}"
+    ranks = {0: "n0", 1: "n0", 2: "n1", 3: "n1"}
+    found = verdict_of_cycle(CycleReport(ranks, (FailureReport("n1", text),)))
+    assert (found.failure, found.rank, found.host) == ("hang", rank, "n1" if rank else None)

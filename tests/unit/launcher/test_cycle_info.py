@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from contextlib import closing
 
 import pytest
@@ -75,6 +77,25 @@ def test_the_link_is_to_the_present_cycle_and_a_lost_launchers_file_is_ended(tmp
     assert [each["generation"] for each in files] == ["2", "2", "1"]
     assert files[0]["cycle_end_time"] == files[1]["cycle_start_time"]
     assert read(tmp_path, "17.current") == files[2]
+
+
+def test_the_late_end_of_a_cycle_leaves_the_link_to_the_next_one_of_another_launcher(tmp_path, monkeypatch):
+    is_linked = threading.Event()
+    replace = os.replace
+
+    def replaced(new, path):
+        replace(new, path)
+        if path.name.endswith("current"):
+            is_linked.set()
+
+    monkeypatch.setattr(os, "replace", replaced)
+    with made(tmp_path) as late:
+        late.decided(run(0), 0)
+        assert is_linked.wait(30.0)
+        with made(tmp_path) as info:
+            info.decided(run(1, first=1), 1)
+        late.ended()
+    assert read(tmp_path, "17.current")["cycle_number"] == 1
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"job_id": "17"}', '{"more": 1}'])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from nvrx_launcher import cycle_verdict
 from nvrx_launcher.cycle_verdict import CycleVerdicts
 from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
@@ -207,3 +210,41 @@ def test_a_verdict_that_fails_is_a_line_and_not_the_end(
     assert world.events() == []
     error = HelperThreadError("nvrx-verdict", ZeroDivisionError("division by zero"))
     assert caplog.messages == [f"there is no verdict of cycle 0: {error}"]
+
+
+def test_more_nodes_that_join_are_no_fault(world: World) -> None:
+    world.reported = CycleFailures({})
+    world.decided(run(), stop("1 more nodes wait to join"), run(1))
+    assert world.events() == []
+
+
+def test_logs_that_do_not_answer_hold_up_few_threads(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycle_verdict, "MAX_THREADS", 2)
+    world.path = str(world.folder / "fifo")
+    os.mkfifo(world.path)
+    for cycle in range(4):
+        world.decided(run(cycle))
+        world.placement = replace(world.placement, cycle=cycle) if world.placement else None
+        world.decided(stop(cycle=cycle))
+    world.decided(run(4))
+    lines = [f"there is no verdict of cycle {cycle}: those of 2 cycles before it are not made yet" for cycle in (2, 3)]
+    assert caplog.messages == lines
+    with open(world.path, "wb"):
+        assert sorted(event["iteration"] for event in world.events()) == [0, 1]  # type: ignore[type-var]
+
+
+def test_a_launcher_that_was_sent_a_signal_does_not_wait_long_for_logs(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycle_verdict, "SIGNALLED_TIMEOUT", 0.0)
+    world.path = str(world.folder / "fifo")
+    os.mkfifo(world.path)
+    world.decided(run(), stop(), run(1))
+    world.verdicts.stopped()
+    world.verdicts.finish()
+    assert caplog.messages == ["the verdict of a cycle was not made within 0 s, in which its logs are read"]
+    monkeypatch.setattr(cycle_verdict, "SIGNALLED_TIMEOUT", 30.0)
+    with open(world.path, "wb"):
+        assert len(world.events()) == 1

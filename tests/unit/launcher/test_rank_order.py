@@ -33,6 +33,8 @@ ARRAY = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_PROCID": "5", "SLURM_NNODES": "16"}
         ("topology", {**BLOCK, "SLURM_TOPOLOGY_ADDR": "block3"}, -1),
         ("topology", {**BLOCK, "SLURM_TOPOLOGY_ADDR": "main.gpu017"}, -1),
         ("topology", {**BLOCK, "SLURM_TOPOLOGY_ADDR": "block3.login"}, -1),
+        ("topology", {**BLOCK, "SLURM_TOPOLOGY_ADDR": "block922337203.gpu017"}, 9223372030000000017),
+        ("topology", {**BLOCK, "SLURM_TOPOLOGY_ADDR": "block2026112501.gpu017"}, -1),
         ("nodename", {"SLURMD_NODENAME": "rack17-gpu012"}, 17012),
         ("nodename", {"SLURMD_NODENAME": "login"}, -1),
         ("nodename", {}, -1),

@@ -34,7 +34,7 @@ from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.handlers.agreement import Agreement, JoiningNode, conclusion
 from nvrx_launcher.rendezvous.handlers.cycle import HandlerCycle
 from nvrx_launcher.rendezvous.mailbox import Mailbox
-from nvrx_launcher.rendezvous.messages import Decision, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, MessageKind, NodeDescription, Verdict
 from nvrx_launcher.rendezvous.restart_budget import BudgetState
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.store_host import StoreHost
@@ -196,7 +196,7 @@ class HandlerCoordination:
         if found := self._cycle.look():
             self._take(found)
         elif waiting := self._handler.num_nodes_waiting():
-            self._conclude(MessageKind.READY, f"{waiting} more nodes wait to join")
+            self._conclude(MessageKind.READY, f"{waiting} {NODES_WAIT}")
 
     def _use_control(self, endpoint: str) -> None:
         if self._cycle is not None:

@@ -38,3 +38,16 @@ def test_the_number_of_reports_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     for node in (3, 4):
         reports.received(Message(node, MessageKind.UNHEALTHY, 0, "rank"))
     assert reports.of(0).reports == ((3, "rank"),)
+
+
+def test_a_node_without_which_the_job_goes_on_is_not_to_blame() -> None:
+    reports = FailureReports({})
+    for message in (
+        Message(1, MessageKind.ALL_FAILED, 3, "rank 2"), Message(0, MessageKind.ALL_FAILED, 3, "rank 0"),
+        Message(1, MessageKind.DONE, 2), Message(2, MessageKind.DONE, 3),
+    ):  # fmt: skip
+        reports.received(message)
+    assert reports.of(3).reports == ((1, "rank 2"), (0, "rank 0"))
+    reports.received(Message(1, MessageKind.DONE, 3))
+    reports.received(Message(2, MessageKind.FAILED, 3, "rank 5"))
+    assert reports.of(3).reports == ((0, "rank 0"), (2, "rank 5"))

@@ -104,7 +104,7 @@ def test_a_domain_gives_all_its_complete_segments_before_the_next_one():
 
 def test_a_node_without_a_domain_is_a_segment_of_its_own():
     assert usable(made_of("--AA-"), 1) == 5
-    assert usable(made_of("--AA-"), 2) == 2
+    assert (usable(made_of("--AA-"), 2), usable(made_of("--AA-"), None)) == (2, 5)
     assert choose(made_of("--AA-"), (), segment=1, most=5) == (0, 1, 2, 3, 4)
 
 
