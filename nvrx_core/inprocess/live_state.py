@@ -18,7 +18,7 @@ import torch.distributed as dist
 from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.live import objects as tensors, row as rows
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard
-from nvrx_core.inprocess.live.objects import Objects
+from nvrx_core.inprocess.live.objects import Left, Objects
 from nvrx_core.inprocess.live.row import Stateful
 from nvrx_core.inprocess.live.training import LiveTraining
 from nvrx_core.inprocess.wrap import CallWrapper, current_call
@@ -90,25 +90,52 @@ class LiveState:
         mine = None if call is None else call._handles
         if mine is None or mine is not self._call:
             self._training, self._call = LiveTraining(), mine
-        self._ports = ports = _Ports(call, replicate=self._replicate)
+            self._ports = None
+        left = None if self._ports is None else self._ports.left
+        if left is not None:
+            self._notice_changes(left, new)
+        self._ports = ports = _Ports(call, replicate=self._replicate, left=left)
+        if self._training.memory.objects is None:
+            tensors.check_shared(new)
         first = run(self._training.resume(ports, new))
+        if first is None:
+            ports.left = None  # it would keep the old objects while a checkpoint is loaded
         recovery = self._training.recovery
         if isinstance(recovery, Incomplete) and recovery.newest is not None and ports.rank == 0:
-            missing = ", ".join(f"shard {list(each)}" if each else "the parameters" for each in recovery.missing)
+            coordinates = (list(each[:-1]) for each in recovery.missing)
+            missing = ", ".join(f"shard {each}" if each else "the parameters" for each in coordinates)
             log.warning("step %d is not whole in memory: no rank has %s of it any more; a checkpoint is needed",
                         recovery.newest.step, missing)  # fmt: skip
-        for each in new.parameters:
-            each.grad = None  # of the interrupted step
+        tensors.drop_interrupted(new)
         self._versions = tensors.versions(new)
         return first
+
+    def _notice_changes(self, left: Left, new: Objects) -> None:
+        """Keep only what the function has left as it was: a model that outlives it is in its reach before resume()."""
+        memory = self._training.memory
+        if memory.objects is not left.objects or memory.torn:
+            return
+        pending = memory.pending
+        if pending is not None and pending.stamp != memory.version and left.are_gradients_changed():
+            self._training.memory = memory = memory.cannot_advance()
+        if not tensors.shares(left.objects, new):
+            return
+        left.restore_settings()
+        if left.versions != (now := tensors.versions(left.objects)):
+            log.warning("%s was changed before resume(): this rank has lost the step that it had in memory",
+                        tensors.changed(left.objects, left.versions, now))  # fmt: skip
+            self._training.memory = memory.begin_change()
 
     def start(self, step: int) -> None:
         """Begin with `step`: the objects of the last `resume` are as before it, from a checkpoint or fresh.
 
         Raises:
-            RuntimeError: before `resume`.
+            RuntimeError: before `resume`, or with parameters on the meta device.
         """
-        run(self._training.start(self._here("start"), step))
+        ports, objects = self._here("start"), self._training.memory.objects
+        if objects is not None and objects.device.type == "meta":
+            raise RuntimeError("start() with parameters on the meta device: fill those that resume() was given")
+        run(self._training.start(ports, step))
         assert self._training.memory.objects is not None
         self._versions = tensors.versions(self._training.memory.objects)
 
@@ -116,21 +143,25 @@ class LiveState:
         """Call `advance` for `step` on all ranks, or on none; gradients are complete, clipped and unscaled.
 
         Raises:
-            RuntimeError: before `resume`, or when ranks commit different steps.
+            RuntimeError: before `resume`, when ranks commit different steps, or a step not greater than the last.
         """
         ports, objects, watched = self._here("commit"), self._training.memory.objects, self._versions
+        if not self._warned and objects is not None and all(each.grad is None for each in objects.parameters):
+            self._warned = True
+            log.warning("no parameter that resume() was given has a gradient in commit(): if another model is trained, "
+                        "nothing of it is kept")  # fmt: skip
         run(self._training.commit(ports, step))
         assert objects is not None
         if not self._warned and watched is not None and watched != ports.before:
             self._warned, name = True, tensors.changed(objects, watched, ports.before)
             log.warning("%s was changed outside of commit(): after a fault, ranks may go on with different values; "
                             "change it in the function that commit() calls", name)  # fmt: skip
-        self._versions = tensors.versions(objects)
+        self._versions = None if ports.left is None else ports.left.versions
         if ports.call is not None:
             ports.call.progress(step)
 
     def _here(self, what: str) -> _Ports:
-        if self._ports is None:
+        if self._ports is None or self._ports.call is not current_call():  # each iteration resumes
             raise RuntimeError(f"{what}() before resume()")
         return self._ports
 
@@ -140,14 +171,15 @@ class _Ports:
 
     Attributes:
         before: the versions of all tensors before the last advance.
+        left: the objects as the last commit has left them: at its vote, or after its advance.
     """
 
-    def __init__(self, call: CallWrapper | None, *, replicate: bool) -> None:
+    def __init__(self, call: CallWrapper | None, *, replicate: bool, left: Left | None) -> None:
         self._replicate, self._device = replicate, torch.device("cpu")
         self.call, self.rank, self.iteration = call, dist.get_rank(), 0 if call is None else call.iteration
         self._atomic = nullcontext() if call is None else call.atomic()
         self.before: tensors.Versions = ()
-        self._advanced: Objects | None = None
+        self.left = left
         self._capacity = _ROOM
 
     def shard_of(self, objects: Objects) -> Shard:
@@ -160,8 +192,8 @@ class _Ports:
         return table[rank]
 
     def is_changed(self) -> bool:
-        assert self._advanced is not None
-        return tensors.versions(self._advanced) != self.before
+        assert self.left is not None
+        return self.left.is_changed()
 
     @operation
     def exchange(self, holding: Holding) -> Sequence[Holding]:
@@ -172,6 +204,8 @@ class _Ports:
     @operation
     def capture(self, objects: Objects, step: int) -> torch.Tensor:
         self._device = objects.device
+        objects.collect_buffers()
+        self.left = Left.of(objects)
         return rows.capture(step, objects.buffers, objects.local, objects.device)
 
     @operation
@@ -220,12 +254,14 @@ class _Ports:
 
     @operation
     def advance(self, objects: Objects) -> None:
-        self._advanced, self.before = objects, tensors.versions(objects)
+        if self.left is None or self.left.objects is not objects:
+            self.left = Left.of(objects)  # else as at the vote
+        self.before = self.left.versions
         objects.advance()
+        self.left = Left.of(objects)
 
     def shares(self, old: Objects, new: Objects) -> bool:
-        kept = {id(each) for each in (*old.parameters, *old.optimizers)}
-        return any(id(each) in kept for each in (*new.parameters, *new.optimizers))
+        return tensors.shares(old, new)
 
     @operation
     def adopt(self, old: Objects, new: Objects) -> None:
