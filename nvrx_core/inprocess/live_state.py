@@ -91,13 +91,14 @@ class LiveState:
         if mine is None or mine is not self._call:
             self._training, self._call = LiveTraining(), mine
             self._ports = None
-        left = None if self._ports is None else self._ports.left
+        left, failed = (None, None) if self._ports is None else (self._ports.left, self._ports.failed)
         if left is not None:
             self._notice_changes(left, new)
-        self._ports = ports = _Ports(call, replicate=self._replicate, left=left)
+        self._ports = ports = _Ports(call, new, replicate=self._replicate, left=left, failed=failed)
         if self._training.memory.objects is None:
             tensors.check_shared(new)
         first = run(self._training.resume(ports, new))
+        ports.failed = None
         if first is None:
             ports.left = None  # it would keep the old objects while a checkpoint is loaded
         recovery = self._training.recovery
@@ -172,14 +173,18 @@ class _Ports:
     Attributes:
         before: the versions of all tensors before the last advance.
         left: the objects as the last commit has left them: at its vote, or after its advance.
+        failed: the old objects with which the interrupted step could not be done.
     """
 
-    def __init__(self, call: CallWrapper | None, *, replicate: bool, left: Left | None) -> None:
+    def __init__(
+        self, call: CallWrapper | None, new: Objects, *, replicate: bool, left: Left | None, failed: Objects | None
+    ) -> None:
         self._replicate, self._device = replicate, torch.device("cpu")
         self.call, self.rank, self.iteration = call, dist.get_rank(), 0 if call is None else call.iteration
         self._atomic = nullcontext() if call is None else call.atomic()
         self.before: tensors.Versions = ()
-        self.left = left
+        self._new, self.left, self.failed = new, left, failed
+        self._cannot_advance = False
         self._capacity = _ROOM
 
     def shard_of(self, objects: Objects) -> Shard:
@@ -193,7 +198,7 @@ class _Ports:
 
     def is_changed(self) -> bool:
         assert self.left is not None
-        return self.left.is_changed()
+        return self._cannot_advance or self.left.is_changed()
 
     @operation
     def exchange(self, holding: Holding) -> Sequence[Holding]:
@@ -257,7 +262,19 @@ class _Ports:
         if self.left is None or self.left.objects is not objects:
             self.left = Left.of(objects)  # else as at the vote
         self.before = self.left.versions
-        objects.advance()
+        if objects is self._new:
+            objects.advance()
+        else:  # the interrupted step; where it fails twice, it always does
+            self._cannot_advance, self.failed = objects is self.failed, objects
+            with tensors.stepped(self._new, objects) as misled:
+                objects.advance()
+            if misled:
+                self._cannot_advance = True
+                raise RuntimeError(
+                    "the function that the interrupted iteration gave to resume() steps the optimizer of the new one: "
+                    "it must refer to the objects that it was given with, and not to a global name or an attribute"
+                )
+            self.failed = None
         self.left = Left.of(objects)
 
     def shares(self, old: Objects, new: Objects) -> bool:

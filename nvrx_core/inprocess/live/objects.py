@@ -10,6 +10,7 @@ import io
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ __all__ = [
     "receive",
     "send",
     "shares",
+    "stepped",
     "versions",
 ]
 
@@ -208,6 +210,22 @@ def shares(old: Objects, new: Objects) -> bool:
     """Return whether new objects have tensors or optimizers of the old ones: a model that outlives the function."""
     kept = {id(each) for each in (*old.parameters, *old.optimizers)}
     return any(id(each) in kept for each in (*new.parameters, *new.optimizers))
+
+
+@contextmanager
+def stepped(new: Objects, old: Objects) -> Iterator[list[torch.optim.Optimizer]]:
+    """Return the optimizers of new objects, and not of old ones, that are stepped in the context."""
+    found: list[torch.optim.Optimizer] = []
+    hooks = [
+        each.register_step_pre_hook(lambda optimizer, args, kwargs: found.append(optimizer))
+        for each in new.optimizers
+        if all(each is not kept for kept in old.optimizers)
+    ]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def check_shared(objects: Objects) -> None:

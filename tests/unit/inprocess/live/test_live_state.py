@@ -12,6 +12,7 @@ import torch._dynamo  # noqa: F401 - the first optimizer does; it sets an enviro
 from nvrx_core.inprocess import LiveState
 from nvrx_core.inprocess.live.memory import Mark, Memory, Stamp
 from nvrx_core.inprocess.live.objects import Left, Objects
+from nvrx_core.inprocess.live_state import _Ports
 
 AT, NEXT = Stamp(0, 4), Stamp(0, 5)
 
@@ -84,3 +85,67 @@ def test_each_iteration_resumes():
     live._ports = SimpleNamespace(call="of another iteration")
     with pytest.raises(RuntimeError, match=r"commit\(\) before resume\(\)"):
         live.commit(1)
+
+
+class Trainer:
+    """It outlives the function, which replaces its optimizer."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.model = torch.nn.Linear(3, 3)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.model(torch.ones(2, 3)).sum().backward()
+
+    def advance(self):
+        self.optimizer.step()
+
+
+def ports_for(new, monkeypatch, **found):
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    return _Ports(None, new, replicate=True, left=None, **{"failed": None, **found})
+
+
+def advance(ports, objects):
+    next(ports.advance(objects).__await__())()
+
+
+def given(trainer, advance):
+    return Objects.of(trainer.model, (trainer.optimizer,), advance, shared={}, local={}, averages=())
+
+
+def test_an_advance_that_steps_the_new_optimizer_for_the_old_one_has_torn_the_objects(monkeypatch):
+    trainer = Trainer()
+    old = given(trainer, trainer.advance)
+    trainer.reset()
+    ports = ports_for(given(trainer, trainer.advance), monkeypatch)
+    with pytest.raises(RuntimeError, match="steps the optimizer of the new one"):
+        advance(ports, old)
+    assert ports.is_changed()
+
+
+def test_an_advance_of_its_own_objects_does_the_interrupted_step(monkeypatch):
+    trainer = Trainer()
+    old = given(trainer, trainer.optimizer.step)
+    trainer.reset()
+    ports = ports_for(given(trainer, trainer.optimizer.step), monkeypatch)
+    advance(ports, old)
+    assert old.optimizers[0].state
+    assert ports.failed is None
+
+
+def test_an_interrupted_step_that_fails_twice_is_given_up(monkeypatch):
+    def fail():
+        raise ArithmeticError("inf")
+
+    trainer = Trainer()
+    old, new = given(trainer, fail), given(Trainer(), fail)
+    first = ports_for(new, monkeypatch)
+    with pytest.raises(ArithmeticError):
+        advance(first, old)
+    assert not first.is_changed()
+    second = ports_for(new, monkeypatch, failed=first.failed)
+    with pytest.raises(ArithmeticError):
+        advance(second, old)
+    assert second.is_changed()
