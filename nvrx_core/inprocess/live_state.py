@@ -83,10 +83,14 @@ class LiveState:
 
         Raises:
             TypeError, ValueError: for what cannot be kept in memory.
+            RuntimeError: when it has returned a step in this iteration already, or after a forward pass of fully_shard.
         """
         optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
         new = Objects.of(model, optimizers, advance, shared=shared or {}, local=local or {}, averages=averages)
         call = current_call()
+        here = self._ports is not None and self._ports.call is call and self._ports.has_resumed
+        if here and call is not None and self._training.memory.version is not None:
+            raise RuntimeError("resume() twice in an iteration: give it all models as one module")
         mine = None if call is None else call._handles
         if mine is None or mine is not self._call:
             self._training, self._call = LiveTraining(), mine
@@ -97,8 +101,11 @@ class LiveState:
         self._ports = ports = _Ports(call, new, replicate=self._replicate, left=left, failed=failed)
         if self._training.memory.objects is None:
             tensors.check_shared(new)
+            if not new.shared and tensors.is_scheduled(new):
+                log.warning("an optimizer has a scheduler, and resume() got no `shared`: after a fault, the scheduler "
+                            "would begin anew")  # fmt: skip
         first = run(self._training.resume(ports, new))
-        ports.failed = None
+        ports.failed, ports.has_resumed = None, True
         if first is None:
             ports.left = None  # it would keep the old objects while a checkpoint is loaded
         recovery = self._training.recovery
@@ -174,6 +181,7 @@ class _Ports:
         before: the versions of all tensors before the last advance.
         left: the objects as the last commit has left them: at its vote, or after its advance.
         failed: the old objects with which the interrupted step could not be done.
+        has_resumed: whether the resume of the iteration has ended.
     """
 
     def __init__(
@@ -184,7 +192,7 @@ class _Ports:
         self._atomic = nullcontext() if call is None else call.atomic()
         self.before: tensors.Versions = ()
         self._new, self.left, self.failed = new, left, failed
-        self._cannot_advance = False
+        self._cannot_advance = self.has_resumed = False
         self._capacity = _ROOM
 
     def shard_of(self, objects: Objects) -> Shard:

@@ -29,6 +29,7 @@ __all__ = [
     "changed",
     "check_shared",
     "drop_interrupted",
+    "is_scheduled",
     "receive",
     "send",
     "shares",
@@ -226,6 +227,11 @@ def stepped(new: Objects, old: Objects) -> Iterator[list[torch.optim.Optimizer]]
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def is_scheduled(objects: Objects) -> bool:
+    """Return whether a scheduler of torch sets the learning rate of an optimizer."""
+    return any(hasattr(each.step, "_wrapped_by_lr_sched") for each in objects.optimizers)
 
 
 def check_shared(objects: Objects) -> None:

@@ -10,6 +10,7 @@ import torch
 import torch._dynamo  # noqa: F401 - the first optimizer does; it sets an environment variable
 
 from nvrx_core.inprocess import LiveState
+from nvrx_core.inprocess.live import objects as tensors
 from nvrx_core.inprocess.live.memory import Mark, Memory, Stamp
 from nvrx_core.inprocess.live.objects import Left, Objects
 from nvrx_core.inprocess.live_state import _Ports
@@ -149,3 +150,19 @@ def test_an_interrupted_step_that_fails_twice_is_given_up(monkeypatch):
     with pytest.raises(ArithmeticError):
         advance(second, old)
     assert second.is_changed()
+
+
+def test_a_second_model_in_an_iteration_is_refused(model, optimizer, monkeypatch):
+    """It would take over the tensors of the first one where both have the same layout, as with DQN."""
+    live, _, _ = in_vote(model, optimizer)
+    call = SimpleNamespace()
+    monkeypatch.setattr("nvrx_core.inprocess.live_state.current_call", lambda: call)
+    live._ports = SimpleNamespace(call=call, has_resumed=True)
+    with pytest.raises(RuntimeError, match="twice in an iteration"):
+        live.resume(model, optimizer, optimizer.step)
+
+
+def test_a_scheduler_of_an_optimizer_is_seen(model, optimizer):
+    assert not tensors.is_scheduled(registered(model, optimizer))
+    torch.optim.lr_scheduler.ConstantLR(optimizer)
+    assert tensors.is_scheduled(registered(model, optimizer))
