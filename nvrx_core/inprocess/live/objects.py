@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement
 from torch.nn.parallel import DistributedDataParallel
 
 from nvrx_core.inprocess.live.memory import Shard as ShardOfRank
@@ -71,7 +71,8 @@ class Objects:
     @property
     def device(self) -> torch.device:
         """The device of the parameters."""
-        return _local(self.parameters[0]).device
+        device: torch.device = _local(self.parameters[0]).device
+        return device
 
     @property
     def shard(self) -> ShardOfRank:
@@ -289,7 +290,7 @@ def adopt(old: Objects, new: Objects) -> None:
     for (was_of, was), (now_of, now) in zip(_optimized(old), _optimized(new), strict=True):
         if was_of is not now_of and was in was_of.state:
             state = was_of.state[was].items()
-            now_of.state[now] = {key: _as_state_of(now, each) for key, each in state}
+            now_of.state[now] = {key: _on_mesh(now, _local(each), _Sharding.of(each)) for key, each in state}
     if old is not new:
         _load_plain(new, _plain(old))
 
@@ -323,14 +324,28 @@ def receive(objects: Objects, source: int) -> None:
         for (optimizer, parameter), state in zip(_optimized(objects), states, strict=True):
             made = {}
             for key, described in state.items():
-                kept = described
+                made[key] = described
                 if isinstance(described, _Described):
                     kept = torch.empty(described.shape, dtype=described.dtype, device=described.device)
                     dist.recv(kept, source)
-                made[key] = _as_state_of(parameter, kept)
+                    made[key] = _on_mesh(parameter, kept, described.sharding)
             if made:
                 optimizer.state[parameter] = made
     _load_plain(objects, plain)
+
+
+@value
+class _Sharding:
+    """How a tensor is sharded; its mesh is that of its parameter."""
+
+    placements: tuple[Placement, ...]
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Any) -> _Sharding | None:
+        """Return it; None for what is no DTensor."""
+        return cls(tensor.placements, tensor.shape, tensor.stride()) if isinstance(tensor, DTensor) else None
 
 
 @value
@@ -340,6 +355,7 @@ class _Described:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: str
+    sharding: _Sharding | None = None
 
     @classmethod
     def of(cls, state: Any, parameter: torch.Tensor) -> Any:
@@ -350,7 +366,7 @@ class _Described:
         if not _is_sent(state, parameter):
             return state
         local = _local(state)
-        return cls(tuple(local.shape), local.dtype, local.device.type)
+        return cls(tuple(local.shape), local.dtype, local.device.type, _Sharding.of(state))
 
 
 def _sent(objects: Objects) -> Iterator[torch.Tensor]:
@@ -361,7 +377,8 @@ def _sent(objects: Objects) -> Iterator[torch.Tensor]:
 
 
 def _is_sent(state: Any, parameter: torch.Tensor) -> bool:
-    return isinstance(state, torch.Tensor) and _local(state).device.type == _local(parameter).device.type
+    same_device = isinstance(state, torch.Tensor) and _local(state).device.type == _local(parameter).device.type
+    return same_device or isinstance(state, DTensor)
 
 
 def _optimized(objects: Objects) -> Iterator[tuple[torch.optim.Optimizer, torch.Tensor]]:
@@ -374,7 +391,7 @@ def _tensors(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Itera
     return (each for each in optimizer.state.get(parameter, {}).values() if isinstance(each, torch.Tensor))
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def _local(tensor: Any) -> Any:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
@@ -382,25 +399,18 @@ def _fill(tensor: torch.Tensor, local: torch.Tensor) -> None:
     """Give a tensor on the meta device a storage; it is the same object for its module and its optimizer."""
     filled = local
     if isinstance(tensor, DTensor):
-        filled = _sharded_as(tensor, local)
+        filled = _on_mesh(tensor, local, _Sharding.of(tensor))
     if isinstance(tensor, torch.nn.Parameter):
         filled = torch.nn.Parameter(filled, requires_grad=tensor.requires_grad)
     torch.utils.swap_tensors(tensor, filled)
 
 
-def _as_state_of(parameter: torch.Tensor, state: Any) -> Any:
-    """Return a state of an optimizer as one of this parameter: on its mesh, if it is sharded as it is."""
-    if not isinstance(state, torch.Tensor):
-        return state
-    local = _local(state)
-    if isinstance(parameter, DTensor) and local.dim() and local.shape == parameter._local_tensor.shape:
-        return _sharded_as(parameter, local)
-    return local
-
-
-def _sharded_as(tensor: DTensor, local: torch.Tensor) -> DTensor:
+def _on_mesh(parameter: torch.Tensor, local: Any, sharding: _Sharding | None) -> Any:
+    """Return what is sharded as a DTensor on the mesh of the parameter, which is that of this iteration."""
+    if sharding is None or not isinstance(parameter, DTensor):
+        return local
     return DTensor.from_local(
-        local, tensor.device_mesh, tensor.placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+        local, parameter.device_mesh, sharding.placements, run_check=False, shape=sharding.shape, stride=sharding.stride
     )
 
 

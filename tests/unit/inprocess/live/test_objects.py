@@ -193,3 +193,28 @@ def mesh():
 def test_each_dimension_that_shards_a_parameter_tells_ranks_apart(mesh, placements, coordinates):
     made = [DTensor.from_local(torch.zeros(2), mesh, each, run_check=False) for each in placements]
     assert tensors._coordinates_of(made) == coordinates
+
+
+def test_states_of_an_optimizer_keep_their_own_sharding_on_the_new_mesh(mesh):
+    """As the factors of Adafactor, which have another shape than the parameter."""
+
+    def made():
+        local = torch.zeros(2, 3)
+        parameter = torch.nn.Parameter(DTensor.from_local(local, mesh, (Replicate(), Shard(0)), run_check=False))
+        model = torch.nn.Module()
+        model.register_parameter("weight", parameter)
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        return parameter, optimizer, objects_of(model, optimizer)
+
+    (old, was_of, was), (new, now_of, now) = made(), made()
+    factor = DTensor.from_local(torch.ones(2), mesh, (Replicate(), Shard(0)), run_check=False)
+    was_of.state[old] = {"row": factor, "plain": torch.ones(2, 3), "step": 1}
+    tensors.adopt(was, now)
+    state = now_of.state[new]
+    assert isinstance(state["row"], DTensor)
+    assert (state["row"].shape, state["row"].placements) == (factor.shape, factor.placements)
+    assert not isinstance(state["plain"], DTensor)
+    assert state["step"] == 1
+    described = tensors._Described.of(factor, old)
+    again = tensors._on_mesh(new, torch.ones(2), described.sharding)
+    assert (again.shape, again.placements) == (factor.shape, factor.placements)
