@@ -18,7 +18,7 @@ import torch.distributed as dist
 from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.live import objects as tensors, row as rows
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard
-from nvrx_core.inprocess.live.objects import Objects
+from nvrx_core.inprocess.live.objects import Left, Objects
 from nvrx_core.inprocess.live.row import Stateful
 from nvrx_core.inprocess.live.training import LiveTraining
 from nvrx_core.inprocess.wrap import CallWrapper, current_call
@@ -83,32 +83,67 @@ class LiveState:
 
         Raises:
             TypeError, ValueError: for what cannot be kept in memory.
+            RuntimeError: when it has returned a step in this iteration already, or after a forward pass of fully_shard.
         """
         optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
         new = Objects.of(model, optimizers, advance, shared=shared or {}, local=local or {}, averages=averages)
         call = current_call()
+        here = self._ports is not None and self._ports.call is call and self._ports.has_resumed
+        if here and call is not None and self._training.memory.version is not None:
+            raise RuntimeError("resume() twice in an iteration: give it all models as one module")
         mine = None if call is None else call._handles
         if mine is None or mine is not self._call:
             self._training, self._call = LiveTraining(), mine
-        self._ports = ports = _Ports(call, replicate=self._replicate)
+            self._ports = None
+        left, failed = (None, None) if self._ports is None else (self._ports.left, self._ports.failed)
+        if left is not None:
+            self._notice_changes(left, new)
+        self._ports = ports = _Ports(call, new, replicate=self._replicate, left=left, failed=failed)
+        if self._training.memory.objects is None:
+            tensors.check_shared(new)
+            if not new.shared and tensors.is_scheduled(new):
+                log.warning("an optimizer has a scheduler, and resume() got no `shared`: after a fault, the scheduler "
+                            "would begin anew")  # fmt: skip
         first = run(self._training.resume(ports, new))
+        ports.failed, ports.has_resumed = None, True
+        if first is None:
+            ports.left = None  # it would keep the old objects while a checkpoint is loaded
         recovery = self._training.recovery
         if isinstance(recovery, Incomplete) and recovery.newest is not None and ports.rank == 0:
-            missing = ", ".join(f"shard {list(each)}" if each else "the parameters" for each in recovery.missing)
+            coordinates = (list(each[:-1]) for each in recovery.missing)
+            missing = ", ".join(f"shard {each}" if each else "the parameters" for each in coordinates)
             log.warning("step %d is not whole in memory: no rank has %s of it any more; a checkpoint is needed",
                         recovery.newest.step, missing)  # fmt: skip
-        for each in new.parameters:
-            each.grad = None  # of the interrupted step
+        tensors.drop_interrupted(new)
         self._versions = tensors.versions(new)
         return first
+
+    def _notice_changes(self, left: Left, new: Objects) -> None:
+        """Keep only what the function has left as it was: a model that outlives it is in its reach before resume()."""
+        memory = self._training.memory
+        if memory.objects is not left.objects or memory.torn:
+            return
+        pending = memory.pending
+        if pending is not None and pending.stamp != memory.version and left.are_gradients_changed():
+            self._training.memory = memory = memory.cannot_advance()
+        if not tensors.shares(left.objects, new):
+            return
+        left.restore_settings()
+        if left.versions != (now := tensors.versions(left.objects)):
+            log.warning("%s was changed before resume(): this rank has lost the step that it had in memory",
+                        tensors.changed(left.objects, left.versions, now))  # fmt: skip
+            self._training.memory = memory.begin_change()
 
     def start(self, step: int) -> None:
         """Begin with `step`: the objects of the last `resume` are as before it, from a checkpoint or fresh.
 
         Raises:
-            RuntimeError: before `resume`.
+            RuntimeError: before `resume`, or with parameters on the meta device.
         """
-        run(self._training.start(self._here("start"), step))
+        ports, objects = self._here("start"), self._training.memory.objects
+        if objects is not None and objects.device.type == "meta":
+            raise RuntimeError("start() with parameters on the meta device: fill those that resume() was given")
+        run(self._training.start(ports, step))
         assert self._training.memory.objects is not None
         self._versions = tensors.versions(self._training.memory.objects)
 
@@ -116,21 +151,25 @@ class LiveState:
         """Call `advance` for `step` on all ranks, or on none; gradients are complete, clipped and unscaled.
 
         Raises:
-            RuntimeError: before `resume`, or when ranks commit different steps.
+            RuntimeError: before `resume`, when ranks commit different steps, or a step not greater than the last.
         """
         ports, objects, watched = self._here("commit"), self._training.memory.objects, self._versions
+        if not self._warned and objects is not None and all(each.grad is None for each in objects.parameters):
+            self._warned = True
+            log.warning("no parameter that resume() was given has a gradient in commit(): if another model is trained, "
+                        "nothing of it is kept")  # fmt: skip
         run(self._training.commit(ports, step))
         assert objects is not None
         if not self._warned and watched is not None and watched != ports.before:
             self._warned, name = True, tensors.changed(objects, watched, ports.before)
             log.warning("%s was changed outside of commit(): after a fault, ranks may go on with different values; "
                             "change it in the function that commit() calls", name)  # fmt: skip
-        self._versions = tensors.versions(objects)
+        self._versions = None if ports.left is None else ports.left.versions
         if ports.call is not None:
             ports.call.progress(step)
 
     def _here(self, what: str) -> _Ports:
-        if self._ports is None:
+        if self._ports is None or self._ports.call is not current_call():  # each iteration resumes
             raise RuntimeError(f"{what}() before resume()")
         return self._ports
 
@@ -140,14 +179,20 @@ class _Ports:
 
     Attributes:
         before: the versions of all tensors before the last advance.
+        left: the objects as the last commit has left them: at its vote, or after its advance.
+        failed: the old objects with which the interrupted step could not be done.
+        has_resumed: whether the resume of the iteration has ended.
     """
 
-    def __init__(self, call: CallWrapper | None, *, replicate: bool) -> None:
+    def __init__(
+        self, call: CallWrapper | None, new: Objects, *, replicate: bool, left: Left | None, failed: Objects | None
+    ) -> None:
         self._replicate, self._device = replicate, torch.device("cpu")
         self.call, self.rank, self.iteration = call, dist.get_rank(), 0 if call is None else call.iteration
         self._atomic = nullcontext() if call is None else call.atomic()
         self.before: tensors.Versions = ()
-        self._advanced: Objects | None = None
+        self._new, self.left, self.failed = new, left, failed
+        self._cannot_advance = self.has_resumed = False
         self._capacity = _ROOM
 
     def shard_of(self, objects: Objects) -> Shard:
@@ -160,8 +205,8 @@ class _Ports:
         return table[rank]
 
     def is_changed(self) -> bool:
-        assert self._advanced is not None
-        return tensors.versions(self._advanced) != self.before
+        assert self.left is not None
+        return self._cannot_advance or self.left.is_changed()
 
     @operation
     def exchange(self, holding: Holding) -> Sequence[Holding]:
@@ -172,6 +217,8 @@ class _Ports:
     @operation
     def capture(self, objects: Objects, step: int) -> torch.Tensor:
         self._device = objects.device
+        objects.collect_buffers()
+        self.left = Left.of(objects)
         return rows.capture(step, objects.buffers, objects.local, objects.device)
 
     @operation
@@ -220,12 +267,26 @@ class _Ports:
 
     @operation
     def advance(self, objects: Objects) -> None:
-        self._advanced, self.before = objects, tensors.versions(objects)
-        objects.advance()
+        if self.left is None or self.left.objects is not objects:
+            self.left = Left.of(objects)  # else as at the vote
+        self.before = self.left.versions
+        if objects is self._new:
+            objects.advance()
+        else:  # the interrupted step; where it fails twice, it always does
+            self._cannot_advance, self.failed = objects is self.failed, objects
+            with tensors.stepped(self._new, objects) as misled:
+                objects.advance()
+            if misled:
+                self._cannot_advance = True
+                raise RuntimeError(
+                    "the function that the interrupted iteration gave to resume() steps the optimizer of the new one: "
+                    "it must refer to the objects that it was given with, and not to a global name or an attribute"
+                )
+            self.failed = None
+        self.left = Left.of(objects)
 
     def shares(self, old: Objects, new: Objects) -> bool:
-        kept = {id(each) for each in (*old.parameters, *old.optimizers)}
-        return any(id(each) in kept for each in (*new.parameters, *new.optimizers))
+        return tensors.shares(old, new)
 
     @operation
     def adopt(self, old: Objects, new: Objects) -> None:

@@ -38,7 +38,7 @@ Objects = TypeVar("Objects")
 Row = TypeVar("Row")
 Rows = TypeVar("Rows")
 Shard = tuple[int, ...]
-"""Which part of the parameters a rank has: a coordinate and a size for each sharded dimension; empty for a replica."""
+"""Which parameters a rank has: a coordinate and a size for each sharded dimension, and a checksum of their layout."""
 
 
 class Stamp(NamedTuple):
@@ -98,6 +98,10 @@ class Memory(Generic[Objects, Row, Rows]):
         """Return it after the vote that it has come to, to which all have come."""
         assert self.pending is not None
         return replace(self, passed=replace(self.pending, rows=rows))
+
+    def cannot_advance(self) -> Memory[Objects, Row, Rows]:
+        """Return it without the vote that it has come to: its gradients are gone."""
+        return replace(self, pending=None)
 
     def begin_change(self) -> Memory[Objects, Row, Rows]:
         """Return it in an advance, or while its objects are received: until the end, they are at no step."""

@@ -1,26 +1,44 @@
 """The tensors of a training: how new objects take over old ones, and how another rank gets them.
 
-`DTensor._local_tensor`, `DTensor.from_local` and `Tensor._version` are torch's; a test says when they move.
+`DTensor._local_tensor`, `DTensor.from_local`, `Tensor._version`, `FSDPModule._get_fsdp_state` and
+`GradScaler._per_optimizer_states` are torch's; a test says when they move.
 """
 
 from __future__ import annotations
 
 import io
+import weakref
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Placement
 from torch.nn.parallel import DistributedDataParallel
 
 from nvrx_core.inprocess.live.memory import Shard as ShardOfRank
 from nvrx_core.inprocess.live.row import Stateful
 from nvrx_core.values import value
 
-__all__ = ["Objects", "adopt", "changed", "receive", "send", "versions"]
+__all__ = [
+    "Left",
+    "Objects",
+    "adopt",
+    "changed",
+    "check_shared",
+    "drop_interrupted",
+    "is_scheduled",
+    "receive",
+    "send",
+    "shares",
+    "stepped",
+    "versions",
+]
 
 Versions = tuple[int, ...]
+Settings = list[list[dict[str, Any]]]
 
 
 @value
@@ -32,23 +50,51 @@ class Objects:
     Attributes:
         names, parameters: of all tensors that only the advance changes, besides the optimizers' states.
         buffers: the persistent buffers of the model, which change anywhere.
+        places: for each buffer, its module and its name there: a module may replace the tensor.
         optimizers: of the parameters.
         advance: does a step without any other rank.
         shared: objects that only the advance changes, by name.
         local: objects that change anywhere, by name.
-        shard: which part of the parameters this rank has.
-        device: of the parameters.
+        coordinates: which part of the sharded parameters this rank has.
     """
 
     names: tuple[str, ...]
     parameters: tuple[torch.Tensor, ...]
     buffers: tuple[torch.Tensor, ...]
+    places: tuple[tuple[weakref.ref[torch.nn.Module], str], ...]
     optimizers: tuple[torch.optim.Optimizer, ...]
     advance: Callable[[], object]
     shared: Mapping[str, Stateful]
     local: Mapping[str, Stateful]
-    shard: ShardOfRank
-    device: torch.device
+    coordinates: ShardOfRank
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters."""
+        device: torch.device = _local(self.parameters[0]).device
+        return device
+
+    @property
+    def shard(self) -> ShardOfRank:
+        """What this rank has: the coordinates, and a checksum of all names, shapes and groups of the optimizers.
+
+        Objects of another layout (a stage of a pipeline, a group that was added later) are no replica of these.
+        """
+        numbers = {id(each): number for number, each in enumerate(self.parameters)}
+        groups = [
+            [[numbers.get(id(each)) for each in group["params"]] for group in optimizer.param_groups]
+            for optimizer in self.optimizers
+        ]
+        shapes = [tuple(each.shape) for each in (*self.parameters, *self.buffers)]
+        return (*self.coordinates, zlib.crc32(repr((self.names, shapes, groups)).encode()))
+
+    def collect_buffers(self) -> None:
+        """Copy the buffers that the model has replaced by other tensors into those that were registered."""
+        with torch.no_grad():
+            for (module, name), registered in zip(self.places, self.buffers, strict=True):
+                now = None if (there := module()) is None else getattr(there, name, None)
+                if now is not None and now is not registered:
+                    registered.copy_(now)
 
     @classmethod
     def of(
@@ -72,22 +118,70 @@ class Objects:
             raise TypeError(
                 "resume() takes the module before DistributedDataParallel(module, init_sync=False) wraps it"
             )
+        for each in model.modules():
+            _refuse_module(each)
         optimizers = tuple(optimizers)
-        for each in optimizers:
-            _refuse(each)
+        for optimizer in optimizers:
+            _refuse(optimizer)
         named: dict[str, torch.Tensor] = dict(model.named_parameters())
         for number, module in enumerate(averages):
             tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
             named |= {f"averages[{number}].{name}": tensor for name, tensor in tensors.items()}
         if not named:
             raise ValueError("resume() was given a model without parameters")
-        persistent = model.state_dict(keep_vars=True)
-        buffers = tuple(each for name, each in model.named_buffers() if name in persistent)
         parameters = tuple(named.values())
+        known = {id(each) for each in parameters}
+        for number, optimizer in enumerate(optimizers):
+            if any(id(each) not in known for group in optimizer.param_groups for each in group["params"]):
+                raise ValueError(
+                    f"optimizer {number} ({type(optimizer).__name__}) has parameters that the model has not, which "
+                    "would be lost: give resume() one module that has all, and make optimizers after fully_shard"
+                )
+        # By identity: wrappers, such as those of activation checkpointing, give other names in `state_dict`.
+        persistent = {id(each) for each in model.state_dict(keep_vars=True).values()}
+        buffers = {name: each for name, each in model.named_buffers() if id(each) in persistent}
+        parts = (name.rpartition(".") for name in buffers)
+        places = tuple((weakref.ref(model.get_submodule(owner)), name) for owner, _, name in parts)
         return cls(
-            tuple(named), parameters, buffers, optimizers, advance, shared, local, _shard_of(parameters),
-            parameters[0].device,
+            tuple(named), parameters, tuple(buffers.values()), places, optimizers, advance, shared, local,
+            _coordinates_of(parameters),
         )  # fmt: skip
+
+
+@value
+class Left:
+    """What the function's code can change besides the advance, as it was last known to be right.
+
+    Attributes:
+        objects: the objects.
+        versions: of their tensors.
+        settings: of the optimizers' groups, such as the learning rate.
+        gradients: the identity and the version of each parameter's; None where it has none.
+    """
+
+    objects: Objects
+    versions: Versions
+    settings: Settings
+    gradients: tuple[tuple[int, int] | None, ...]
+
+    @classmethod
+    def of(cls, objects: Objects) -> Left:
+        """Return it as it is now."""
+        return cls(objects, versions(objects), _settings(objects), _gradients(objects))
+
+    def is_changed(self) -> bool:
+        """Return whether anything of it has changed."""
+        if self.versions != versions(self.objects) or self.are_gradients_changed():
+            return True
+        return not _same(self.settings, _settings(self.objects))
+
+    def are_gradients_changed(self) -> bool:
+        """Return whether the gradients are others."""
+        return self.gradients != _gradients(self.objects)
+
+    def restore_settings(self) -> None:
+        """Undo what has changed the optimizers' groups, such as a scheduler that was made anew."""
+        _load_settings(self.objects, self.settings)
 
 
 def _refuse(optimizer: torch.optim.Optimizer) -> None:
@@ -99,6 +193,68 @@ def _refuse(optimizer: torch.optim.Optimizer) -> None:
             f"{kind.__module__}.{kind.__name__} has state outside of its `state`, so that it cannot be kept in memory: "
             "resume from checkpoints with it"
         )
+
+
+def _gradients(objects: Objects) -> tuple[tuple[int, int] | None, ...]:
+    grads = (each.grad for each in objects.parameters)
+    return tuple(None if each is None else (id(each), each._version) for each in grads)
+
+
+def _refuse_module(module: torch.nn.Module) -> None:
+    if type(module).__name__ == "FullyShardedDataParallel":
+        raise TypeError("resume() takes modules of fully_shard; FullyShardedDataParallel has parameters of its own")
+    state_of = getattr(module, "_get_fsdp_state", None)
+    if state_of is not None and state_of()._is_root is not None:
+        raise RuntimeError("resume() after a forward pass of fully_shard, which uses its own parameters from then on")
+
+
+def shares(old: Objects, new: Objects) -> bool:
+    """Return whether new objects have tensors or optimizers of the old ones: a model that outlives the function."""
+    kept = {id(each) for each in (*old.parameters, *old.optimizers)}
+    return any(id(each) in kept for each in (*new.parameters, *new.optimizers))
+
+
+@contextmanager
+def stepped(new: Objects, old: Objects) -> Iterator[list[torch.optim.Optimizer]]:
+    """Return the optimizers of new objects, and not of old ones, that are stepped in the context."""
+    found: list[torch.optim.Optimizer] = []
+    hooks = [
+        each.register_step_pre_hook(lambda optimizer, args, kwargs: found.append(optimizer))
+        for each in new.optimizers
+        if all(each is not kept for kept in old.optimizers)
+    ]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def is_scheduled(objects: Objects) -> bool:
+    """Return whether a scheduler of torch sets the learning rate of an optimizer."""
+    return any(hasattr(each.step, "_wrapped_by_lr_sched") for each in objects.optimizers)
+
+
+def check_shared(objects: Objects) -> None:
+    """Refuse shared objects whose state cannot be copied, before a fault needs it.
+
+    Raises:
+        TypeError: for the first one.
+    """
+    for name, each in objects.shared.items():
+        try:
+            torch.save(each.state_dict(), io.BytesIO())
+        except Exception as error:  # boundary: the object of the user
+            raise TypeError(f"the state of shared object {name!r} cannot be saved: {error}") from error
+
+
+def drop_interrupted(objects: Objects) -> None:
+    """Drop what an interrupted step leaves in objects that outlive the function: gradients, and their unscaling."""
+    for each in objects.parameters:
+        each.grad = None
+    for shared in objects.shared.values():
+        if isinstance(shared, torch.amp.GradScaler):
+            shared._per_optimizer_states.clear()
 
 
 def versions(objects: Objects) -> Versions:
@@ -119,18 +275,22 @@ def adopt(old: Objects, new: Objects) -> None:
         for was, now in zip(old.parameters, new.parameters, strict=True):
             if was is now:
                 continue
-            if isinstance(now, DTensor):
+            if now.is_meta and not _local(was).is_meta:
+                _fill(now, _local(was).data)
+            elif isinstance(now, DTensor):
                 assert isinstance(was, DTensor)
                 now._local_tensor = was._local_tensor  # fully_shard takes it over before its next forward pass
             else:
                 now.data = was.data
         for was, now in zip(old.buffers, new.buffers, strict=True):
-            if was is not now:
+            if now.is_meta and not was.is_meta:
+                _fill(now, was.clone())
+            elif was is not now:
                 now.copy_(was)
     for (was_of, was), (now_of, now) in zip(_optimized(old), _optimized(new), strict=True):
         if was_of is not now_of and was in was_of.state:
             state = was_of.state[was].items()
-            now_of.state[now] = {key: _as_state_of(now, each) for key, each in state}
+            now_of.state[now] = {key: _on_mesh(now, _local(each), _Sharding.of(each)) for key, each in state}
     if old is not new:
         _load_plain(new, _plain(old))
 
@@ -138,7 +298,7 @@ def adopt(old: Objects, new: Objects) -> None:
 def send(objects: Objects, to: int) -> None:
     """Send parameters and optimizer state to a rank, which calls `receive`."""
     states = [
-        {key: _Described.of(each) for key, each in optimizer.state.get(parameter, {}).items()}
+        {key: _Described.of(each, parameter) for key, each in optimizer.state.get(parameter, {}).items()}
         for optimizer, parameter in _optimized(objects)
     ]
     dist.send_object_list([_plain(objects), states], to)
@@ -152,7 +312,10 @@ def receive(objects: Objects, source: int) -> None:
     dist.recv_object_list(got, source)
     plain, states = got
     with torch.no_grad():
+        device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
         for each in (*objects.parameters, *objects.buffers):
+            if each.is_meta:
+                _fill(each, torch.empty_like(_local(each), device=device))
             local = _local(each).detach()
             received = local.contiguous()  # mostly `local` itself
             dist.recv(received, source)
@@ -161,14 +324,28 @@ def receive(objects: Objects, source: int) -> None:
         for (optimizer, parameter), state in zip(_optimized(objects), states, strict=True):
             made = {}
             for key, described in state.items():
-                kept = described
+                made[key] = described
                 if isinstance(described, _Described):
                     kept = torch.empty(described.shape, dtype=described.dtype, device=described.device)
                     dist.recv(kept, source)
-                made[key] = _as_state_of(parameter, kept)
+                    made[key] = _on_mesh(parameter, kept, described.sharding)
             if made:
                 optimizer.state[parameter] = made
     _load_plain(objects, plain)
+
+
+@value
+class _Sharding:
+    """How a tensor is sharded; its mesh is that of its parameter."""
+
+    placements: tuple[Placement, ...]
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Any) -> _Sharding | None:
+        """Return it; None for what is no DTensor."""
+        return cls(tensor.placements, tensor.shape, tensor.stride()) if isinstance(tensor, DTensor) else None
 
 
 @value
@@ -178,20 +355,30 @@ class _Described:
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: str
+    sharding: _Sharding | None = None
 
     @classmethod
-    def of(cls, state: Any) -> Any:
-        """Return the description of a tensor; what is none, as it is."""
-        if not isinstance(state, torch.Tensor):
+    def of(cls, state: Any, parameter: torch.Tensor) -> Any:
+        """Return the description of a tensor of the parameter's device; what is none, as it is.
+
+        Counters of steps are on the CPU, which the process group of a GPU may not serve.
+        """
+        if not _is_sent(state, parameter):
             return state
         local = _local(state)
-        return cls(tuple(local.shape), local.dtype, local.device.type)
+        return cls(tuple(local.shape), local.dtype, local.device.type, _Sharding.of(state))
 
 
 def _sent(objects: Objects) -> Iterator[torch.Tensor]:
     yield from (_local(each).detach() for each in (*objects.parameters, *objects.buffers))
     for optimizer, parameter in _optimized(objects):
-        yield from (_local(each).detach() for each in _tensors(optimizer, parameter))
+        tensors = _tensors(optimizer, parameter)
+        yield from (_local(each).detach() for each in tensors if _is_sent(each, parameter))
+
+
+def _is_sent(state: Any, parameter: torch.Tensor) -> bool:
+    same_device = isinstance(state, torch.Tensor) and _local(state).device.type == _local(parameter).device.type
+    return same_device or isinstance(state, DTensor)
 
 
 def _optimized(objects: Objects) -> Iterator[tuple[torch.optim.Optimizer, torch.Tensor]]:
@@ -204,48 +391,72 @@ def _tensors(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Itera
     return (each for each in optimizer.state.get(parameter, {}).values() if isinstance(each, torch.Tensor))
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
+def _local(tensor: Any) -> Any:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def _as_state_of(parameter: torch.Tensor, state: Any) -> Any:
-    """Return a state of an optimizer as one of this parameter: on its mesh, if it is sharded as it is."""
-    if not isinstance(state, torch.Tensor):
-        return state
-    local = _local(state)
-    if isinstance(parameter, DTensor) and local.dim() and local.shape == parameter._local_tensor.shape:
-        return DTensor.from_local(
-            local, parameter.device_mesh, parameter.placements, run_check=False,
-            shape=parameter.shape, stride=parameter.stride(),
-        )  # fmt: skip
-    return local
+def _fill(tensor: torch.Tensor, local: torch.Tensor) -> None:
+    """Give a tensor on the meta device a storage; it is the same object for its module and its optimizer."""
+    filled = local
+    if isinstance(tensor, DTensor):
+        filled = _on_mesh(tensor, local, _Sharding.of(tensor))
+    if isinstance(tensor, torch.nn.Parameter):
+        filled = torch.nn.Parameter(filled, requires_grad=tensor.requires_grad)
+    torch.utils.swap_tensors(tensor, filled)
 
 
-def _shard_of(parameters: Iterable[torch.Tensor]) -> ShardOfRank:
-    """Return the coordinate and the size of each sharded dimension of the mesh; empty for replicas."""
+def _on_mesh(parameter: torch.Tensor, local: Any, sharding: _Sharding | None) -> Any:
+    """Return what is sharded as a DTensor on the mesh of the parameter, which is that of this iteration."""
+    if sharding is None or not isinstance(parameter, DTensor):
+        return local
+    return DTensor.from_local(
+        local, parameter.device_mesh, sharding.placements, run_check=False, shape=sharding.shape, stride=sharding.stride
+    )
+
+
+def _coordinates_of(parameters: Iterable[torch.Tensor]) -> ShardOfRank:
+    """Return the coordinate and the size of each mesh dimension that shards any parameter; empty for replicas."""
+    found: dict[tuple[object, int], tuple[int, int]] = {}
     for each in parameters:
         if isinstance(each, DTensor):
-            at = each.device_mesh.get_coordinate()
+            mesh, at = each.device_mesh, each.device_mesh.get_coordinate()
             assert at is not None
-            sharded = (dim for dim, placement in enumerate(each.placements) if isinstance(placement, Shard))
-            return tuple(part for dim in sharded for part in (at[dim], each.device_mesh.size(dim)))
-    return ()
+            for dim, placement in enumerate(each.placements):
+                if not placement.is_replicate():  # a strided shard, of fully_shard over tensor parallelism, is no Shard
+                    found[mesh.mesh_dim_names or mesh.ndim, dim] = at[dim], mesh.size(dim)
+    return tuple(part for parts in found.values() for part in parts)
 
 
-def _plain(objects: Objects) -> tuple[list[list[dict[str, Any]]], bytes]:
-    """Return what is no tensor of a parameter: the settings of the optimizers' groups, and the shared objects."""
-    groups = [
+def _settings(objects: Objects) -> Settings:
+    return [
         [{key: each for key, each in group.items() if key != "params"} for group in optimizer.param_groups]
         for optimizer in objects.optimizers
     ]
+
+
+def _load_settings(objects: Objects, settings: Settings) -> None:
+    for optimizer, groups in zip(objects.optimizers, settings, strict=True):
+        for group, each in zip(optimizer.param_groups, groups, strict=False):  # one may have been added since
+            group.update(each)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether settings are equal; tensors only if they are the same."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return one is other or (not isinstance(one, torch.Tensor) and bool(one == other))
+
+
+def _plain(objects: Objects) -> tuple[Settings, bytes]:
+    """Return what is no tensor of a parameter: the settings of the optimizers' groups, and the shared objects."""
     file = io.BytesIO()
     torch.save({name: each.state_dict() for name, each in objects.shared.items()}, file)
-    return groups, file.getvalue()
+    return _settings(objects), file.getvalue()
 
 
-def _load_plain(objects: Objects, plain: tuple[list[list[dict[str, Any]]], bytes]) -> None:
-    for optimizer, groups in zip(objects.optimizers, plain[0], strict=True):
-        for group, settings in zip(optimizer.param_groups, groups, strict=True):
-            group.update(settings)
+def _load_plain(objects: Objects, plain: tuple[Settings, bytes]) -> None:
+    _load_settings(objects, plain[0])
     for name, state in torch.load(io.BytesIO(plain[1]), weights_only=False).items():
         objects.shared[name].load_state_dict(state)

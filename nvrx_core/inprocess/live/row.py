@@ -145,6 +145,6 @@ def _has_tuple(states: Any) -> bool:
 
 def _decode(text: bytes) -> dict[str, Any]:
     states: dict[str, Any] = (
-        json.loads(text[1:]) if text[:1] == b"j" else torch.load(io.BytesIO(text[1:]), weights_only=True)
+        json.loads(text[1:]) if text[:1] == b"j" else torch.load(io.BytesIO(text[1:]), weights_only=False)
     )
     return states

@@ -103,6 +103,8 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         if objects is None or version is None:
             raise RuntimeError("commit() before resume(), or before start() where resume() has returned None")
         stamp = Stamp(version.iteration, step)
+        if stamp <= version:  # a rank that was interrupted in its vote could not tell whether it has done the step
+            raise RuntimeError(f"commit({step}) after step {version.step}: each commit has a greater step")
         row = await ports.capture(objects, step)
         self.memory = self.memory.come_to_vote(Mark(stamp, ports.rank, row, due=True))
         self.memory = self.memory.pass_vote(await ports.vote(row))  # outside of the atomic section: it waits for others

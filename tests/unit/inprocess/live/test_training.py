@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvrx_core.inprocess.live.memory import Holding, Incomplete, Memory, Recovery, Stamp, Transfer, recover
+from nvrx_core.inprocess.live.memory import Holding, Incomplete, Mark, Memory, Recovery, Stamp, Transfer, recover
 from nvrx_core.inprocess.live.training import LiveTraining
 
 
@@ -103,3 +103,18 @@ def test_fresh_local_state_is_left_as_it_is():
     assert end.value.value == NEXT.step + 1
     assert training.memory.version == Stamp(1, NEXT.step)
     assert training.memory.passed.rows == ("one", "two", "fresh")
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_a_step_that_is_not_greater_than_the_last_is_refused(step):
+    """A rank that was interrupted in the second vote of a step would not do it."""
+    training = LiveTraining()
+    training.memory = Memory("objects", AT)
+    with pytest.raises(RuntimeError, match=rf"commit\({step}\) after step 4"):
+        training.commit(None, step).send(None)
+
+
+def test_who_has_lost_its_gradients_does_not_reach_the_step_of_its_vote():
+    memory = Memory("objects", AT, Mark(NEXT, 1, "row", due=True))
+    assert memory.holding((), (), 2).reaches(NEXT)
+    assert not memory.cannot_advance().holding((), (), 2).reaches(NEXT)

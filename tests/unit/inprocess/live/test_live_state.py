@@ -1,0 +1,168 @@
+"""What a function does to a model that outlives it, before it resumes, is noticed."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch._dynamo  # noqa: F401 - the first optimizer does; it sets an environment variable
+
+from nvrx_core.inprocess import LiveState
+from nvrx_core.inprocess.live import objects as tensors
+from nvrx_core.inprocess.live.memory import Mark, Memory, Stamp
+from nvrx_core.inprocess.live.objects import Left, Objects
+from nvrx_core.inprocess.live_state import _Ports
+
+AT, NEXT = Stamp(0, 4), Stamp(0, 5)
+
+
+def in_vote(model, optimizer):
+    """Return a live state that was interrupted in a vote, with its objects and how it has left them."""
+    model(torch.ones(2, 3)).sum().backward()
+    objects = registered(model, optimizer)
+    live = LiveState()
+    live._training.memory = Memory(objects, AT, Mark(NEXT, 0, None, due=True), Mark(AT, 0, None, due=True))
+    return live, objects, Left.of(objects)
+
+
+def registered(model, optimizer):
+    return Objects.of(model, (optimizer,), optimizer.step, shared={}, local={}, averages=())
+
+
+def reaches(live, stamp):
+    return live._training.memory.holding((), (), 1).reaches(stamp)
+
+
+@pytest.fixture
+def model():
+    return torch.nn.Linear(3, 3)
+
+
+@pytest.fixture
+def optimizer(model):
+    return torch.optim.AdamW(model.parameters(), lr=1.0)
+
+
+def test_who_comes_back_with_its_objects_as_they_were_can_do_the_interrupted_step(model, optimizer):
+    live, _, left = in_vote(model, optimizer)
+    optimizer.param_groups[0]["lr"] = 2.0  # as a scheduler does that is made anew
+    live._notice_changes(left, registered(model, optimizer))
+    assert reaches(live, NEXT)
+    assert reaches(live, AT)
+    assert optimizer.param_groups[0]["lr"] == 1.0
+
+
+def test_who_has_dropped_its_gradients_cannot_do_the_interrupted_step(model, optimizer):
+    live, _, left = in_vote(model, optimizer)
+    optimizer.zero_grad()
+    live._notice_changes(left, registered(model, optimizer))
+    assert not reaches(live, NEXT)
+    assert reaches(live, AT)
+
+
+def test_who_has_loaded_a_checkpoint_has_lost_its_step(model, optimizer, caplog):
+    live, _, left = in_vote(model, optimizer)
+    model.load_state_dict(torch.nn.Linear(3, 3).state_dict())
+    with caplog.at_level(logging.WARNING, "nvrx_core.inprocess"):
+        live._notice_changes(left, registered(model, optimizer))
+    assert not reaches(live, NEXT)
+    assert not reaches(live, AT)
+    assert "weight was changed before resume()" in caplog.text
+
+
+def test_what_happens_to_another_model_does_not_matter(model, optimizer):
+    live, _, left = in_vote(model, optimizer)
+    with torch.no_grad():
+        model.weight.add_(1)
+    new = torch.nn.Linear(3, 3)
+    live._notice_changes(left, registered(new, torch.optim.AdamW(new.parameters())))
+    assert reaches(live, NEXT)
+
+
+def test_each_iteration_resumes():
+    live = LiveState()
+    live._ports = SimpleNamespace(call="of another iteration")
+    with pytest.raises(RuntimeError, match=r"commit\(\) before resume\(\)"):
+        live.commit(1)
+
+
+class Trainer:
+    """It outlives the function, which replaces its optimizer."""
+
+    def __init__(self):
+        self.reset()
+
+    def reset(self):
+        self.model = torch.nn.Linear(3, 3)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.model(torch.ones(2, 3)).sum().backward()
+
+    def advance(self):
+        self.optimizer.step()
+
+
+def ports_for(new, monkeypatch, **found):
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    return _Ports(None, new, replicate=True, left=None, **{"failed": None, **found})
+
+
+def advance(ports, objects):
+    next(ports.advance(objects).__await__())()
+
+
+def given(trainer, advance):
+    return Objects.of(trainer.model, (trainer.optimizer,), advance, shared={}, local={}, averages=())
+
+
+def test_an_advance_that_steps_the_new_optimizer_for_the_old_one_has_torn_the_objects(monkeypatch):
+    trainer = Trainer()
+    old = given(trainer, trainer.advance)
+    trainer.reset()
+    ports = ports_for(given(trainer, trainer.advance), monkeypatch)
+    with pytest.raises(RuntimeError, match="steps the optimizer of the new one"):
+        advance(ports, old)
+    assert ports.is_changed()
+
+
+def test_an_advance_of_its_own_objects_does_the_interrupted_step(monkeypatch):
+    trainer = Trainer()
+    old = given(trainer, trainer.optimizer.step)
+    trainer.reset()
+    ports = ports_for(given(trainer, trainer.optimizer.step), monkeypatch)
+    advance(ports, old)
+    assert old.optimizers[0].state
+    assert ports.failed is None
+
+
+def test_an_interrupted_step_that_fails_twice_is_given_up(monkeypatch):
+    def fail():
+        raise ArithmeticError("inf")
+
+    trainer = Trainer()
+    old, new = given(trainer, fail), given(Trainer(), fail)
+    first = ports_for(new, monkeypatch)
+    with pytest.raises(ArithmeticError):
+        advance(first, old)
+    assert not first.is_changed()
+    second = ports_for(new, monkeypatch, failed=first.failed)
+    with pytest.raises(ArithmeticError):
+        advance(second, old)
+    assert second.is_changed()
+
+
+def test_a_second_model_in_an_iteration_is_refused(model, optimizer, monkeypatch):
+    """It would take over the tensors of the first one where both have the same layout, as with DQN."""
+    live, _, _ = in_vote(model, optimizer)
+    call = SimpleNamespace()
+    monkeypatch.setattr("nvrx_core.inprocess.live_state.current_call", lambda: call)
+    live._ports = SimpleNamespace(call=call, has_resumed=True)
+    with pytest.raises(RuntimeError, match="twice in an iteration"):
+        live.resume(model, optimizer, optimizer.step)
+
+
+def test_a_scheduler_of_an_optimizer_is_seen(model, optimizer):
+    assert not tensors.is_scheduled(registered(model, optimizer))
+    torch.optim.lr_scheduler.ConstantLR(optimizer)
+    assert tensors.is_scheduled(registered(model, optimizer))

@@ -1,0 +1,220 @@
+"""What a function registers, what it may do to it elsewhere, and how new objects take over old ones."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+import torch._dynamo  # noqa: F401 - the first optimizer does; it sets an environment variable
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from nvrx_core.inprocess.live import objects as tensors, row
+from nvrx_core.inprocess.live.objects import Left, Objects
+
+
+def objects_of(model, *optimizers, shared=None, advance=lambda: None):
+    return Objects.of(model, optimizers, advance, shared=shared or {}, local={}, averages=())
+
+
+def trained(model, **settings):
+    optimizer = torch.optim.AdamW(model.parameters(), **settings)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+class Replaced(torch.nn.Linear):
+    """Replaces its buffer instead of changing it."""
+
+    def __init__(self):
+        super().__init__(3, 3)
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, batch):
+        self.mean = 0.9 * self.mean + batch.mean(0)
+        return super().forward(batch)
+
+
+def test_a_buffer_that_the_model_has_replaced_is_captured():
+    model = Replaced()
+    objects = objects_of(model)
+    model(torch.ones(2, 3))
+    objects.collect_buffers()
+    assert torch.equal(objects.buffers[0], torch.ones(3))
+
+
+def test_buffers_of_wrapped_modules_are_kept():
+    model = torch.nn.Sequential(checkpoint_wrapper(torch.nn.BatchNorm1d(3)))
+    assert len(objects_of(model).buffers) == 3
+
+
+def test_parameters_of_an_optimizer_that_the_model_has_not_are_refused():
+    generator, critic = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    with pytest.raises(ValueError, match=r"optimizer 1 \(SGD\) has parameters that the model has not"):
+        objects_of(
+            generator,
+            torch.optim.SGD(generator.parameters(), lr=0.1),
+            torch.optim.SGD(critic.parameters(), lr=0.1),
+        )
+
+
+@pytest.mark.parametrize("kind", ["FullyShardedDataParallel", "used"])
+def test_sharded_modules_that_do_not_use_what_they_are_given_are_refused(kind):
+    model = torch.nn.Linear(3, 3)
+    if kind == "used":
+        model._get_fsdp_state = lambda: SimpleNamespace(_is_root=False)
+    else:
+        model.__class__ = type(kind, (torch.nn.Linear,), {})
+    with pytest.raises((TypeError, RuntimeError), match="fully_shard"):
+        objects_of(model)
+
+
+def test_another_group_of_an_optimizer_is_another_layout():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    objects = objects_of(model, optimizer)
+    assert objects.shard == objects_of(model, optimizer).shard
+    before = objects.shard
+    optimizer.add_param_group({"params": model[0].parameters()})
+    assert objects.shard != before
+
+
+def change_gradients(model, optimizer):
+    optimizer.zero_grad()
+
+
+def change_settings(model, optimizer):
+    optimizer.param_groups[0]["betas"] = (0.1, 0.2)
+
+
+def change_parameters(model, optimizer):
+    with torch.no_grad():
+        model.weight.add_(1)
+
+
+@pytest.mark.parametrize("change", [change_gradients, change_settings, change_parameters])
+def test_what_the_function_changes_is_noticed(change):
+    model = torch.nn.Linear(3, 3)
+    optimizer = trained(model)
+    left = Left.of(objects_of(model, optimizer))
+    gc.collect()
+    assert not left.is_changed()
+    change(model, optimizer)
+    assert left.is_changed()
+
+
+def test_a_scheduler_that_is_made_anew_does_not_change_the_learning_rate_of_an_optimizer_that_outlives_it():
+    model = torch.nn.Linear(3, 3)
+    optimizer = trained(model, lr=1.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 0.5**number)
+    optimizer.step()
+    scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    left = Left.of(objects_of(model, optimizer))
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 0.5**number)
+    assert optimizer.param_groups[0]["lr"] == 1.0
+    left.restore_settings()
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def test_a_scaler_that_outlives_an_interrupted_step_can_unscale_the_next_one():
+    model, scaler = torch.nn.Linear(3, 3), torch.amp.GradScaler("cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def scaled():
+        scaler.scale(model(torch.ones(2, 3)).sum()).backward()
+        scaler.unscale_(optimizer)
+
+    scaled()
+    tensors.drop_interrupted(objects_of(model, optimizer, shared={"scaler": scaler}))
+    assert model.weight.grad is None
+    scaled()
+
+
+def test_a_shared_object_whose_state_cannot_be_saved_is_refused():
+    shared = {"rate": SimpleNamespace(state_dict=lambda: {"rule": lambda: 1})}
+    with pytest.raises(TypeError, match="shared object 'rate' cannot be saved"):
+        tensors.check_shared(objects_of(torch.nn.Linear(3, 3), shared=shared))
+
+
+def test_local_state_with_an_array_comes_back():
+    loaded = []
+    local = {"sampler": SimpleNamespace(state_dict=lambda: {"order": numpy.arange(3)}, load_state_dict=loaded.append)}
+    cpu = torch.device("cpu")
+    row.restore(row.capture(1, (), local, cpu), (), local, cpu)
+    assert loaded[0]["order"].tolist() == [0, 1, 2]
+
+
+def test_a_model_on_the_meta_device_takes_over_tensors():
+    old = torch.nn.BatchNorm1d(3)
+    was = objects_of(old, trained(old))
+    with torch.device("meta"):
+        new = torch.nn.BatchNorm1d(3)
+    optimizer = torch.optim.AdamW(new.parameters())
+    now = objects_of(new, optimizer)
+    tensors.adopt(was, now)
+    assert now.device.type == "cpu"
+    assert new.weight.data_ptr() == old.weight.data_ptr()
+    assert torch.equal(new.running_mean, old.running_mean)
+    assert new.weight is optimizer.param_groups[0]["params"][0] is now.parameters[0]
+    new(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+
+
+def test_only_states_on_the_device_of_the_parameter_are_sent_as_tensors():
+    step = torch.zeros(())
+    assert tensors._Described.of(step, torch.zeros(3, device="meta")) is step
+    assert tensors._Described.of(step, torch.zeros(3)) == tensors._Described((), torch.float32, "cpu")
+
+
+@pytest.fixture
+def mesh():
+    torch.distributed.init_process_group("fake", rank=1, world_size=4, store=FakeStore())
+    yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("placements", "coordinates"),
+    [
+        ([(Replicate(), Replicate())], ()),
+        ([(Replicate(), Replicate()), (Replicate(), Shard(0))], (1, 2)),
+        ([(Shard(0), Replicate()), (_StridedShard(0, split_factor=2), Shard(0))], (0, 2, 1, 2)),
+    ],
+    ids=["replicas", "the first is replicated", "a strided shard"],
+)
+def test_each_dimension_that_shards_a_parameter_tells_ranks_apart(mesh, placements, coordinates):
+    made = [DTensor.from_local(torch.zeros(2), mesh, each, run_check=False) for each in placements]
+    assert tensors._coordinates_of(made) == coordinates
+
+
+def test_states_of_an_optimizer_keep_their_own_sharding_on_the_new_mesh(mesh):
+    """As the factors of Adafactor, which have another shape than the parameter."""
+
+    def made():
+        local = torch.zeros(2, 3)
+        parameter = torch.nn.Parameter(DTensor.from_local(local, mesh, (Replicate(), Shard(0)), run_check=False))
+        model = torch.nn.Module()
+        model.register_parameter("weight", parameter)
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        return parameter, optimizer, objects_of(model, optimizer)
+
+    (old, was_of, was), (new, now_of, now) = made(), made()
+    factor = DTensor.from_local(torch.ones(2), mesh, (Replicate(), Shard(0)), run_check=False)
+    was_of.state[old] = {"row": factor, "plain": torch.ones(2, 3), "step": 1}
+    tensors.adopt(was, now)
+    state = now_of.state[new]
+    assert isinstance(state["row"], DTensor)
+    assert (state["row"].shape, state["row"].placements) == (factor.shape, factor.placements)
+    assert not isinstance(state["plain"], DTensor)
+    assert state["step"] == 1
+    described = tensors._Described.of(factor, old)
+    again = tensors._on_mesh(new, torch.ones(2), described.sharding)
+    assert (again.shape, again.placements) == (factor.shape, factor.placements)
