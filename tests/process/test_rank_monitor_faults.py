@@ -157,7 +157,7 @@ def test_a_pause_of_the_machine_kills_no_rank(start: Start) -> None:
     server, worker = rank.monitors()
     for pid in (server, worker, rank.pid):
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(3.0)
+    time.sleep(4.0)  # as much as the timeout, the second by which a busy machine may wake it late, and another one
     for pid in (worker, rank.pid, server):
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.05)

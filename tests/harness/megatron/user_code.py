@@ -38,8 +38,9 @@ def train(call: CallWrapper) -> None:
     record("enter", iteration=call.iteration, rank=rank, groups=nvrx_megatron.state_report())
     training = begin(plan)
     saves = Saves(plan, training)
-    if way == "thread":
-        threading.Thread(target=average, args=[dist.new_group(), call.iteration], daemon=True).start()
+    group = dist.new_group() if way == "thread" else None
+    averaging = threading.Thread(target=average, args=[group, call.iteration], daemon=True)
+    averaging.start()
     for step in range(saves.resume() if plan.save_every else 0, plan.steps):
         if step == BREAKS_AT and me == 1 and call.iteration == 0:
             break_down()
@@ -49,13 +50,14 @@ def train(call: CallWrapper) -> None:
         if plan.save_every and (step + 1) % plan.save_every == 0:
             saves.save(step + 1)
     dist.barrier()
+    averaging.join()  # a thread that is in a collective when the interpreter ends may abort the process
     record("weights", sum=training.weights())
     end()
 
 
 def average(group: Any, iteration: int) -> None:
-    """Rank 0's thread blocks in a collective that rank 1's thread never enters."""
-    if me == 0:
+    """Rank 0's thread blocks in a collective that rank 1's thread does not enter before the restart."""
+    if group is not None and (me == 0 or iteration):
         record("averages", iteration=iteration)
         dist.all_reduce(torch.ones(1), group=group)
 
