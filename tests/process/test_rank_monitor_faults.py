@@ -152,12 +152,12 @@ def test_a_rank_that_dies_in_a_wrapped_call_leaves_a_page_on_which_the_next_is_j
 
 
 def test_a_pause_of_the_machine_kills_no_rank(start: Start) -> None:
-    rank = start("healthy", {"rank_heartbeat_timeout": 2.0})
+    rank = start("healthy", {"rank_heartbeat_timeout": 2.0, "workload_check_interval": 0.5})  # it may have no beat yet
     rank.read("hang")
     server, worker = rank.monitors()
     for pid in (server, worker, rank.pid):
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(4.0)  # as much as the timeout, the second by which a busy machine may wake it late, and another one
+    time.sleep(3.0)
     for pid in (worker, rank.pid, server):
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.05)
