@@ -228,7 +228,7 @@ class RunHistory:
             return
         if iteration == 0:
             yield Began()
-        else:
+        elif round_.entries or self.pending is not None:  # else torchrun has started all anew, and nothing says why
             self.recoveries.append(self._recovery(iteration, round_))
             yield self.recoveries[-1]
 

@@ -94,6 +94,15 @@ def test_a_step_that_rank_0_has_done_and_not_told_of_is_not_repeated() -> None:
     assert [recovery.repeated for recovery in history.recoveries] == [0]
 
 
+def test_a_restart_that_nothing_explains_is_none_of_the_recoveries() -> None:
+    """As of torchrun, when a process fails as it ends or starts."""
+    history = RunHistory(ranks=1, protected=False)
+    lines = [resumed(1.0, 0, 0, 0, 1), injected(2.0, "exception", 0, 4), resumed(3.0, 0, 0, 1, 1)]
+    told = list(history.read([*lines, resumed(9.0, 0, 2, 2, 1)]))
+    assert [type(each) for each in told] == [Began, Injection, Recovery]
+    assert history.recoveries[0].resumed == 1.0
+
+
 def test_the_table_names_the_spare_that_took_over() -> None:
     history, _ = replaced()
     head, row = fault_table(history, None)
