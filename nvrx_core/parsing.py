@@ -13,6 +13,7 @@ __all__ = [
     "MAX_INTEGER",
     "MAX_RANKS",
     "address",
+    "count_in",
     "endpoint_text",
     "integer",
     "integers",
@@ -26,6 +27,8 @@ __all__ = [
 MAX_RANKS: Final = 1 << 20
 """The largest number of ranks of a job."""
 MAX_INTEGER: Final = 1 << 63
+MAX_DIGITS: Final = 18
+"""Digits of a number that is below `MAX_INTEGER` whatever they are."""
 MAX_BYTES: Final = 1 << 24
 MAX_HOST: Final = 255
 MAX_PORT: Final = (1 << 16) - 1
@@ -76,6 +79,11 @@ def number(value: object) -> float:
     if not isinstance(value, int | float) or not -MAX_INTEGER <= value <= MAX_INTEGER:
         raise ValueError(f"not a finite number: {value!r:.100}")
     return value
+
+
+def count_in(text: str) -> int:
+    """Return the number that a text of at most `MAX_DIGITS` ASCII digits says; -1 for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else -1
 
 
 def string(value: object) -> str:

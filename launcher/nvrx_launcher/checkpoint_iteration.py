@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from nvrx_core.parsing import count_in
 from nvrx_core.process.children import note_child
 from nvrx_launcher.loop import EventLoop
 
@@ -23,7 +24,6 @@ READ_TIMEOUT: Final = 10.0
 """Seconds that the file system has to answer."""
 LONGEST: Final = 64
 """Bytes that are read; a number of iterations is shorter."""
-DIGITS: Final = 18
 KILL_TIMEOUT: Final = 1.0
 
 
@@ -93,8 +93,8 @@ class CheckpointIteration:
         text = self._output.decode(errors="replace").strip()
         if code:
             self._unknown(text[:200])
-        elif text.isascii() and text.isdecimal() and len(text) <= DIGITS:
-            self.iteration, self._logged = int(text), ""
+        elif (found := count_in(text)) >= 0:
+            self.iteration, self._logged = found, ""
         else:
             self._unknown(f"{text!r} is no number of iterations")
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from nvrx_core.errors import first_line
 from nvrx_core.logs.chunks import cycle_file
-from nvrx_core.parsing import parse_object
+from nvrx_core.parsing import count_in, parse_object
 from nvrx_core.process.helper_thread import HelperThread
 from nvrx_launcher.rendezvous.messages import Decision, Verdict
 
@@ -76,8 +76,7 @@ class CycleInfo:
     def __init__(self, directory: str | None, run_id: str, log_prefix: str, environ: Mapping[str, str]) -> None:
         self._folder, self._log_prefix = None if directory is None else Path(directory), log_prefix
         self._job = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID") or run_id.replace("/", "_")
-        restarts = environ.get("SLURM_RESTART_COUNT", "")
-        self._attempt = int(restarts) if restarts.isascii() and restarts.isdecimal() else 0
+        self._attempt = max(0, count_in(environ.get("SLURM_RESTART_COUNT", "")))
         self._record: CycleRecord | None = None
         self._records, self._problem = SimpleQueue[CycleRecord | None](), ""
         self._thread = HelperThread(

@@ -11,30 +11,25 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
-from nvrx_core.parsing import MAX_INTEGER
+from nvrx_core.parsing import MAX_INTEGER, count_in
 
 __all__ = ["DEFAULT_ORDER", "infrastructure_rank", "rank_sources"]
 
 DEFAULT_ORDER: Final = "slurm-procid,group-rank"
-DIGITS: Final = 18
-"""The most digits of a number: a rank is the number of a node, or of a host."""
 ONE_BLOCK: Final = 10**10
 """Ranks of a block whose number of nodes Slurm does not tell."""
 
 
-def _number(text: str) -> int:
-    """Return a number; -1 for any other text."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS else -1
-
-
 def _digits(name: str) -> int:
     """Return the number that the digits of a name form, as 17012 of rack17-gpu012; -1 for none."""
-    return _number("".join(re.findall(r"[0-9]", name)))
+    return count_in("".join(re.findall(r"[0-9]", name)))
 
 
 def _of_array(environ: Mapping[str, str]) -> int:
     nodes = environ.get("SLURM_NNODES") or environ.get("SLURM_JOB_NUM_NODES", "")
-    parts = [_number(each) for each in (environ.get("SLURM_ARRAY_TASK_ID", ""), nodes, environ.get("SLURM_PROCID", ""))]
+    parts = [
+        count_in(each) for each in (environ.get("SLURM_ARRAY_TASK_ID", ""), nodes, environ.get("SLURM_PROCID", ""))
+    ]
     task, count, process = parts
     return -1 if min(parts) < 0 else task * count + process
 
@@ -45,14 +40,14 @@ def _of_topology(environ: Mapping[str, str]) -> int:
     if environ.get("SLURM_TOPOLOGY_ADDR_PATTERN") != "block.node" or not dot:
         return -1
     given = environ.get("SLURM_TOPOLOGY_NODES_PER_BLOCK", "")
-    most, first, second = _number(given) if given else ONE_BLOCK, _digits(block), _digits(node)
+    most, first, second = count_in(given) if given else ONE_BLOCK, _digits(block), _digits(node)
     return first * most + second if first >= 0 and 0 <= second < most else -1
 
 
 SOURCES: Final[Mapping[str, Callable[[Mapping[str, str]], int]]] = {
-    "slurm-procid": lambda environ: _number(environ.get("SLURM_PROCID", "")),
-    "group-rank": lambda environ: _number(environ.get("GROUP_RANK", "")),
-    "cross-slurm-procid": lambda environ: _number(environ.get("CROSS_SLURM_PROCID", "")),
+    "slurm-procid": lambda environ: count_in(environ.get("SLURM_PROCID", "")),
+    "group-rank": lambda environ: count_in(environ.get("GROUP_RANK", "")),
+    "cross-slurm-procid": lambda environ: count_in(environ.get("CROSS_SLURM_PROCID", "")),
     "array": _of_array,
     "topology": _of_topology,
     "nodename": lambda environ: _digits(environ.get("SLURMD_NODENAME", "")),
