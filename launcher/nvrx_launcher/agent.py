@@ -79,6 +79,8 @@ __all__ = ["Agent"]
 log = logging.getLogger("nvrx_launcher")
 STORE_ANSWER_TIMEOUT: Final = "60"
 """Seconds that the ranks give the store beside the launcher: the first connection starts its program."""
+STORE_LISTEN_TIMEOUT: Final = "30"
+"""Seconds in which they must reach it: it listens before they are started, so one that refuses them is gone."""
 
 
 class Agent(NodeEvents, ControlEvents):
@@ -254,6 +256,8 @@ class Agent(NodeEvents, ControlEvents):
         until_left.callback(self._loop.forget, reader)
         self._environ |= self._control.environment() | self._cycle_info.environment()
         self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWER_TIMEOUT)
+        if not self._given_store:
+            self._environ.setdefault("NVRX_STORE_LISTENS_WITHIN", STORE_LISTEN_TIMEOUT)
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)

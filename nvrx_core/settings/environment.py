@@ -11,6 +11,7 @@ import functools
 import math
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,7 @@ __all__ = [
     "set_ranks",
     "started_by_torchrun",
     "store_endpoint",
+    "store_listens_within",
     "variables",
     "visible_gpu",
     "with_environment_as_now",
@@ -169,6 +171,7 @@ def check_variables() -> None:
     master()
     store_endpoint()
     store_answers_within()
+    store_listens_within()
 
 
 def has_master() -> bool:
@@ -199,15 +202,28 @@ def store_answers_within() -> float:
     Raises:
         ValueError: when it is no number above 0.
     """
-    text = os.environ.get("NVRX_STORE_ANSWERS_WITHIN", "7")
+    return _seconds("NVRX_STORE_ANSWERS_WITHIN", "7", "7, the default")
+
+
+def store_listens_within() -> float:
+    """Return `NVRX_STORE_LISTENS_WITHIN`: seconds in which a store must be there; by default any number (inf).
+
+    A store that has listened since before its ranks were started, and refuses them, is gone.
+
+    Raises:
+        ValueError: when it is no number above 0.
+    """
+    return _seconds("NVRX_STORE_LISTENS_WITHIN", "inf", "30, or inf, the default", most=math.inf)
+
+
+def _seconds(name: str, default: str, instead: str, *, most: float = sys.float_info.max) -> float:
+    text = os.environ.get(name, default)
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds < math.inf:
-        raise ValueError(
-            f"environment: NVRX_STORE_ANSWERS_WITHIN={text!r} is no number of seconds above 0; write 7, the default"
-        )
+    if not 0 < seconds <= most:
+        raise ValueError(f"environment: {name}={text!r} is no number of seconds above 0; write {instead}")
     return seconds
 
 

@@ -15,6 +15,7 @@ from nvrx_core.settings.environment import (
     missing_variables,
     rank_and_world_size,
     store_endpoint,
+    store_listens_within,
 )
 from nvrx_core.store.endpoint import (
     StoreConnectionError,
@@ -99,6 +100,7 @@ class TCPStore(StoreMixin, dist.TCPStore):
 
     def _connect(self, timeout: timedelta, options: dict[str, Any]) -> None:
         first, again = (FURTHER_TIMEOUT, timedelta()) if client_only() else (timeout, CONNECT_TIMEOUT)
+        first = timedelta(seconds=min(first.total_seconds(), store_listens_within()))
         for attempt in ATTEMPTS:
             await_listener(*self.endpoint, min(timeout, first if attempt == ATTEMPTS[0] else again))
             try:

@@ -92,3 +92,11 @@ def test_two_processes_with_one_rank_leave_and_name_both(prepare: Launch) -> Non
     for key in (0, 1):
         assert "were started with the same RANK" in job.errors(key)
         assert all(f"pid {pid})" in job.errors(key) for pid in job.pids.values()), job.errors(key)
+
+
+def test_a_store_that_must_be_there_and_is_not_is_soon_given_up(prepare: Launch) -> None:
+    endpoint = f"127.0.0.1:{host.free_ports()}"
+    job = prepare(world=2, store=False)
+    job.start(NVRX_STORE_ENDPOINT=endpoint, NVRX_STORE_LISTENS_WITHIN="0.5").finish()
+    assert set(job.codes.values()) == {1}
+    assert f"no control store on {endpoint} within 0.5 s" in job.errors(0)

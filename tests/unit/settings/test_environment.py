@@ -98,6 +98,16 @@ def test_a_store_has_seven_seconds_to_answer_unless_the_variable_says_more(monke
             environment.check_variables()
 
 
+def test_a_store_may_listen_at_any_time_unless_the_variable_says_less(monkeypatch):
+    assert environment.store_listens_within() == float("inf")
+    monkeypatch.setenv("NVRX_STORE_LISTENS_WITHIN", "30")
+    assert environment.store_listens_within() == 30
+    for bad in ("soon", "0", "-1", "nan", ""):
+        monkeypatch.setenv("NVRX_STORE_LISTENS_WITHIN", bad)
+        with pytest.raises(ValueError, match="is no number of seconds above 0; write 30, or inf, the default"):
+            environment.check_variables()
+
+
 def test_events_are_written_only_where_the_environment_says(variables):
     assert environment.events_directory() is None
     variables(NVRX_EVENTS_DIR="/e")
