@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import secrets
 import sys
 import time
@@ -17,7 +18,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nvrx_core.errors import ConfigurationError
@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 __all__ = ["Attribution", "StopAdvised", "attribution_log", "check_attribution"]
 
 log = logging.getLogger("nvrx_launcher")
-MANAGED: Final = "localhost"
+MANAGED: Final = re.compile(r"localhost(?::(\d{1,5}))?")
+"""The endpoint of a service that the launcher starts, on the loopback interface."""
 PORT: Final = 50050
-"""Where a service listens that a launcher has started, on the loopback interface."""
+MAX_PORT: Final = 65535
 NO_RESTART: Final = "no-restart"
 STOP: Final = "STOP"
 END_TIMEOUT: Final = 10.0
@@ -81,11 +82,13 @@ def check_attribution(config: FaultToleranceConfig, logs: LogOptions) -> None:
     if not logs.prefix:
         advice = "give --ft-per-cycle-applog-prefix as well"
         raise _wrong("endpoint", "given without per-cycle logs, which the service analyses", advice)
-    if endpoint != MANAGED:
+    if (port := _managed_port(endpoint)) is None:
         if config.attribution_export_url is not None:
             problem = f"the service at {endpoint} is not started here"
             raise _wrong("export-url", problem, "leave it out, or use --ft-attribution-endpoint localhost")
         return
+    if not 0 < port <= MAX_PORT:
+        raise _wrong("endpoint", f"{port} is no port", "write it as in localhost:50050")
     from nvrx_core.attribution.service_settings import check_export_url, check_installed, check_model_url
 
     check_installed("--ft-attribution-endpoint")
@@ -126,9 +129,13 @@ class Attribution:
         endpoint, token = config.attribution_endpoint, ""
         if not endpoint or not where.is_host:
             return
-        if endpoint == MANAGED:
-            endpoint, token = f"http://localhost:{PORT}", secrets.token_hex(32)
-            self._program = _service(config, logs.prefix, loop, environ, token=token.encode(), job=where.job)
+        if (port := _managed_port(endpoint)) is not None:
+            endpoint, token = f"http://localhost:{port}", secrets.token_hex(32)
+            command = _command(config, logs.prefix, port, job=where.job, environ=environ)
+            self._program = ServiceProgram(
+                loop, "attribution service", command, token=token.encode(), log_file=attribution_log(logs.prefix),
+                environ=environ,
+            )  # fmt: skip
             self._program.start()
         if not endpoint.startswith(("http://", "https://")):
             log.warning("no log is submitted to %s: nvrx submits over http and https only", endpoint)
@@ -205,10 +212,20 @@ class Attribution:
             os.eventfd_write(self._woken, 1)
 
 
-def _service(
-    config: FaultToleranceConfig, prefix: str, loop: EventLoop, environ: Mapping[str, str], *, token: bytes, job: str
-) -> ServiceProgram:  # fmt: skip
-    """Return the service that is to be started."""
+def _managed_port(endpoint: str) -> int | None:
+    """Return the port of a service that is to be started; None for one that is there."""
+    found = MANAGED.fullmatch(endpoint)
+    return None if found is None else int(found[1] or PORT)
+
+
+def _command(
+    config: FaultToleranceConfig, prefix: str, port: int, *, job: str, environ: Mapping[str, str]
+) -> list[str]:
+    """Return what starts the service.
+
+    Raises:
+        ConfigurationError: when the file with the key cannot be used.
+    """
     from nvrx_core.attribution.service_settings import read_key
 
     key = config.attribution_llm_api_key_file or environ.get("LLM_API_KEY_FILE", "")
@@ -216,16 +233,13 @@ def _service(
     if config.attribution_llm_base_url is None:
         log.warning("the attribution service goes by rules alone: no --ft-attribution-llm-base-url is given")
     given = {
-        "--listen": f"127.0.0.1:{PORT}", "--root": str(Path(os.path.realpath(prefix)).parent), "--job": job,
+        "--listen": f"127.0.0.1:{port}", "--root": os.path.dirname(os.path.realpath(prefix)), "--job": job,
         "--llm-api-key-file": key, "--llm-base-url": config.attribution_llm_base_url,
         "--llm-model": config.attribution_llm_model, "--export-url": config.attribution_export_url,
         "--log-level": config.attribution_log_level,
     }  # fmt: skip
     command = [sys.executable, "-m", "nvrx_core.attribution.service", "--until-input-ends"]
-    command += [f"{name}={each}" for name, each in given.items() if each]
-    log_file = attribution_log(prefix)
-    log.info("the attribution service logs to %s", log_file)
-    return ServiceProgram(loop, "attribution service", command, token=token, log_file=log_file, environ=environ)
+    return command + [f"{name}={each}" for name, each in given.items() if each]
 
 
 def _wrong(option: str, problem: str, advice: str) -> ConfigurationError:

@@ -28,10 +28,8 @@ MAX_ANSWER: Final = 1 << 20
 MAX_EXPLANATION: Final = 1_000
 RESULT_TIMEOUT: Final = 900.0
 """Seconds for the result of a log; then the next one is asked for."""
-POLL: Final = 2.0
-"""Seconds between two questions for a result."""
-TRIES: Final = Backoff(0.2, 2.0)
-"""Between the tries of a request; the service may just be started."""
+TRIES: Final = Backoff(0.1, 2.0)
+"""Pauses between the tries of a request, for the service may just be started, and between questions for a result."""
 SUBMIT_TIMEOUT: Final = 20.0
 
 
@@ -132,7 +130,7 @@ class AttributionClient:
 
     def _await(self, cycle: int, path: str) -> str:
         """Ask for the result of a log until it is there; return why there is none, else ""."""
-        deadline, problem = time.monotonic() + RESULT_TIMEOUT, "the service is not done"
+        deadline, problem, asked = time.monotonic() + RESULT_TIMEOUT, "the service is not done", 0
         while time.monotonic() < deadline and not self._ending.is_set():
             try:
                 answer = parse_object(self._ask("GET", f"/logs?log_path={quote(path, safe='')}"))
@@ -146,7 +144,8 @@ class AttributionClient:
                     return shown(str(answer.get("error", "")))
                 case _:
                     pass
-            self._ending.wait(POLL)
+            asked += 1
+            self._ending.wait(TRIES.pause(asked))
         return problem
 
     def _ask(self, method: str, path: str, body: str | None = None) -> bytes:

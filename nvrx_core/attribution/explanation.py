@@ -105,7 +105,7 @@ def explanation_in(body: bytes, model: str, verdict: Verdict, lines: Mapping[int
     text, failure, named = answer.get("explanation"), answer.get("class"), answer.get("lines")
     if not isinstance(text, str) or not text.strip():
         raise ValueError("the answer has no explanation")
-    if failure is not None and failure not in {each.name for each in CLASSES}:
+    if failure not in (None, *(each.name for each in CLASSES)):
         raise ValueError(f"the answer names an unknown class: {shown(str(failure))}")
     numbers = [each for each in named if type(each) is int and each in lines] if isinstance(named, list) else []
     if not numbers:

@@ -33,16 +33,34 @@ log = logging.getLogger("nvrx_core.attribution")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve; returns 0 at the end, 1 when it cannot listen, 2 for wrong usage."""
-    parser = argparse.ArgumentParser("nvrx-attribution", description="Analyse the logs of jobs over HTTP.")
-    parser.add_argument("--listen", default="127.0.0.1:50050", help="address and port; port 0 for a free one")
-    parser.add_argument("--root", required=True, help="the folder below which the logs are")
-    parser.add_argument("--token-file", default="", help="the file with the token that requests must show")
-    parser.add_argument("--llm-api-key-file", default="", help="the file with the key of the model, of mode 600")
-    parser.add_argument("--llm-base-url", default="", help="of the model, as in https://api.example.com/v1")
-    parser.add_argument("--llm-model", default="", help="its name; without it and its URL, rules alone give verdicts")
-    parser.add_argument("--export-url", default="", help="gets each result")
-    parser.add_argument("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING"))
-    parser.add_argument("--job", default="", help="the job's name, for the log lines of this process")
+    parser = argparse.ArgumentParser(
+        "nvrx-attribution", description="Analyse the logs of jobs, and answer over the network."
+    )
+    parser.add_argument(
+        "--listen", metavar="address", default="127.0.0.1:50050", help="address and port; port 0 for a free one"
+    )
+    parser.add_argument("--root", metavar="folder", required=True, help="the folder below which the logs are")
+    parser.add_argument(
+        "--token-file", metavar="file", default="", help="the file with the token that requests must show"
+    )
+    parser.add_argument(
+        "--llm-api-key-file", metavar="file", default="", help="the file with the key of the model, of mode 600"
+    )
+    parser.add_argument(
+        "--llm-base-url", metavar="url", default="", help="of the model, as in https://api.example.com/v1"
+    )
+    parser.add_argument(
+        "--llm-model", metavar="name", default="", help="its name; without it, rules alone give verdicts"
+    )
+    parser.add_argument("--export-url", metavar="url", default="", help="gets each result")
+    parser.add_argument(
+        "--log-level",
+        metavar="level",
+        default="INFO",
+        choices=("DEBUG", "INFO", "WARNING"),
+        help="debug, info or warning, in capitals",
+    )
+    parser.add_argument("--job", metavar="name", default="", help="the job's name, for the log lines of this process")
     parser.add_argument("--until-input-ends", action="store_true", help="ignore signals, and end with standard input")
     given = parser.parse_args(argv)
     level = logging.getLevelNamesMapping()[given.log_level]
@@ -72,7 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _settings(given: argparse.Namespace) -> ServiceSettings:
-    host, port = parse_endpoint(given.listen)
+    is_free = given.listen.endswith(":0")
+    host, port = (parse_endpoint(given.listen[:-2], 1)[0], 0) if is_free else parse_endpoint(given.listen)
     model = None
     if given.llm_base_url or given.llm_model:
         check_model_url(given.llm_base_url, "--llm-base-url")

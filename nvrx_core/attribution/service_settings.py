@@ -114,7 +114,8 @@ def check_export_url(url: str, option: str) -> None:
 def _parts(url: str, option: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isascii() and " " not in url:
+        is_plain = url.isascii() and url.isprintable() and " " not in url
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and is_plain:
             return parts
     except ValueError:
         pass

@@ -31,7 +31,7 @@ from nvrx_core.settings.process_forms import ENDS_A_PROCESS, LOG_LEVEL, SIGNAL
 __all__ = ["NOT_IMPLEMENTED", "FaultToleranceConfig"]
 
 NOT_IMPLEMENTED: Final = frozenset({
-    "attribution_analysis_backend", "check_remaining_processes",
+    "check_remaining_processes",
     "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout", "gpu_memory_tolerance_mb", "install_exception_hook",
 })  # fmt: skip
 """Settings of features that do not exist: accepted, with a warning where they are not the default."""
@@ -162,8 +162,8 @@ class FaultToleranceConfig(HealthSettings):
         "latest_checkpointed_iteration.txt of Megatron-LM.",
     )  # fmt: skip
     attribution_endpoint: str | None = setting(
-        None, TEXT, "The attribution service, as in http://host:8000, which analyses per-cycle logs; `localhost` "
-        "starts one.",
+        None, TEXT, "The attribution service, as in http://host:8000, which analyses per-cycle logs; localhost, or "
+        "localhost:PORT, starts one.",
     )  # fmt: skip
     attribution_startup_timeout: float = setting(
         20.0, SECONDS, "Time in which it must answer; later it is warned of.", rule=POSITIVE
@@ -175,7 +175,7 @@ class FaultToleranceConfig(HealthSettings):
         None, TEXT, "OpenAI-compatible endpoint of the model. None: no line of a log leaves the machine."
     )
     attribution_llm_model: str | None = setting(None, TEXT, "Name of the model there.")
-    attribution_analysis_backend: str | None = setting(None, TEXT, "Accepted: there is one backend.")
+    attribution_analysis_backend: str | None = setting(None, TEXT, "Accepted and not used: there is one backend.")
     attribution_stop_action: str = setting(
         "log", TEXT, "What its advice against a restart does: no-restart ends the job with code 93.",
         rule=one_of("log", "no-restart"),
