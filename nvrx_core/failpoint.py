@@ -60,6 +60,7 @@ THREAD_NAMES: Final = (
     "nvrx-cycle-info",  # the files that describe each cycle
     "nvrx-output",  # what a launcher shows, or writes to log files
     "nvrx-verdict",  # the verdict of a cycle, from what a launcher knows and the ends of logs
+    "nvrx-attribution",  # what a launcher asks the attribution service
     "nvrx-store-query",  # the launcher's question to the store of in-process restart
     "nvrx-store-alive",  # the signs of life of that store's program
     "nvrx-local-monitor",  # the rank monitor of a rank that has started its own

@@ -22,6 +22,7 @@ from nvrx_core.health.policy import Exclude, MayJoin
 from nvrx_core.process.signals import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
+from nvrx_launcher.attribution import Attribution, check_attribution
 from nvrx_launcher.checkpoint_iteration import CheckpointIteration
 from nvrx_launcher.console import Console
 from nvrx_launcher.control import Control, ControlEvents
@@ -108,6 +109,7 @@ class Agent(NodeEvents, ControlEvents):
         console: Console | None = None,
     ) -> None:  # fmt: skip
         self.options, self.config = options, config
+        check_attribution(config, options.logs)
         self._launch = uuid.uuid4().hex
         self._is_command = is_command
         self._environ, self._untagged = tagged(environ, self._launch), environ
@@ -150,6 +152,7 @@ class Agent(NodeEvents, ControlEvents):
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
                     self._workers, self._health, self._checkpoint, self._cycle_logs, self._verdicts,
+                    self._attribution,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -168,6 +171,9 @@ class Agent(NodeEvents, ControlEvents):
                 self._handle_health()
                 self._cycle_logs.tick(now=now)
                 self._verdicts.tick(now=now)
+                self._attribution.tick(now=now)
+                for advised in self._attribution.events():
+                    coordination.tell(MessageKind.STOP, self._policy.cycle, advised.reason)
                 if now >= self._awaits_until:
                     self._awaits_until = math.inf
                     self._carry_out(self._policy.waited(self._awaited))
@@ -249,7 +255,7 @@ class Agent(NodeEvents, ControlEvents):
         self._coordination = join_job(  # signals still end it
             self.options, self._loop, cleanup, self, config=self.config, iteration=lambda: self._checkpoint.iteration
         )
-        self._cycle_logs = self._open_cycle_logs()
+        self._cycle_logs = LogService(self.options.logs, self._loop, self._where(), self._untagged)
         cleanup.callback(self._cycle_logs.close)
         reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
         self._loop.watch(reader, read)
@@ -274,20 +280,22 @@ class Agent(NodeEvents, ControlEvents):
             is_monitored=self._monitors.is_monitored, spares_rest=self._is_command,
         )  # fmt: skip
         cleanup.callback(self._workers.close)
+        self._attribution = Attribution(
+            self.config, self.options.logs, self._loop, self._history, where=self._where(), environ=self._untagged
+        )
+        cleanup.callback(self._attribution.close)
         self._verdicts = CycleVerdicts(
             self._history, self._coordination, self._workers, cycle_log=self._cycle_logs, host=socket.gethostname(),
             events=environment.events_directory(),
         )  # fmt: skip
         return self._coordination
 
-    def _open_cycle_logs(self) -> LogService:
-        options = self.options
-        is_alone = options.max_nodes == 1
-        where = Where(
+    def _where(self) -> Where:
+        options, is_alone = self.options, self.options.max_nodes == 1
+        return Where(
             node=f"{socket.gethostname()}:{os.getpid()}", host="127.0.0.1" if is_alone else options.endpoint[0],
             is_host=is_alone or self._coordination.hosts_store, nodes=options.max_nodes, job=options.run_id,
         )  # fmt: skip
-        return LogService(options.logs, self._loop, where, self._untagged)
 
     def _inherited(self, local_rank: int) -> Mapping[str, str]:
         """Return what a worker inherits."""
@@ -322,6 +330,7 @@ class Agent(NodeEvents, ControlEvents):
                     self._awaited, self._awaits_until = cycle, time.monotonic() + seconds
                 case EndLaunch(code, _, reason):
                     self._verdicts.finish()
+                    self._attribution.finish()
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
                     self._history.ended(code, reason)
                     self._cycle_info.ended()
@@ -386,6 +395,7 @@ class Agent(NodeEvents, ControlEvents):
         """Carry out a decision for all nodes."""
         self._history.decided(decision)
         self._verdicts.decided(decision, now=time.monotonic())
+        self._attribution.decided(decision, self._cycle_logs.path)
         self._cycle_info.decided(decision, self._policy.node)
         if decision.verdict is Verdict.END:
             failpoint.hit("rendezvous-close", self._policy.cycle)
@@ -415,6 +425,7 @@ class Agent(NodeEvents, ControlEvents):
             return
         failpoint.hit("signal-received", self._policy.cycle)
         self._verdicts.stopped()
+        self._attribution.signalled()
         self._carry_out(self._policy.signalled(signum))
 
     def _exited(self, local_rank: int, code: int, report: str) -> None:

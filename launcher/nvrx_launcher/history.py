@@ -63,6 +63,10 @@ class History:
         """Record who was to blame for the end of a cycle; from any thread."""
         self._events.write("cycle_verdict", cycle, sentence=sentence, verdict=verdict)
 
+    def attributed(self, cycle: int, advice: str, reason: str, explanation: str) -> None:
+        """Record what the attribution service says of a cycle; from any thread."""
+        self._events.write("cycle_attribution", cycle, advice=advice, reason=reason, explanation=explanation)
+
     def workers_started(self, action: StartWorkers) -> None:
         """Record that the workers of this node run."""
         decision, place = action.decision, action.place

@@ -13,10 +13,9 @@ import importlib.util
 import logging
 import math
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,26 +25,17 @@ from nvrx_core.errors import ConfigurationError
 from nvrx_core.logs.chunks import cycle_file
 from nvrx_core.logs.frames import frame
 from nvrx_core.parsing import endpoint_text
-from nvrx_core.process.children import note_child
-from nvrx_core.process.lifeline import describe_exit, exit_status, open_pidfd
-from nvrx_core.process.waiting import readable
 from nvrx_launcher.backlog import Backlog
 from nvrx_launcher.log_options import LogOptions
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.outlet import Outlet, Writer, to_descriptor
+from nvrx_launcher.service_program import ENDS_LATER, ServiceProgram
 
 __all__ = ["LogService", "Where"]
 
 log = logging.getLogger("nvrx_launcher")
 TO_SENDER: Final = 8 << 20
 """Bytes that may wait for the process that sends them."""
-FIRST_PAUSE: Final = 0.5
-LONGEST_PAUSE: Final = 30.0
-"""Seconds before a process is started again, which double from the first to the longest."""
-WORKED: Final = 60.0
-"""Seconds after which a process has worked: the next pause is the first one again."""
-ENDS_LATER: Final = 15.0
-"""Seconds beyond those for what is left in which a process ends: a server writes, and exits."""
 
 
 @dataclass(frozen=True)
@@ -67,89 +57,6 @@ class Where:
     job: str
 
 
-class _Program:
-    """A process that is started again when it exits, until `close`."""
-
-    def __init__(
-        self, loop: EventLoop, name: str, command: Sequence[str], *, token: bytes, log_file: str = "",
-        environ: Mapping[str, str], started: Callable[[IO[bytes]], object] = bool,
-    ) -> None:  # fmt: skip
-        self._loop, self._name, self._command, self._token, self._log_file = loop, name, command, token, log_file
-        self._environ, self._started = environ, started
-        self._process: subprocess.Popen[bytes] | None = None
-        self._ended, self._pause, self._began, self.deadline = -1, FIRST_PAUSE, 0.0, math.inf
-
-    def start(self) -> None:
-        """Start it; where that fails, later."""
-        self.deadline, self._began = math.inf, time.monotonic()
-        token = os.memfd_create("nvrx-log-token", os.MFD_CLOEXEC)
-        try:
-            os.write(token, self._token)
-            errors = open(self._log_file, "ab", buffering=0) if self._log_file else None  # noqa: SIM115
-            self._process = subprocess.Popen(
-                [*self._command, "--token-file", f"/proc/self/fd/{token}"], stdin=subprocess.PIPE, env=self._environ,
-                stdout=subprocess.DEVNULL, stderr=errors, pass_fds=[token], start_new_session=True,
-            )  # fmt: skip
-            if errors is not None:
-                errors.close()
-        except OSError as error:
-            log.warning("cannot start the %s: %s", self._name, error)
-            self._again()
-            return
-        finally:
-            os.close(token)
-        note_child(self._process.pid)
-        assert self._process.stdin is not None
-        self._ended = open_pidfd(self._process.pid)
-        self._loop.watch(self._ended, self._exited)
-        self._started(self._process.stdin)
-
-    def tick(self, *, now: float) -> None:
-        """Start it again when its pause is over."""
-        if now >= self.deadline:
-            self.start()
-
-    def finish(self) -> None:
-        """Let it end by itself: its input ends."""
-        self.deadline = math.inf
-        if self._process is not None:
-            self._loop.forget(self._ended)
-            assert self._process.stdin is not None
-            with suppress(OSError):
-                self._process.stdin.close()
-
-    def close(self, deadline: float) -> None:
-        """Wait until it has ended; kill it at a time of the monotonic clock."""
-        if self._process is None:
-            return
-        if not readable([self._ended], max(0.0, deadline - time.monotonic())):
-            log.warning("the %s (pid %d) does not end in time, and is killed", self._name, self._process.pid)
-            self._process.kill()
-        self._forget()
-
-    def _exited(self) -> None:
-        assert self._process is not None
-        self._loop.forget(self._ended)
-        how = describe_exit(exit_status(self._process.pid, self._ended))
-        log.warning("the %s (pid %d) was %s, and is started again", self._name, self._process.pid, how)
-        self._forget()
-        self._again()
-
-    def _forget(self) -> None:
-        assert self._process is not None
-        self._process.wait(ENDS_LATER)
-        os.close(self._ended)
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-        self._process = None
-
-    def _again(self) -> None:
-        now = time.monotonic()
-        self._pause = FIRST_PAUSE if now - self._began > WORKED else self._pause
-        self.deadline, self._pause = now + self._pause, min(LONGEST_PAUSE, 2 * self._pause)
-
-
 class LogService:
     """The destinations of per-cycle logs, if the options ask for them.
 
@@ -169,8 +76,8 @@ class LogService:
         self._environ = {"GRPC_VERBOSITY": "NONE", **environ}
         self.path, self._outlet = "", Outlet(None, "", self._writer, Backlog(0))
         self._handler: _FileHandler | None = None
-        self._servers = list[_Program]()
-        self._sender: _Program | None = None
+        self._servers = list[ServiceProgram]()
+        self._sender: ServiceProgram | None = None
         self._loop = loop
         loop.watch(self._writer.room, functools.partial(os.eventfd_read, self._writer.room))
         for path in filter(None, (options.prefix, options.launcher_file)):
@@ -238,7 +145,7 @@ class LogService:
             each.finish()
             each.close(deadline + ENDS_LATER)
 
-    def _programs(self) -> list[_Program]:
+    def _programs(self) -> list[ServiceProgram]:
         """Return the processes in the order in which they end: the root hears the end of all nodes by the leaves."""
         return [*([self._sender] if self._sender else []), *self._servers]
 
@@ -260,7 +167,7 @@ class LogService:
             if options.tls_certificate:
                 command += ["--tls-certificate", options.tls_certificate, "--tls-key", options.tls_key]
             file = f"{options.server_log_prefix}_{name}.log" if options.server_log_prefix else ""
-            program = _Program(
+            program = ServiceProgram(
                 self._loop, f"log server ({name})", command, token=token, log_file=file, environ=self._environ
             )
             self._servers.append(program)
@@ -281,7 +188,7 @@ class LogService:
             sys.executable, "-m", "nvrx_core.logs.node", "--node", where.node, "--limit", str(options.buffer),
             "--endpoint", endpoint_text(where.host, options.leaf_of(where.node)), *common,
         ]  # fmt: skip
-        self._sender = _Program(
+        self._sender = ServiceProgram(
             self._loop, "log sender", command, token=token, environ=self._environ, started=self._send_to
         )
         self._sender.start()

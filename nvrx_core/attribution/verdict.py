@@ -9,13 +9,17 @@ from __future__ import annotations
 import enum
 import re
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
+
+from nvrx_core.parsing import integer, number, string
 
 __all__ = ["Action", "Evidence", "Verdict", "shown", "without_escapes"]
 
 MAX_SHOWN: Final = 300
 """Characters of a line of evidence."""
+MAX_SENTENCE: Final = 1_000
 _ESCAPES: Final = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
 )
@@ -97,18 +101,40 @@ class Verdict:
             "sentence": self.sentence,
         }  # fmt: skip
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Return the verdict that `as_json` has written; of another one, texts are as `shown` returns them.
+
+        Raises:
+            ValueError: when it is malformed.
+        """
+        try:
+            lines = ((shown(each["file"]), integer(each["line"], 0), shown(each["text"])) for each in data["evidence"])
+            evidence = tuple(Evidence(*each) for each in lines)
+            rank = None if data["rank"] is None else integer(data["rank"], 0)
+            texts = {
+                name: None if data[name] is None else shown(data[name])
+                for name in ("error_type", "host", "node_to_exclude")
+            }
+            return cls(
+                string(data["class"]), rank=rank, action=Action(data["action"]), confidence=number(data["confidence"]),
+                evidence=evidence, sentence=shown(data["sentence"], MAX_SENTENCE), **texts,
+            )  # fmt: skip
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no verdict: {type(error).__name__}: {error}") from error
+
 
 def without_escapes(text: str) -> str:
     """Return a text without the escape sequences of terminals."""
     return _ESCAPES.sub("", text) if "\x1b" in text or "\x9b" in text else text
 
 
-def shown(text: str) -> str:
-    """Return a text of a log as a terminal or a message may have it: one line, bounded, without secrets."""
-    text = without_escapes(text[: 8 * MAX_SHOWN]).replace("\t", " ")
+def shown(text: str, most: int = MAX_SHOWN) -> str:
+    """Return a text as a terminal or a message may have it: one line of `most` characters, without secrets."""
+    text = without_escapes(text[: 8 * most]).replace("\t", " ")
     if not text.isascii() or not text.isprintable():
         text = "".join("?" if unicodedata.category(each) in _HIDDEN else each for each in text)
     for secret in _SECRETS:
         text = secret.sub(rf"\1{_REDACTED}", text)
     text = text.strip()
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -59,6 +59,7 @@ LAUNCHER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "control_store_lost": ("reason",),
     "cycle_stopped": ("reason",),
     "cycle_verdict": ("sentence", "verdict"),
+    "cycle_attribution": ("advice", "reason", "explanation"),
     "launcher_ended": ("code", "reason"),
 }
 """The events of launchers and the fields of each."""

@@ -31,7 +31,7 @@ from nvrx_core.settings.process_forms import ENDS_A_PROCESS, LOG_LEVEL, SIGNAL
 __all__ = ["NOT_IMPLEMENTED", "FaultToleranceConfig"]
 
 NOT_IMPLEMENTED: Final = frozenset({
-    "attribution_endpoint", "attribution_export_url", "attribution_stop_action", "check_remaining_processes",
+    "check_remaining_processes",
     "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout", "gpu_memory_tolerance_mb", "install_exception_hook",
 })  # fmt: skip
 """Settings of features that do not exist: accepted, with a warning where they are not the default."""
@@ -161,11 +161,29 @@ class FaultToleranceConfig(HealthSettings):
         None, PATH, "Text file with the iteration of the last checkpoint, the same for all nodes, such as "
         "latest_checkpointed_iteration.txt of Megatron-LM.",
     )  # fmt: skip
-    attribution_endpoint: str | None = setting(None, TEXT, "The attribution service; `localhost` starts one.")
-    attribution_stop_action: str = setting(
-        "log", TEXT, "What its verdict to stop does.", rule=one_of("log", "no-restart")
+    attribution_endpoint: str | None = setting(
+        None, TEXT, "The attribution service, as in http://host:8000, which analyses per-cycle logs; localhost, or "
+        "localhost:PORT, starts one.",
+    )  # fmt: skip
+    attribution_startup_timeout: float = setting(
+        20.0, SECONDS, "Time in which it must answer; later it is warned of.", rule=POSITIVE
     )
-    attribution_export_url: str | None = setting(None, TEXT, "Where its results are sent.")
+    attribution_llm_api_key_file: str | None = setting(
+        None, PATH, "File with the key of its language model, of mode 600; LLM_API_KEY_FILE by default.",
+    )  # fmt: skip
+    attribution_llm_base_url: str | None = setting(
+        None, TEXT, "OpenAI-compatible endpoint of the model. None: no line of a log leaves the machine."
+    )
+    attribution_llm_model: str | None = setting(None, TEXT, "Name of the model there.")
+    attribution_analysis_backend: str | None = setting(None, TEXT, "Accepted and not used: there is one backend.")
+    attribution_stop_action: str = setting(
+        "log", TEXT, "What its advice against a restart does: no-restart ends the job with code 93.",
+        rule=one_of("log", "no-restart"),
+    )  # fmt: skip
+    attribution_log_level: str = setting(
+        "INFO", TEXT, "The level of its own log, PREFIX_attribution.log.", rule=one_of("DEBUG", "INFO", "WARNING")
+    )
+    attribution_export_url: str | None = setting(None, TEXT, "Where its results are sent, as JSON.")
     cycle_info_dir: str | None = setting(
         None, PATH, "Directory of the files that describe each cycle, cycle_info.<job>.<attempt>.<cycle>; "
         "NVRX_CURRENT_CYCLE_INFO names the present one to the workers.",

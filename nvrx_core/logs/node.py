@@ -24,7 +24,7 @@ from nvrx_core.errors import ConfigurationError
 from nvrx_core.logs.frames import Frames
 from nvrx_core.logs.grpc_service import CallFailedError, Client, Tls
 from nvrx_core.logs.node_buffer import LIMIT, NodeBuffer
-from nvrx_core.logs.process import add_common, read_token, start_process
+from nvrx_core.process.service import add_service_options, read_token, start_service
 
 __all__ = ["NodeProcess", "main"]
 
@@ -140,14 +140,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--endpoint", required=True, help="host and port of the log server, or of a leaf")
     parser.add_argument("--node", required=True, help="the node's name")
     parser.add_argument("--limit", type=int, default=LIMIT, help="bytes that are kept (default: %(default)s)")
-    add_common(parser)
+    parser.add_argument("--tls-authority", default="", help="PEM file with the authority of the server's certificate")
+    add_service_options(parser)
     given = parser.parse_args(arguments)
-    start_process("log sender", given.job)
+    start_service("log sender", given.job)
     tls = Tls(authority=given.tls_authority) if given.tls_authority else None
     spread = zlib.crc32(given.node.encode()) / (1 << 32)
 
     async def run() -> int:
-        client = Client(given.endpoint, token=read_token(Path(given.token_file)), tls=tls)
+        client = Client(given.endpoint, token=read_token(Path(given.token_file), "log server"), tls=tls)
         buffer = NodeBuffer(given.node, uuid.uuid4().hex, limit=given.limit, spread=spread)
         try:
             return await NodeProcess(buffer, client, given.within).run(sys.stdin.fileno())

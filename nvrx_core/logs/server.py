@@ -27,9 +27,9 @@ from nvrx_core.logs.chunks import Chunk
 from nvrx_core.logs.file_writer import FileWriter
 from nvrx_core.logs.grpc_service import BusyError, CallFailedError, Client, Tls, serve
 from nvrx_core.logs.log_folder import LogFolders
-from nvrx_core.logs.process import add_common, read_token, start_process
 from nvrx_core.logs.reception import Reception
 from nvrx_core.process.file_limit import allow_more_files
+from nvrx_core.process.service import add_service_options, input_ends, read_token, start_service
 
 __all__ = ["Forwarder", "Root", "main"]
 
@@ -163,7 +163,7 @@ def _settle(settled: asyncio.Future[str], outcome: str | CallFailedError) -> Non
 
 
 async def _serve(given: argparse.Namespace) -> int:
-    token = read_token(Path(given.token_file))
+    token = read_token(Path(given.token_file), "log server")
     receiver: Root | Forwarder
     if given.forward:
         tls = Tls(authority=given.tls_authority) if given.tls_authority else None
@@ -176,7 +176,7 @@ async def _serve(given: argparse.Namespace) -> int:
     endpoint = f"{host}:{port}"
     print(endpoint, flush=True)
     log.info("%s at %s", "a leaf of the log server" if given.forward else "the log server", endpoint)
-    await _input_ends()
+    await input_ends()
     receiver.reception.end(now=time.monotonic(), within=given.within)
     while not receiver.reception.is_over(now=time.monotonic()):
         receiver.heard.clear()
@@ -192,20 +192,6 @@ async def _serve(given: argparse.Namespace) -> int:
     return 1 if left else 0
 
 
-async def _input_ends() -> None:
-    """Wait for the end of standard input; what is read is ignored."""
-    fd, ended = sys.stdin.fileno(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def read() -> None:
-        if not os.read(fd, 4096):
-            loop.remove_reader(fd)
-            ended.set()
-
-    loop.add_reader(fd, read)
-    await ended.wait()
-
-
 def main(arguments: Sequence[str]) -> int:
     """Be a log server; returns 0, 1 when something could not be written, 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m nvrx_core.logs.server", description=__doc__)
@@ -216,11 +202,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--max-queue-chunks", type=int, default=QUEUE_CHUNKS, help="chunks that wait in a leaf")
     parser.add_argument("--tls-certificate", default="", help="PEM file with the certificate of this server")
     parser.add_argument("--tls-key", default="", help="PEM file with its key")
-    add_common(parser)
+    parser.add_argument("--tls-authority", default="", help="PEM file with the authority of the server's certificate")
+    add_service_options(parser)
     given = parser.parse_args(arguments)
     if bool(given.root) == bool(given.forward):
         parser.error("give --root or --forward")
-    start_process("log server", given.job)
+    start_service("log server", given.job)
     allow_more_files()
     try:
         return asyncio.run(_serve(given))

@@ -34,6 +34,7 @@ __all__ = [
     "local_rank",
     "master",
     "missing_variables",
+    "model_key_file",
     "nccl_variables",
     "rank_and_world_size",
     "rank_monitor_socket",
@@ -63,6 +64,11 @@ T = TypeVar("T")
 def job_name() -> str:
     """Return the job of this process: `NVRX_JOB_ID`, else `TORCHELASTIC_RUN_ID`, else "job"."""
     return os.environ.get("NVRX_JOB_ID") or os.environ.get("TORCHELASTIC_RUN_ID") or "job"
+
+
+def model_key_file() -> str:
+    """Return the file with the key of the language model that explains failures, "" for none."""
+    return os.environ.get("LLM_API_KEY_FILE", "")
 
 
 def restarts_all_ranks() -> bool:

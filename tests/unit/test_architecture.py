@@ -24,6 +24,7 @@ UNIT_TEST_FOLDERS = {
 """The folders of unit tests whose name is not that of their package."""
 LIBRARIES = {"torch", "yaml"}
 EXTRAS = {
+    "nvrx_core/attribution/web_service.py": {"httpx", "starlette", "uvicorn"},
     "nvrx_core/logs/grpc_service.py": {"grpc"},
     "nvrx_core/logs/log_service_pb2.py": {"google"},
     "nvrx_core/store/etcd_client.py": {"etcd3gw", "requests"},

@@ -35,7 +35,10 @@ DEFAULTS = {
     "storage_healthcheck_path": None, "segment": None, "numa_bind_strict": True, "gpu_memory_reclaim_timeout": 50.0,
     "gpu_memory_tolerance_mb": 512.0, "gpu_memory_poll_interval": 2.0, "check_remaining_processes": False,
     "install_exception_hook": False, "max_no_progress_cycles": 3, "min_progress_iterations": 1,
-    "checkpoint_iteration_file": None, "attribution_endpoint": None, "attribution_stop_action": "log",
+    "checkpoint_iteration_file": None, "attribution_endpoint": None,
+    "attribution_startup_timeout": 20.0, "attribution_llm_api_key_file": None,
+    "attribution_llm_base_url": None, "attribution_llm_model": None, "attribution_analysis_backend": None,
+    "attribution_log_level": "INFO", "attribution_stop_action": "log",
     "attribution_export_url": None, "cycle_info_dir": None,
 }  # fmt: skip
 DOCUMENTED = """
@@ -88,13 +91,19 @@ fault_tolerance:
   attribution_endpoint: localhost
   attribution_stop_action: no-restart
   attribution_export_url: https://example.test/posting
+  attribution_startup_timeout: 30
+  attribution_llm_api_key_file: /secure/llm_api_key
+  attribution_llm_base_url: https://models.example.test/v1
+  attribution_llm_model: small
+  attribution_analysis_backend: lib
+  attribution_log_level: DEBUG
   cycle_info_dir: /data/cycles
 """
 EXAMPLES = {
     "min_learned_timeout": "20.0",
     "compat_names": "false", "enable_gpu_healthcheck": "no", "health_check_timeout": "20",
     "skip_section_response": "false", "enable_nic_healthcheck": "no", "numa_bind_strict": "0", "log_level": "ERROR",
-    "log_format": "json",
+    "log_format": "json", "attribution_log_level": "DEBUG",
     "rank_termination_signal": "SIGTERM", "attribution_stop_action": "no-restart", "gpu_memory_tolerance_mb": "1",
     "restart_check_interval": "5", "min_progress_iterations": "2",
 }  # fmt: skip

@@ -20,6 +20,20 @@ def fails() -> None:
         time.sleep(60)
 
 
+def lacks() -> None:
+    """Rank 1 lacks a file in every cycle."""
+    print(f"step of cycle {cycle}", flush=True)
+    if rank == 1:
+        open("/does/not/exist.bin")  # noqa: SIM115
+    time.sleep(60)
+
+
+def lacks_once() -> None:
+    """The same in cycle 0 alone."""
+    if cycle == 0:
+        lacks()
+
+
 def is_killed() -> None:
     """Rank 2 kills itself right after a print, in the middle of a line."""
     if cycle == 0:
@@ -47,5 +61,7 @@ def floods() -> None:
         raise TimeoutError("a worker waits for its log")
 
 
+CASES = {each.__name__: each for each in (fails, lacks, lacks_once, is_killed, prints, floods)}
+
 if __name__ == "__main__":
-    {"fails": fails, "is_killed": is_killed, "prints": prints, "floods": floods}[sys.argv[1]]()
+    CASES[sys.argv[1]]()

@@ -1,0 +1,127 @@
+"""A service process beside a launcher, which is started again when it exits.
+
+It ends when its standard input does, and gets the token of the job by a descriptor.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Final
+
+from nvrx_core.process.children import note_child
+from nvrx_core.process.lifeline import describe_exit, exit_status, open_pidfd
+from nvrx_core.process.waiting import readable
+from nvrx_launcher.loop import EventLoop
+
+__all__ = ["ENDS_LATER", "ServiceProgram"]
+
+log = logging.getLogger("nvrx_launcher")
+FIRST_PAUSE: Final = 0.5
+LONGEST_PAUSE: Final = 30.0
+"""Seconds before a process is started again, which double from the first to the longest."""
+WORKED: Final = 60.0
+"""Seconds after which a process has worked: the next pause is the first one again."""
+ENDS_LATER: Final = 15.0
+"""Seconds beyond those for what is left in which a process ends: a server writes, and exits."""
+
+
+class ServiceProgram:
+    """A process that is started again when it exits, until `close`.
+
+    Args:
+        loop: watches it.
+        name: its name in the log.
+        command: starts it; `--token-file` is appended.
+        token: the token of the job.
+        log_file: gets its standard error; "": that of the launcher.
+        environ: its environment.
+        started: gets its standard input, each time.
+
+    Attributes:
+        deadline: when `tick` is due, monotonic seconds.
+    """
+
+    def __init__(
+        self, loop: EventLoop, name: str, command: Sequence[str], *, token: bytes, log_file: str = "",
+        environ: Mapping[str, str], started: Callable[[IO[bytes]], object] = bool,
+    ) -> None:  # fmt: skip
+        self._loop, self._name, self._command, self._token, self._log_file = loop, name, command, token, log_file
+        self._environ, self._started = environ, started
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended, self._pause, self._began, self.deadline = -1, FIRST_PAUSE, 0.0, math.inf
+
+    def start(self) -> None:
+        """Start it; where that fails, later."""
+        self.deadline, self._began = math.inf, time.monotonic()
+        token = os.memfd_create("nvrx-token", os.MFD_CLOEXEC)
+        try:
+            os.write(token, self._token)
+            errors = open(self._log_file, "ab", buffering=0) if self._log_file else None  # noqa: SIM115
+            self._process = subprocess.Popen(
+                [*self._command, "--token-file", f"/proc/self/fd/{token}"], stdin=subprocess.PIPE, env=self._environ,
+                stdout=subprocess.DEVNULL, stderr=errors, pass_fds=[token], start_new_session=True,
+            )  # fmt: skip
+            if errors is not None:
+                errors.close()
+        except OSError as error:
+            log.warning("cannot start the %s: %s", self._name, error)
+            self._again()
+            return
+        finally:
+            os.close(token)
+        note_child(self._process.pid)
+        assert self._process.stdin is not None
+        self._ended = open_pidfd(self._process.pid)
+        self._loop.watch(self._ended, self._exited)
+        self._started(self._process.stdin)
+
+    def tick(self, *, now: float) -> None:
+        """Start it again when its pause is over."""
+        if now >= self.deadline:
+            self.start()
+
+    def finish(self) -> None:
+        """Let it end by itself: its input ends."""
+        self.deadline = math.inf
+        if self._process is not None:
+            self._loop.forget(self._ended)
+            assert self._process.stdin is not None
+            with suppress(OSError):
+                self._process.stdin.close()
+
+    def close(self, deadline: float) -> None:
+        """Wait until it has ended; kill it at a time of the monotonic clock."""
+        if self._process is None:
+            return
+        if not readable([self._ended], max(0.0, deadline - time.monotonic())):
+            log.warning("the %s (pid %d) does not end in time, and is killed", self._name, self._process.pid)
+            self._process.kill()
+        self._forget()
+
+    def _exited(self) -> None:
+        assert self._process is not None
+        self._loop.forget(self._ended)
+        how = describe_exit(exit_status(self._process.pid, self._ended))
+        log.warning("the %s (pid %d) was %s, and is started again", self._name, self._process.pid, how)
+        self._forget()
+        self._again()
+
+    def _forget(self) -> None:
+        assert self._process is not None
+        self._process.wait(ENDS_LATER)
+        os.close(self._ended)
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        self._process = None
+
+    def _again(self) -> None:
+        now = time.monotonic()
+        self._pause = FIRST_PAUSE if now - self._began > WORKED else self._pause
+        self.deadline, self._pause = now + self._pause, min(LONGEST_PAUSE, 2 * self._pause)

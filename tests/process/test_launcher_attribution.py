@@ -1,0 +1,130 @@
+"""The attribution service under ft_launcher: one that it starts, one that is there, and one that does not answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.http_stub import Asked, HttpStub, completion
+from tests.harness.process.host import free_ports
+from tests.harness.process.launch import Launch, Start, events_of
+
+EXPLAINED = json.dumps({"explanation": "Nobody has made exist.bin.", "class": "missing_file", "lines": [1]})
+ADVICE = {"status": "completed", "recommendation": {"action": "STOP", "reason": "it \x1b[1mwill\x07 fail again"}}
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    return tmp_path / "logs" / "train.log"
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    (file := tmp_path / "key").write_text("sk-of-the-test")
+    file.chmod(0o600)
+    return str(file)
+
+
+def start(launcher: Start, prefix: Path, endpoint: str, *options: str, case: str = "lacks", **more: Any) -> Launch:
+    logs = ("--ft-per-cycle-applog-prefix", str(prefix), "--ft-attribution-endpoint", endpoint)
+    return launcher(case, *logs, *options, worker="printing.py", **more)
+
+
+def refused(code: int, log: str, says: str) -> None:
+    assert code == 2, log
+    assert says in log
+    assert "workers" not in log
+
+
+def test_the_service_that_it_starts_explains_each_cycle(
+    launcher: Start, tmp_path: Path, prefix: Path, key: str
+) -> None:
+    with HttpStub(lambda asked: (200, completion(EXPLAINED))) as model, HttpStub(lambda asked: (200, b"")) as export:
+        job = start(
+            launcher, prefix, f"localhost:{free_ports()}", "--max-restarts", "1", "--ft-attribution-llm-base-url",
+            model.url, "--ft-attribution-llm-model", "small", "--ft-attribution-export-url", export.url,
+            LLM_API_KEY_FILE=key, SLURM_JOB_USER="mia", USER="root", SLURM_JOB_ID="8", SLURM_ARRAY_JOB_ID="7",
+        )  # fmt: skip
+        code, log = job.finish()
+        exported = export.asked.get(timeout=10).body
+    assert code == 1, log
+    said = events_of(tmp_path, "cycle_attribution")
+    assert [each["iteration"] for each in said] == [0, 1], log
+    assert all(each["advice"] == "STOP" and "rank 1 lacks a file" in each["reason"] for each in said)
+    assert log.count("the model adds: Nobody has made exist.bin.") == 2
+    own = prefix.with_name("train_attribution.log").read_text()
+    assert "train_cycle0.log: missing_file" in own
+    assert (exported["user"], exported["job_id"]) == ("mia", "7")
+    assert "sk-of-the-test" not in own + log
+
+
+def test_its_advice_ends_the_job_with_93_where_that_is_wanted(launcher: Start, prefix: Path, key: str) -> None:
+    job = start(
+        launcher, prefix, f"localhost:{free_ports()}", "--max-restarts", "1000", "--ft-restart-backoff", "5",
+        "--ft-attribution-stop-action", "no-restart", "--ft-attribution-llm-api-key-file", key,
+    )  # fmt: skip
+    code, log = job.finish()
+    assert code == 93, log
+    assert "by the attribution of cycle 0: rank 1 lacks a file" in log
+
+
+def test_a_service_that_is_there_gets_the_log_and_what_is_known_of_the_job(launcher: Start, prefix: Path) -> None:
+    def answer(asked: Asked) -> tuple[int, bytes]:
+        return 200, json.dumps(ADVICE if asked.method == "GET" and "log_path" in asked.path else {}).encode()
+
+    with HttpStub(answer) as service:
+        code, log = start(launcher, prefix, service.url, USER="mia").finish()
+        asked = [service.asked.get_nowait() for _ in range(service.asked.qsize())]
+    assert code == 1, log
+    assert "attribution of cycle 0: STOP: it will? fail again" in log
+    assert "job ends with code 1" in log
+    submitted = [each.body for each in asked if each.method == "POST"]
+    path = str(prefix.with_name("train_cycle0.log"))
+    intents = ["progressive", "terminal"]
+    assert submitted == [{"log_path": path, "analysis_intent": each, "user": "mia"} for each in intents]
+
+
+@pytest.mark.parametrize("fault", ["down", "silent", "garbage"])
+def test_a_service_that_does_not_answer_holds_up_nothing_but_the_end(launcher: Start, prefix: Path, fault: str) -> None:
+    def answer(asked: Asked) -> tuple[int, bytes]:
+        if fault == "silent":
+            service.closing.wait(60)
+        return 200, b"\xff<html>"
+
+    with HttpStub(answer) as service:
+        endpoint = f"http://127.0.0.1:{free_ports()}" if fault == "down" else service.url
+        job = start(launcher, prefix, endpoint, "--max-restarts", "1", case="lacks_once")
+        code, log = job.finish()
+    assert code == 0, log
+    assert "cycle 1: 1 node" in log
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--ft-attribution-endpoint", "localhost"), "give --ft-per-cycle-applog-prefix as well"),
+        (("--ft-attribution-llm-model", "small"), "localhost starts a service"),
+        (("--ft-attribution-endpoint", "http://x", "--ft-attribution-export-url", "http://y"), "is not started here"),
+        (("--ft-attribution-endpoint", "localhost", "--ft-attribution-export-url", "http://y/?a=1"), "a query"),
+        (("--ft-attribution-endpoint", "localhost", "--ft-attribution-llm-model", "m"), "give both, or none"),
+        (("--ft-attribution-endpoint", "localhost:0"), "is no port"),
+        (("--ft-attribution-endpoint", "localhost"), "LLM_API_KEY_FILE"),
+        (("--ft-attribution-endpoint", "localhost", "--ft-attribution-llm-api-key-file", "/no/key"), "cannot be read"),
+    ],
+)
+def test_options_that_do_not_fit_end_it_before_anything_starts(
+    launcher: Start, prefix: Path, options: tuple[str, ...], says: str
+) -> None:
+    logs = () if "prefix" in says else ("--ft-per-cycle-applog-prefix", str(prefix))
+    code, log = launcher("lacks", *logs, *options, worker="printing.py").finish()
+    refused(code, log, says)
+    assert not prefix.with_name("train_attribution.log").exists()
+
+
+def test_an_endpoint_of_another_scheme_is_kept_and_said(launcher: Start, prefix: Path) -> None:
+    code, log = start(launcher, prefix, "unix:///run/attribution.sock").finish()
+    assert code == 1, log
+    assert "no log is submitted to unix:///run/attribution.sock" in log

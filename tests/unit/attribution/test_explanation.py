@@ -1,0 +1,76 @@
+"""What a model gets of a log, and which of its answers count."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nvrx_core.attribution.explanation import explanation_in, numbered, request
+from nvrx_core.attribution.verdict import Action, Evidence, Verdict
+
+EVIDENCE = (Evidence("a.log", 3, "1: OddError: odd"),)
+VAGUE = Verdict("user_exception", "OddError", 1, None, Action.RESTART, None, 0.6, EVIDENCE, "rank 1 raised OddError")
+CLEAR = Verdict("disk_full", "OSError", 1, None, Action.STOP, None, 0.9, EVIDENCE, "rank 1 found a disk full")
+LINES = {1: "1: OddError: odd", 2: "0: step 7"}
+GIVEN: dict[str, object] = {"explanation": "It is odd.", "class": "nan_loss", "lines": [1]}
+
+
+def body(content: str) -> bytes:
+    return json.dumps({"choices": [{"message": {"content": content}}]}).encode()
+
+
+def test_the_lines_are_bounded_and_without_secrets() -> None:
+    last = [f"0: step {each}" for each in range(500)] + ["", "1: OddError: odd", "api_key=abcdefgh"]
+    lines = numbered(VAGUE, last)
+    assert lines[1] == "1: OddError: odd"
+    assert len(lines) <= 100
+    assert list(lines) == list(range(1, len(lines) + 1))
+    assert len(set(lines.values())) == len(lines), "each text once"
+    assert "abcdefgh" not in str(lines)
+
+
+def test_a_request_has_the_verdict_and_the_lines_as_data() -> None:
+    asked = request("small", VAGUE, LINES)
+    messages = asked["messages"]
+    assert isinstance(messages, list)
+    assert [each["role"] for each in messages] == ["system", "user"]
+    content = json.loads(messages[1]["content"])
+    assert content["lines"] == {"1": "1: OddError: odd", "2": "0: step 7"}
+    assert content["verdict"]["class"] == "user_exception"
+    assert "evidence" not in content["verdict"]
+    assert "nan_loss" in content["classes"]
+
+
+@pytest.mark.parametrize("around", ["{}", "```json\n{}\n```", "Here it is: {} Anything else?"])
+def test_an_answer_counts_that_rests_on_lines(around: str) -> None:
+    found = explanation_in(body(around.replace("{}", json.dumps(GIVEN))), "small", VAGUE, LINES)
+    assert found.as_json() == {
+        "text": "It is odd.", "class": "nan_loss", "lines": ["1: OddError: odd"], "model": "small"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verdict", "said", "failure"),
+    [
+        (VAGUE, "nan_loss", "nan_loss"), (VAGUE, None, None), (VAGUE, "clean", None), (VAGUE, "user_exception", None),
+        (CLEAR, "nan_loss", None),
+    ],
+)  # fmt: skip
+def test_a_model_narrows_down_a_vague_class_only(verdict: Verdict, said: str | None, failure: str | None) -> None:
+    assert explanation_in(body(json.dumps({**GIVEN, "class": said})), "small", verdict, LINES).failure == failure
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"", b"{}", b'{"choices": []}', b'{"choices": [{"message": {"content": 7}}]}', body(""), body("no object"),
+        body("{"), body('{"explanation": "x"}'), body(json.dumps({**GIVEN, "explanation": " "})),
+        body(json.dumps({**GIVEN, "explanation": ["x"]})), body(json.dumps({**GIVEN, "class": "doom"})),
+        body(json.dumps({**GIVEN, "class": ["nan_loss"]})), body(json.dumps({**GIVEN, "lines": [7, True, "1"]})),
+        body(json.dumps({**GIVEN, "lines": 1})),
+    ],
+)  # fmt: skip
+def test_any_other_answer_is_refused(answer: bytes) -> None:
+    with pytest.raises(ValueError, match=r"answer|JSON"):
+        explanation_in(answer, "small", VAGUE, LINES)
