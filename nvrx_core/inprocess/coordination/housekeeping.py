@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
+from nvrx_core.inprocess.coordination.hang_reports import HangReports
 from nvrx_core.inprocess.coordination.membership import LEFT
 from nvrx_core.inprocess.coordination.round_operations import Arrivals
 from nvrx_core.inprocess.protocol.decision import JOINING, RoundDecision, kept_after_call, kept_in_call
@@ -37,6 +38,7 @@ class KeyDeletion:
 
     def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
         self.store, self.keys, self._arrivals = store, keys, Arrivals(store, keys)
+        self._hangs = HangReports(store, keys)
 
     def delete_round(self, iteration: int, members: int, *, read_late: bool = False) -> None:
         """Delete the keys of a round that is no longer read.
@@ -142,7 +144,8 @@ class KeyDeletion:
         return (launcher.announce(), launcher.entered(), keys.verdict(keys.generation))
 
     def _of_round(self, iteration: int, members: int) -> Iterable[str]:
-        return (*self.keys.round(iteration).of_all, *self._arrivals.keys_of(iteration, members))
+        hangs = self._hangs.keys_of(iteration, members)
+        return (*self.keys.round(iteration).of_all, *self._arrivals.keys_of(iteration, members), *hangs)
 
     def _of_call(self, iteration: int, members: int) -> Iterable[str]:
         """Return all keys of a call that was completed in this iteration, except those of rounds deleted already."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -160,6 +161,8 @@ class Judging:
                         await self._carry_out(each, iteration, now)
             case MarkRoundOver():
                 await rank.mark_round_over(iteration)
+                with suppress(StoreFailure):
+                    await self.ports.store.report_hang(iteration)
             case RenewConnections(reason):
                 await rank.renew_connections(reason)
             case never:
