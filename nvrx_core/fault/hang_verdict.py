@@ -280,7 +280,8 @@ def _operation(found: Collective | None) -> str:
     if found.operation == "rendezvous":
         return " in the creation of a process group"
     number = f" #{found.number}" if found.number else ""
-    group = f" of group {found.label}" if found.label else " of the default group" if found.group else ""
+    default = " of the default group" if found.group and not found.peers else ""
+    group = f" of group {found.label}" if found.label else default
     return f" in {found.operation}{number}{group}"
 
 
@@ -297,13 +298,14 @@ def _wait(report: HangReport) -> str:
 
 
 def whereabouts(report: HangReport) -> str:
-    """Return where a rank's main thread is, and what it waits for."""
+    """Return where a rank's main thread is, since when, and what it waits for."""
     place = "at an unknown place" if report.place is None else f"at {_at(report.place)}"
     inner = "" if report.inner is None else f" (in {_at(report.inner)})"
     section = f", section {report.section!r} open for {report.section_seconds:.3g} s" if report.section else ""
     dead = [f"{name} pid {pid}" for pid, name in report.children]
     children = f", with dead child processes: {', '.join(dead)}" if dead else ""
-    return f"{place}{inner} for {report.silent:.3g} s{_wait(report)}{section}{children}"
+    since = f" for {report.silent:.3g} s" if report.stalled else f", with signs of life until {report.silent:.2g} s ago"
+    return f"{place}{inner}{since}{_wait(report)}{section}{children}"
 
 
 def _stands(report: HangReport) -> str:
@@ -311,4 +313,4 @@ def _stands(report: HangReport) -> str:
     who = f"rank {report.rank} ({initial}{report.host or 'unknown host'})"
     if report.condition is RankCondition.COMPLETED:
         return f"{who} has returned from the function"
-    return f"{who} stands {whereabouts(report)}"
+    return f"{who} {'stands' if report.stalled else 'is'} {whereabouts(report)}"

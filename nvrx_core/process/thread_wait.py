@@ -21,12 +21,12 @@ __all__ = ["ThreadWait", "dead_children", "wait_of"]
 _RUNTIME_BYTES: Final = 1 << 20
 _DESCRIPTORS: Final = {
     "x86_64": {
-        0: "a read from", 19: "a read from", 45: "a read from", 47: "a read from", 1: "a write to", 20: "a write to",
+        0: "data from", 19: "data from", 45: "data from", 47: "data from", 1: "a write to", 20: "a write to",
         44: "a write to", 46: "a write to", 43: "a connection to", 288: "a connection to", 42: "a connection by",
         73: "a lock on", 72: "a lock on", 74: "a write to", 75: "a write to",
     },
     "aarch64": {
-        63: "a read from", 65: "a read from", 207: "a read from", 212: "a read from", 64: "a write to",
+        63: "data from", 65: "data from", 207: "data from", 212: "data from", 64: "a write to",
         66: "a write to", 206: "a write to", 211: "a write to", 202: "a connection to", 242: "a connection to",
         203: "a connection by", 32: "a lock on", 25: "a lock on", 82: "a write to", 83: "a write to",
     },
@@ -37,11 +37,12 @@ _CALLS: Final = {
         202: "a lock", 230: "the end of a sleep", 35: "the end of a sleep", 61: "a child process",
         247: "a child process", 7: "a descriptor", 271: "a descriptor", 23: "a descriptor", 270: "a descriptor",
         232: "a descriptor", 281: "a descriptor", 34: "a signal", 130: "a signal", 128: "a signal",
+        257: "the opening of a file",
     },
     "aarch64": {
         98: "a lock", 115: "the end of a sleep", 101: "the end of a sleep", 260: "a child process",
         95: "a child process", 73: "a descriptor", 72: "a descriptor", 22: "a descriptor", 133: "a signal",
-        137: "a signal",
+        137: "a signal", 56: "the opening of a file",
     },
 }  # fmt: skip
 _SLEEPS: Final = (

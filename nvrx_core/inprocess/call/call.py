@@ -201,7 +201,7 @@ def start_threads(
         interrupt=interrupt,
         sample=sample,
         control_store=connections.control_store,
-        soft_timeout=p.timeouts.soft,
+        shortest=p.timeouts.stalled_after,
     )
     abort = FunctionAbort(
         p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample, noticed=hangs.notice

@@ -49,6 +49,7 @@ LOOKS: Final = (0.02, 0.03, 0.05, 0.1, 0.1, 0.15)
 UNHURRIED: Final = 0.05
 """Seconds for which a rank that has not stalled leaves the store to the restart."""
 ENDS_WITHIN: Final = 1.0
+_REPORTED: Final = (Stage.RUNNING, Stage.WAITING)
 MAX_FRAMES: Final = 128
 _TORCH: Final = "/torch/"
 
@@ -63,7 +64,7 @@ class HangReporter:
         interrupt: knows the thread of the function.
         sample: the progress of the rank when the round ended.
         control_store: the call's operations, on a connection on which nobody waits.
-        soft_timeout: a round that was shorter was not ended by it, seconds.
+        shortest: seconds; a round that was shorter on this rank was not ended by a soft timeout.
     """
 
     def __init__(
@@ -75,10 +76,10 @@ class HangReporter:
         interrupt: Interrupt,
         sample: RoundProgress,
         control_store: ControlStore,
-        soft_timeout: float,
+        shortest: float,
     ) -> None:
         self._state, self._page, self._events, self._interrupt = state, page, events, interrupt
-        self._sample, self._store, self._soft_timeout = sample, control_store, soft_timeout
+        self._sample, self._store, self._shortest = sample, control_store, shortest
         self._native_id, self._host = threading.get_native_id(), socket.gethostname()
         self._entered_at = 0.0
         self._older = frozenset[tuple[str, str]]()
@@ -90,12 +91,16 @@ class HangReporter:
         self._entered_at = time.monotonic()
 
     def notice(self, iteration: int) -> None:
-        """Look where the main thread is, now that the round has ended; report it if that was for a hang."""
-        now, stalled = time.monotonic(), self._sample.stalled
-        if self._closed.is_set() or now < self._entered_at + self._soft_timeout:
+        """Look where the main thread is, now that the round has ended; report it if that was for a hang.
+
+        Of a rank whose threads did not run, its monitor process has told that: a signal may have ended the call.
+        """
+        now, page, stalled = time.monotonic(), self._page, self._sample.stalled
+        is_reported = page[ProgressField.LOOKED_AT] == iteration + 1 or page[ProgressField.STAGE] not in _REPORTED
+        if self._closed.is_set() or now < self._entered_at + self._shortest or is_reported:
             return
         report = self._look(now)
-        members = len(self._page.members())
+        members = len(page.members())
         self._thread = HelperThread(
             lambda: self._share(iteration, report, members, 0.0 if stalled else UNHURRIED),
             name="nvrx-hang-report",
@@ -129,7 +134,7 @@ class HangReporter:
         del inner_frame
         wait = wait_of(os.getpid(), self._native_id)
         condition = RankCondition.RUNS if wait.runs else RankCondition.BLOCKED
-        if Stage(page[ProgressField.STAGE]) is not Stage.RUNNING:
+        if page[ProgressField.STAGE] == Stage.WAITING:
             condition = RankCondition.COMPLETED if state.mode is Mode.ACTIVE else RankCondition.RESERVE
         waiting, collective = self._waiting(frames, inner or place, condition)
         frames.clear()
@@ -158,8 +163,7 @@ class HangReporter:
                 break
             inside.append(frame)
         if (call := torch_groups.call_of(inside)) is not None:
-            operation, group, label, begun, ranks, peers = call
-            return Waiting.WAITS, Collective(operation, group, label, 0 if peers else begun, ranks, peers)
+            return Waiting.WAITS, Collective(*call)
         in_torch = inner is not None and (_TORCH in inner.file or (bool(frames) and _calls(frames[0]) == "wait"))
         return (Waiting.MAY_WAIT if in_torch and pending is not False else Waiting.ELSEWHERE), None
 

@@ -239,7 +239,7 @@ class Call(NamedTuple):
         operation: the name of its function.
         group: the name of its group, "" if it is not known.
         label: the group's description, "" for the default group, or where it has none.
-        begun: how many operations the group has begun.
+        number: of the collective in the group; 0 for a send or receive, or where torch does not count.
         ranks: the ranks of the group.
         peers: the ranks that it sends to or receives from.
     """
@@ -247,7 +247,7 @@ class Call(NamedTuple):
     operation: str
     group: str = ""
     label: str = ""
-    begun: int = 0
+    number: int = 0
     ranks: frozenset[int] = frozenset()
     peers: frozenset[int] = frozenset()
 
@@ -272,7 +272,8 @@ def call_of(frames: Iterable[FrameType]) -> Call | None:
     except (AttributeError, KeyError, TypeError, ValueError):  # an abort clears torch's tables meanwhile
         return Call(operation)
     known = frozenset(rank for rank in peers if rank is not None)
-    return Call(operation, name, label, collectives_begun(group), frozenset(members), known)
+    number = 0 if operation in POINT_TO_POINT else collectives_begun(group)
+    return Call(operation, name, label, number, frozenset(members), known)
 
 
 def _peer(given: Mapping[str, Any], name: str, in_group: str, members: Mapping[int, int]) -> int | None:

@@ -146,14 +146,15 @@ class MonitoredProcess:
         Its stacks are taken by a signal, which takes a tenth of a second, and half a second at most.
         """
         plan, page, now = self._plan, self._page, time.monotonic()
-        wait = wait_of(plan.rank_pid, plan.rank_pid)
+        page[ProgressField.LOOKED_AT] = page[ProgressField.ITERATION] + 1  # before a signal that may end the call
+        wait, silent = wait_of(plan.rank_pid, plan.rank_pid), now - page.alive_at()
         text = "" if wait.stopped else plan.stacks.take(plan.rank_pidfd, threads_run=False)
         place, inner = place_of(main_thread(text), user_packages())
         section, seconds = open_section(page, now)
         return HangReport(
             rank=page[ProgressField.RANK], initial_rank=plan.member, host=socket.gethostname(), pid=plan.rank_pid,
             condition=RankCondition.STOPPED if wait.stopped else RankCondition.HOLDS_GIL, place=place, inner=inner,
-            wait=wait.text, silent=now - page.alive_at(), rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
+            wait=wait.text, silent=silent, rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
             step=page[ProgressField.STEP] - 1, section=section, section_seconds=seconds,
             children=tuple(dead_children(plan.rank_pid)),
         )  # fmt: skip
