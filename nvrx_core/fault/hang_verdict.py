@@ -169,13 +169,10 @@ class _Case:
         """All reports are there, and nobody whom others wait for is anywhere else."""
         if (odd := self._mismatch()) is not None:
             return odd
-        stuck = {rank for rank in self.elsewhere if self.reports[rank].condition in _CANNOT_MOVE}
         if not any(found.behind for found in self.awaited.values()):
-            if stuck:
-                return self._culprits(stuck, 0.8)
-            everywhere = {rank for rank in self.elsewhere if self._is_stuck(rank) and not self._has_completed(rank)}
-            if everywhere and any(_counts_nothing(self.reports[rank]) for rank in self.awaited):
-                return self._culprits(everywhere, 0.6)
+            apart = {rank for rank in self.elsewhere if not self._has_completed(rank) and self._is_stuck(rank)}
+            if apart := {rank for rank in apart if not _may_wait(self.reports[rank])}:
+                return self._culprits(apart, 0.6)  # torch does not count all that ranks wait in
             return self._say(Outcome.ALL_JOINED, (), 0.0, [
                 "no rank is behind: all have begun what they wait in", *self._waits(""), *self._places(self.elsewhere)
             ])  # fmt: skip
@@ -260,10 +257,6 @@ def _has_not_joined(other: HangReport, found: Collective) -> bool:
     if begun is None or not found.number:
         return other.waiting is Waiting.ELSEWHERE
     return begun < found.number
-
-
-def _counts_nothing(report: HangReport) -> bool:
-    return report.collective is None or not report.collective.number
 
 
 def _named(ranks: Collection[int]) -> str:

@@ -130,8 +130,8 @@ class RoundKeys:
 
     @property
     def of_all(self) -> tuple[str, ...]:
-        """All keys of the round but the arrivals and the user's."""
-        return *self.read_late, self.arrived, self.completed, self.hang_reported, self.hang_judge
+        """All keys of the round but the arrivals, the user's and those of a hang."""
+        return *self.read_late, self.arrived, self.completed
 
 
 class LauncherKeys:

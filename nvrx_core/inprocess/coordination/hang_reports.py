@@ -72,8 +72,9 @@ class HangReports:
         return {member: report for member, report in found.items() if member in members}
 
     def keys_of(self, iteration: int, members: int) -> Iterable[str]:
-        """Return all keys of a round's reports."""
-        return self._of(iteration, initial_ranks(members))
+        """Return all keys that a hang leaves in a round."""
+        keys = self.keys.round(iteration)
+        return (keys.hang_reported, keys.hang_judge, *self._of(iteration, initial_ranks(members)))
 
     def _of(self, iteration: int, members: Collection[InitialRank]) -> Iterable[str]:
         keys = self.keys.round(iteration)
