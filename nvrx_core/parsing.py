@@ -7,6 +7,7 @@ Any process that reaches the store can write to it, so its values are not truste
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, Final
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "parse_endpoint",
     "parse_json",
     "parse_object",
+    "parse_ranges",
+    "ranges",
     "string",
 ]
 
@@ -91,6 +94,27 @@ def string(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"not a text: {value!r:.100}")
     return value
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """Return ranks as text in ascending order, neighbours as a range: "0-3, 7"."""
+    runs = list[tuple[int, int]]()
+    for rank in sorted(ranks):
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1] = runs[-1][0], rank
+        else:
+            runs.append((rank, rank))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def parse_ranges(text: object) -> frozenset[int]:
+    """Return the ranks of a text that `ranges` has written, else raise ValueError."""
+    found = set[int]()
+    for run in filter(None, string(text).split(", ")):
+        first, _, last = run.partition("-")
+        begin = integer(count_in(first), 0, MAX_RANKS - 1)
+        found.update(range(begin, integer(count_in(last or first), begin, MAX_RANKS - 1) + 1))
+    return frozenset(found)
 
 
 def address(text: bytes) -> tuple[str, int]:

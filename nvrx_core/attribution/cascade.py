@@ -38,6 +38,7 @@ _WAITS_FOR_OTHERS: Final = re.compile(
     r"distributed_c10d|_engine_run_backward|all_?reduce|all_?gather|reduce_scatter|broadcast|barrier|wait_tensor|/distributed/"
 )
 """Frames, in the stack of a hung rank that its monitor reports, of a collective or of what waits for one."""
+_OF_ALL_REPORTS: Final = re.compile(r"\bhang: rank \d+ \(")
 _OF_A_GPU: Final = frozenset({"cuda_error", "gpu_lost", "ecc_error", "nccl_error"})
 
 
@@ -212,7 +213,12 @@ class _Cascade:
         return self._named(first, factor=0.8 if rivals and not of_root else 1.0)
 
     def _hung(self, first: Finding, hung: Sequence[Finding]) -> _Culprit:
-        """Of several ranks that rank monitors have ended, the culprit is the only one that did not wait for others."""
+        """Of several ranks that rank monitors have ended, the culprit is the only one that did not wait for others.
+
+        The line that a wrapped call writes on a hang is a verdict already, from the reports of all ranks.
+        """
+        if given := [each for each in hung if _OF_ALL_REPORTS.search(each.line.text)]:
+            return self._named(given[-1])
         ranks = {_rank(each) for each in hung}
         alone = [each for each in hung if not _WAITS_FOR_OTHERS.search(each.line.text)]
         is_alone = alone or len(self._hosts) == 1 or " behind rank " in first.line.text

@@ -222,6 +222,11 @@ CLASSES: Final = (
             Rule("hung: ", _FT_RANK, any_level=True),
             Rule("is hung", r"rank (?P<rank>\d+) \([^)]*\) is hung", any_level=True),
             Rule(
+                "hang: rank ",
+                r"hang: rank (?P<rank>\d+) \((?:initial rank \d+, )?(?P<host>[\w.-]+)\) (?:stands|is|has)",
+                any_level=True,
+            ),
+            Rule(
                 "_TIMEOUT",
                 r"(?:SOFT|HARD)_TIMEOUT(?: \([^)]*\))? on rank (?P<rank>\d+) \(initial rank \d+, (?P<host>[\w.-]+) pid",
                 any_level=True,

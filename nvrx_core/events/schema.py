@@ -41,6 +41,7 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "left": ("reason",),
     "monitor_replaced": ("reason",),
     "straggler": ("ranks", "seconds"),
+    "hang_verdict": ("outcome", "ranks", "missing", "confidence", "sentence"),
     "stacks": ("threads",),
     "store_lost": ("endpoint",),
 }  # fmt: skip

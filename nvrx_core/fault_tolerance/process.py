@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from itertools import islice
 from typing import Any, Final
 
 from nvrx_core.fault.stack_text import in_one_line
@@ -37,6 +38,7 @@ from nvrx_core.liveness.hang_detector import (
 )
 from nvrx_core.process.lifeline import send
 from nvrx_core.process.log_lines import log_formatter
+from nvrx_core.process.thread_wait import dead_children, wait_of
 from nvrx_core.process.unblocked_log import UnblockedHandler
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import take_sample
@@ -49,6 +51,7 @@ MAX_CONNECTIONS: Final = 64
 SLACK: Final = 0.25
 """Seconds by which it may wake late; what is more is a pause of the machine, which costs its rank no time."""
 LONGEST_WAIT: Final = 3600.0
+MAX_CHILDREN: Final = 4
 STDERR: Final = 2
 STACK: Final = 1 << 14
 """Characters of the stacks that the launcher is told."""
@@ -158,7 +161,7 @@ class RankMonitor:
     def _terminate(self, rank: WatchedRank, reason: str) -> None:
         """Send the rank the termination signal, and notify the launcher."""
         number, signum, found = self.page[ProgressField.RANK], self.plan.termination_signal, self._findings
-        where = f", at {in_one_line(found.stack)}" if found.stack else ""
+        where = (f", at {in_one_line(found.stack)}" if found.stack else "") + _state_of(rank.pid)
         beside = "" if found.slowest is None else Progress.of_page(self.page).beside(found.slowest)
         why = f"{reason}{where}{beside and f', {beside}'}"
         self._tell_launcher(HangReport(number, rank.pid, why, found.text[:STACK]))
@@ -236,6 +239,14 @@ class RankMonitor:
         if (pause := self.awake.woke(due, now=now)) > 0:
             log.warning("this process has paused for %.1f s, which no rank is blamed for", pause)
         return now
+
+
+def _state_of(pid: int) -> str:
+    """Return what the main thread of a rank waits for, and which of its children are dead."""
+    wait, dead = wait_of(pid, pid), [f"{name} pid {child}" for child, name in islice(dead_children(pid), MAX_CHILDREN)]
+    state = "its process is stopped" if wait.stopped else wait.text and f"waiting for {wait.text}"
+    children = f"with dead child processes: {', '.join(dead)}" if dead else ""
+    return "".join(f", {each}" for each in (state, children) if each)
 
 
 def _log_to_stderr(plan: RankMonitorPlan, page: Page) -> None:

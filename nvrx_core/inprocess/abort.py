@@ -88,8 +88,9 @@ class AbortTorchDistributed(Abort):
 def write_flight_record(directory: str | os.PathLike[str], state: FrozenState) -> None:
     """Write `<directory>/iter_<iteration>/rank_<initial rank>.<recorder>.json`, torch's JSON, for each recorder.
 
-    torch keeps a record of the collectives of an iteration for NCCL and one for gloo. Stack traces are omitted: to
-    symbolize their frames, torch acquires the GIL while it holds a lock of its recorder.
+    Beside it, `<recorder>_rank_<rank in the iteration>` is a pickle, as torch's `fr_trace` reads it. torch keeps a
+    record of the collectives of an iteration for NCCL and one for gloo. Stack traces are omitted: to symbolize
+    their frames, torch acquires the GIL while it holds a lock of its recorder.
 
     A failure, or a disk that takes longer than `RECORD_WITHIN`, is logged as one warning.
     """
@@ -100,11 +101,14 @@ def write_flight_record(directory: str | os.PathLike[str], state: FrozenState) -
 
 
 def _write(folder: Path, rank: int) -> None:
-    from nvrx_core.inprocess.groups.torch_groups import flight_recorders
+    from nvrx_core.inprocess.groups.torch_groups import flight_record, flight_recorders, rank_and_size
 
     folder.mkdir(parents=True, exist_ok=True)
     for recorder, dump in flight_recorders().items():
         _write_atomically(folder / f"rank_{rank}.{recorder}.json", dump())
+    present = rank_and_size()
+    for recorder, record in flight_record().items():
+        _write_atomically(folder / f"{recorder}_rank_{rank if present is None else present[0]}", record)
 
 
 def _write_atomically(path: Path, text: bytes) -> None:

@@ -13,7 +13,7 @@ from nvrx_core.progress.limits import ProgressSample, RankSample, SectionSample,
 from nvrx_core.progress.page import Page, ProgressField, SectionField
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["take_sample"]
+__all__ = ["open_section", "take_sample"]
 
 _IN_CALL: Final = (ProgressField.AUTO_HEARTBEAT, ProgressField.MAIN_THREAD_HEARTBEAT)
 
@@ -46,6 +46,18 @@ def take_sample(
         limit=earliest(written) if written else None,
         look_within=written.look_within if written else math.inf,
     )
+
+
+def open_section(page: Page, now: float) -> tuple[str, float]:
+    """Return the open section that was opened last, and for how many seconds it has been open; "" for none.
+
+    Args:
+        page: the rank's page.
+        now: monotonic seconds.
+    """
+    opened = [(page.words[slot + SectionField.OPENED_AT], name) for name, slot in page.sections().items()]
+    at, name = max(opened, default=(0, ""))
+    return (name, now - at / 1e9) if at else ("", 0.0)
 
 
 def _read(page: Page, awake: Callable[[float], float]) -> RankSample:

@@ -106,13 +106,31 @@ class RoundKeys:
         return f"{self.prefix}/arrivals/{block}"
 
     @property
+    def hang_reported(self) -> str:
+        """How many reports of the hang that has ended the round were written: by ranks, and by monitor processes."""
+        return f"{self.prefix}/hang/reported"
+
+    @property
+    def hang_judge(self) -> str:
+        """The member that gives the verdict on the hang."""
+        return f"{self.prefix}/hang/judge"
+
+    def hang_report(self, member: InitialRank) -> str:
+        """A member's report of the hang."""
+        return f"{self.prefix}/hang/report/{member}"
+
+    def hang_reports(self, block: int) -> str:
+        """The reports of a block of members, where the store can append to a key."""
+        return f"{self.prefix}/hang/reports/{block}"
+
+    @property
     def read_late(self) -> tuple[str, ...]:
         """The keys by which a member learns how the round ended; it does not read the others any more."""
         return self.event, self.decision, self.master
 
     @property
     def of_all(self) -> tuple[str, ...]:
-        """All keys of the round but the arrivals and the user's."""
+        """All keys of the round but the arrivals, the user's and those of a hang."""
         return *self.read_late, self.arrived, self.completed
 
 

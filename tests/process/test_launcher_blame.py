@@ -16,7 +16,8 @@ def test_a_rank_that_waits_in_a_collective_is_not_ended(launcher: Start, tmp_pat
     assert told["rank"] == 1, log
     frame = r"launcher_worker\.py:\d+ collective < launcher_worker\.py:\d+ <module>"
     assert re.search(
-        rf"is hung: section 'step' open for \S+ s \(timeout 1 s\), at {frame}, as far as rank 0, its slowest peer",
+        rf"is hung: section 'step' open for \S+ s \(timeout 1 s\), at {frame}(, waiting for [^,]+)?, "
+        "as far as rank 0, its slowest peer",
         told["reason"],
     )
     assert "in collective" in told["stack"]
@@ -32,6 +33,8 @@ def test_a_rank_that_waits_for_one_of_another_node_is_not_ended(nodes: Nodes, tm
     (told,) = events_of(tmp_path, "hung")
     assert told["rank"] == 2, ends
     assert re.search(
-        r"at launcher_worker\.py:\d+ behind < .*, 1 step behind rank \d, its slowest peer$", told["reason"]
+        r"at launcher_worker\.py:\d+ behind < .*, waiting for the end of a sleep, "
+        r"1 step behind rank \d, its slowest peer$",
+        told["reason"],
     )
     assert all("was ended by SIGKILL, hung: section 'step' open" in log for _, log in ends)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -167,11 +169,15 @@ def test_each_rank_writes_its_flight_record_before_the_abort(
     monkeypatch.setattr(job.template, "environment", recording(job.template.environment))
     run_prepared(job, case, FAILS, 1, MODULE)
     folder = job.directory / "application.log" / "iter_0"
-    assert sorted(path.name for path in folder.iterdir()) == [f"rank_{rank}.cpu.json" for rank in range(3)]
+    names = [*(f"cpu_rank_{rank}" for rank in range(3)), *(f"rank_{rank}.cpu.json" for rank in range(3))]
+    assert sorted(path.name for path in folder.iterdir()) == names
     assert list(folder.parent.iterdir()) == [folder]
-    for path in folder.iterdir():
+    for path in folder.glob("*.json"):
         entries = json.loads(path.read_text())["entries"]
         assert sum(entry["profiling_name"] == "gloo:all_reduce" for entry in entries) >= 6
+    analyser = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder), "-p", "cpu_rank_"]
+    told = subprocess.run(analyser, capture_output=True, text=True, timeout=60, check=True)
+    assert "Traceback" not in told.stderr
     assert results(job) == dict.fromkeys(range(3), 1)
 
 

@@ -56,6 +56,7 @@ def test_a_hung_rank_is_ended(start: Start, case: str, config: dict[str, Any], r
     assert code == -signal.SIGKILL
     told = rf"rank 0 \(pid {rank.pid}\) is hung: {reason} for \S+ s \(timeout 0\.5 s\)"
     assert re.search(told, errors), errors
+    assert ("its process is stopped" in errors) == (case == "stopped")
     assert len(monitors) == 2
     assert eventually(lambda: not any(map(is_monitor, monitors)), 5.0)
 

@@ -87,3 +87,16 @@ def test_an_address_whose_port_is_uncertain_is_an_error(text):
 def test_an_endpoint_with_an_open_end_has_no_default_port():
     with pytest.raises(ValueError, match="not host:port"):
         wire.parse_endpoint("node0:", 29500)
+
+
+def test_neighbours_are_one_range():
+    texts = {(): "", (4,): "4", (1, 2, 3, 7, 8): "1-3, 7-8"}
+    for ranks, text in texts.items():
+        assert wire.ranges(ranks) == text
+        assert wire.parse_ranges(text) == set(ranks)
+
+
+@pytest.mark.parametrize("text", ["x", "3-1", "-1", "0-1048576", "1,2", 5])
+def test_what_is_no_range_of_ranks_is_an_error(text):
+    with pytest.raises(ValueError, match="not a"):
+        wire.parse_ranges(text)

@@ -26,6 +26,7 @@ from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.environment_checks import log_start, nccl_checks
 from nvrx_core.inprocess.call.function_abort import FunctionAbort, RoundProgress
 from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle, UserStores
+from nvrx_core.inprocess.call.hang_reporter import HangReporter
 from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
 from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, ThreadFaults
 from nvrx_core.inprocess.call.parameters import Parameters, leader_of, least_world_size
@@ -90,6 +91,7 @@ class Resources:
         faults: this rank's own faults.
         thread_faults: exceptions of the function's other threads.
         housekeeping: the work of rank 0 for all ranks.
+        hangs: reports a hang.
         trace: the restart in progress.
     """
 
@@ -106,6 +108,7 @@ class Resources:
     faults: OwnFaults
     thread_faults: ThreadFaults
     housekeeping: Housekeeping
+    hangs: HangReporter
     trace: RestartTrace
 
 
@@ -191,7 +194,18 @@ def start_threads(
     """
     p, page, changed, maker = parameters, monitor.page, SignalSafeCondition(), FaultMaker(state.initial_rank)
     sample = RoundProgress(page, p.timeouts.stalled_after, observer.observe_collectives)
-    abort = FunctionAbort(p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample)
+    hangs = HangReporter(
+        state,
+        page,
+        events,
+        interrupt=interrupt,
+        sample=sample,
+        control_store=connections.control_store,
+        shortest=p.timeouts.stalled_after,
+    )
+    abort = FunctionAbort(
+        p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample, noticed=hangs.notice
+    )
     early_exit = EarlyExit(
         state, events, connections, monitor=monitor, interrupt=interrupt, function=abort, changed=changed
     )
@@ -229,11 +243,12 @@ def start_threads(
     cleanup.in_child(turns.end)
     watchdog.start()
     cleanup.callback(watchdog.stop)
+    cleanup.callback(hangs.close)
     thread.start()
     cleanup.callback(thread.stop, connections.cut)
     return Resources(
         events, monitor, interrupt, connections, observer, thread, watchdog, sample, abort, early_exit, faults,
-        thread_faults, housekeeping, trace,
+        thread_faults, housekeeping, hangs, trace,
     )  # fmt: skip
 
 
@@ -391,7 +406,13 @@ class WrappedCall:
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer = resources.connections, resources.observer
         control_store, early_exit, trace = connections.control_store, resources.early_exit, resources.trace
-        store = RankStore(control_store, state.initial_world_size, resources.faults, resources.housekeeping)
+        store = RankStore(
+            control_store,
+            state.initial_world_size,
+            resources.faults,
+            housekeeping=resources.housekeeping,
+            hangs=resources.hangs,
+        )
         plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace, abort=resources.abort)
         return CallPorts(
             rounds=store,
@@ -420,6 +441,7 @@ class WrappedCall:
                 thread_faults=resources.thread_faults,
                 monitor=monitor,
                 faults=resources.faults,
+                hangs=resources.hangs,
                 trace=trace,
             ),
             faults=resources.faults,

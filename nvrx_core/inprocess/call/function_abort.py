@@ -171,6 +171,7 @@ class FunctionAbort:
         interrupt: knows where the main thread is.
         observer: knows the function's process groups and stores.
         sample: the progress of the rank when the round ended.
+        noticed: called with the iteration when its round has ended, before the function is interrupted.
 
     Attributes:
         begun_in: the last iteration whose abort has started; a later failure in it is a consequence of the abort.
@@ -185,14 +186,16 @@ class FunctionAbort:
         interrupt: Interrupt,
         observer: GroupObserver,
         sample: RoundProgress,
+        noticed: Callable[[int], None],
     ) -> None:
         self._chain, self._aborts, self._state, self._page = AbortChain(abort), abort is not None, state, page
-        self._interrupt, self._observer, self._sample = interrupt, observer, sample
+        self._interrupt, self._observer, self._sample, self._noticed = interrupt, observer, sample, noticed
         self.begun_in = -1
 
     def notice(self, iteration: int) -> None:
         """Record the rank's progress at the round's event, before the abort changes it."""
         self._sample.take(iteration)
+        self._noticed(iteration)
 
     def begin(self, iteration: int) -> None:
         """Run the user's abort for the function of this iteration."""

@@ -20,6 +20,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import FunctionAbort, RoundProgress
+from nvrx_core.inprocess.call.hang_reporter import HangReporter
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.own_faults import OwnFaults
 from nvrx_core.inprocess.call.parameters import Parameters, leader_of
@@ -183,11 +184,20 @@ class RankStore(CallStore):
         size: the initial number of members.
         faults: writes a fault that is announced to the event file, afterwards: the others do not wait for a file.
         housekeeping: stops before the rank leaves, as the call's keys may be deleted then.
+        hangs: likewise, once the verdict on a hang just before is given.
     """
 
-    def __init__(self, control_store: ControlStore, size: int, faults: OwnFaults, housekeeping: Housekeeping) -> None:
+    def __init__(
+        self,
+        control_store: ControlStore,
+        size: int,
+        faults: OwnFaults,
+        *,
+        housekeeping: Housekeeping,
+        hangs: HangReporter,
+    ) -> None:
         super().__init__(lambda: control_store, size)
-        self._faults, self._housekeeping = faults, housekeeping
+        self._faults, self._housekeeping, self._hangs = faults, housekeeping, hangs
 
     @operation
     def announce(self, iteration: int, fault: FaultRecord) -> FaultRecord | None:
@@ -199,6 +209,7 @@ class RankStore(CallStore):
     @operation
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:
         """Write that a member no longer needs the store."""
+        self._hangs.finish()
         self._housekeeping.close()
         self._control_store().membership.mark_left(member, silent=silent)
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore
+from nvrx_core.inprocess.coordination.hang_reports import HangReports
 from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership, ProgressSurvey
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations, StoreOfRounds
@@ -31,12 +32,14 @@ class ControlStore:
         membership: the leases, and the members that have left.
         survey: the progress of the slowest members.
         deletion: the deletion of keys.
+        hangs: the reports of hangs.
     """
 
     def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
         self.store, self.keys = store, keys
         self.rounds, self.membership = RoundOperations(store, keys), Membership(store, keys)
         self.survey, self.deletion = ProgressSurvey(store, keys, self.membership), KeyDeletion(store, keys)
+        self.hangs = HangReports(store, keys)
 
 
 class CallStore(StoreOfRounds):

@@ -79,10 +79,10 @@ class GuardedStore:
         with guard():
             cast(Any, self.store).append(key, value)
 
-    def count(self, key: str) -> int:
-        """Add one to a counter; return the sum."""
+    def count(self, key: str, amount: int = 1) -> int:
+        """Add to a counter; return the sum."""
         with guard():
-            return self.store.add(key, 1)
+            return self.store.add(key, amount)
 
     def put_once(self, key: str, value: str) -> bytes:
         """Write the value unless the key has one; return the present value."""

@@ -14,7 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
+from nvrx_core.fault.attribution import Interruption
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
+from nvrx_core.inprocess.coordination.hang_reports import HangReports
 from nvrx_core.inprocess.coordination.membership import LEFT
 from nvrx_core.inprocess.coordination.round_operations import Arrivals
 from nvrx_core.inprocess.protocol.decision import JOINING, RoundDecision, kept_after_call, kept_in_call
@@ -37,8 +39,9 @@ class KeyDeletion:
 
     def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
         self.store, self.keys, self._arrivals = store, keys, Arrivals(store, keys)
+        self._hangs = HangReports(store, keys)
 
-    def delete_round(self, iteration: int, members: int, *, read_late: bool = False) -> None:
+    def delete_round(self, iteration: int, members: int, *, read_late: bool = False, hung: bool = False) -> None:
         """Delete the keys of a round that is no longer read.
 
         The user's keys are found in a list of all keys of the store, which is read only if there are any.
@@ -47,13 +50,14 @@ class KeyDeletion:
             iteration: the round.
             members: the initial number of members.
             read_late: keep what a late reader reads.
+            hung: a soft timeout has ended it, so that there are reports of a hang.
         """
         round_keys = self.keys.round(iteration)
         prefix, stay = f"{round_keys.prefix}/", frozenset(round_keys.read_late if read_late else ())
         with suppress(StoreFailure):
             if self.store.forget(prefix, stay):
                 return
-        self._delete(self._of_round(iteration, members), stay)
+        self._delete(self._of_round(iteration, members, hung=hung), stay)
         if self.store.delete([round_keys.user]):
             self._delete(self.store.listed(prefix), stay)
 
@@ -141,13 +145,14 @@ class KeyDeletion:
         launcher = LauncherKeys(keys.job, keys.call)
         return (launcher.announce(), launcher.entered(), keys.verdict(keys.generation))
 
-    def _of_round(self, iteration: int, members: int) -> Iterable[str]:
-        return (*self.keys.round(iteration).of_all, *self._arrivals.keys_of(iteration, members))
+    def _of_round(self, iteration: int, members: int, *, hung: bool) -> Iterable[str]:
+        hangs = self._hangs.keys_of(iteration, members) if hung else ()
+        return (*self.keys.round(iteration).of_all, *self._arrivals.keys_of(iteration, members), *hangs)
 
     def _of_call(self, iteration: int, members: int) -> Iterable[str]:
         """Return all keys of a call that was completed in this iteration, except those of rounds deleted already."""
         keys = self.keys
-        rounds = (key for ended in _last_rounds(iteration) for key in self._of_round(ended, members))
+        rounds = (key for ended in _last_rounds(iteration) for key in self._of_round(ended, members, hung=True))
         of_members = (key(member) for key in (keys.lease, keys.left, keys.claim) for member in initial_ranks(members))
         return (*rounds, *of_members, keys.gone(), keys.over(), keys.claims(), keys.terms())
 
@@ -177,7 +182,7 @@ class Housekeeping:
         self.deletion, self.page, self.least = deletion, page, least
         self._defer = defer
         self._announced = self._over = False
-        self._read_late = frozenset[int]()
+        self._read_late = self._hung = frozenset[int]()
         self._telling = threading.Lock()
 
     def entered(self, state: State) -> None:
@@ -189,10 +194,13 @@ class Housekeeping:
     def decided(self, rank: int, decision: RoundDecision) -> None:
         """Record that a round has ended, in which this rank was `rank`."""
         self._read_late |= kept_in_call(decision)
+        if decision.cause is not None and decision.cause.interruption == Interruption.SOFT_TIMEOUT.name:
+            self._hung |= {decision.iteration}
         ended = decision.iteration - KEPT
         if rank == 0 and ended >= 0:
-            read_late = ended in self._read_late
-            self._defer(lambda: self.deletion.delete_round(ended, self.page.world_size, read_late=read_late))
+            read_late, hung = ended in self._read_late, ended in self._hung
+            size = self.page.world_size
+            self._defer(lambda: self.deletion.delete_round(ended, size, read_late=read_late, hung=hung))
 
     def close(self) -> None:
         """Stop writing: the call's keys may be deleted from now on."""

@@ -7,7 +7,6 @@ of readers would delay the store's answers to the ranks that enter.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -15,7 +14,7 @@ from nvrx_core.errors import BarrierTimeout
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
 from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.ports import StoreFailure
-from nvrx_core.parsing import integer, integers, parse_object, string
+from nvrx_core.parsing import integer, integers, parse_object, ranges, string
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys
 from nvrx_core.values import value
@@ -135,14 +134,3 @@ def name_missing(
         with suppress(StoreFailure):
             error.missing = tuple(operations.missing(iteration, members))
             error.add_note(f"missing ranks: {ranges(error.missing)} (of {len(members)})")
-
-
-def ranges(ranks: Iterable[int]) -> str:
-    """Return ascending ranks as text, neighbours as a range: "0-3, 7"."""
-    runs = list[tuple[int, int]]()
-    for rank in ranks:
-        if runs and runs[-1][1] == rank - 1:
-            runs[-1] = runs[-1][0], rank
-        else:
-            runs.append((rank, rank))
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -48,10 +49,12 @@ class Stall:
     Attributes:
         iteration: the round; the rank may be about to enter the next one.
         reason: for people.
+        silent: no thread of the rank runs, so that it cannot say where it is.
     """
 
     iteration: int
     reason: str
+    silent: bool = False
 
 
 @dataclass
@@ -84,7 +87,7 @@ class Judging:
     def __init__(self, judges: Judges, ports: WatchPorts, now: Clock) -> None:
         self.judges, self.ports, self.page, self.now = judges, ports, ports.page, now
         self.ended_for: str | None = None
-        self._stragglers_of = -1
+        self._stragglers_of = self._reported = -1
         self._sample: ProgressSample | None = None
 
     async def judge(self) -> Stall | None:
@@ -98,10 +101,18 @@ class Judging:
             for action in actions:
                 await self._carry_out(action, sample.iteration, now)
                 if isinstance(action, SoftTimeout):
-                    stall = Stall(sample.iteration, action.reason)
+                    silent = sample.stopped or now >= sample.watchdog_alive_at + self.judges.gil_stalls.silent
+                    stall = Stall(sample.iteration, action.reason, silent)
         if stall is not None:
             self._sample = None  # to announce it takes time
         return stall
+
+    async def report_hang(self, iteration: int) -> None:
+        """Report once where the rank is, whose threads do not run, if a soft timeout has ended the round."""
+        if self._reported != iteration:
+            self._reported = iteration
+            with suppress(StoreFailure):
+                await self.ports.store.report_hang(iteration)
 
     async def help_stalled(self) -> None:
         """Notify a rank whose threads do not run that its round is over; follows `judge`."""
@@ -160,6 +171,7 @@ class Judging:
                         await self._carry_out(each, iteration, now)
             case MarkRoundOver():
                 await rank.mark_round_over(iteration)
+                await self.report_hang(iteration)
             case RenewConnections(reason):
                 await rank.renew_connections(reason)
             case never:

@@ -130,6 +130,9 @@ class MonitorStore(ReportStore, Protocol):
     def probe(self) -> Awaitable[None]:
         """Check whether the store answers."""
 
+    def report_hang(self, iteration: int) -> Awaitable[None]:
+        """Write a report of the rank, whose threads do not run, if its round was ended by a soft timeout."""
+
     def find_progress(self) -> Awaitable[PeerProgress]:
         """Return the progress of the other members."""
 

@@ -87,7 +87,10 @@ class MonitorProcess:
         hit("monitor-ready", self.page[ProgressField.ITERATION] if self.store.reattaches else ON_ENTRY)
 
     def _watch(self) -> None:
-        page, store = PageOfRank(self.page, self.plan.member), StoreOfMonitor(self.store, self.lease, self.reporter)
+        page, store = (
+            PageOfRank(self.page, self.plan.member),
+            StoreOfMonitor(self.store, self.lease, self.reporter, self._rank.look),
+        )
         ports = ProcessPorts(page, self._rank, self.reporter, store)
         run(Watch(self.plan.member, ports, self._parts(), time.monotonic).run())
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import time
 from typing import Final
 
+from nvrx_core.fault.hang_report import HangReport, RankCondition
+from nvrx_core.fault.stack_text import main_thread, place_of
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.monitor.fault_reporter import FaultReporter
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
@@ -22,10 +25,12 @@ from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.lifeline import catches, is_stopped, send
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.stacks import show
+from nvrx_core.process.thread_wait import dead_children, wait_of
+from nvrx_core.process.user_packages import user_packages
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.page import Page, ProgressField
-from nvrx_core.progress.sampling import take_sample
+from nvrx_core.progress.sampling import open_section, take_sample
 from nvrx_core.values import value
 
 __all__ = ["MonitoredProcess", "ProcessPorts"]
@@ -134,6 +139,25 @@ class MonitoredProcess:
         log.error("kill rank %d: %s", self._plan.member, reason)
         self._report_stacks()
         send(self._plan.rank_pidfd, [signal.SIGKILL])
+
+    def look(self) -> HangReport:
+        """Return where the rank is, whose threads do not run: the process is stopped, or a call holds the GIL.
+
+        Its stacks are taken by a signal, which takes a tenth of a second, and half a second at most.
+        """
+        plan, page, now = self._plan, self._page, time.monotonic()
+        page[ProgressField.LOOKED_AT] = page[ProgressField.ITERATION] + 1  # before a signal that may end the call
+        wait, silent = wait_of(plan.rank_pid, plan.rank_pid), now - page.alive_at()
+        text = "" if wait.stopped else plan.stacks.take(plan.rank_pidfd, threads_run=False)
+        place, inner = place_of(main_thread(text), user_packages())
+        section, seconds = open_section(page, now)
+        return HangReport(
+            rank=page[ProgressField.RANK], initial_rank=plan.member, host=socket.gethostname(), pid=plan.rank_pid,
+            condition=RankCondition.STOPPED if wait.stopped else RankCondition.HOLDS_GIL, place=place, inner=inner,
+            wait=wait.text, silent=silent, rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
+            step=page[ProgressField.STEP] - 1, section=section, section_seconds=seconds,
+            children=tuple(dead_children(plan.rank_pid)),
+        )  # fmt: skip
 
     def _report_stacks(self) -> None:
         """Write the stacks of the rank's threads to its stderr, the event file and this process's log.

@@ -9,6 +9,8 @@ from typing import Any
 import torch.distributed as dist
 
 from nvrx_core.failpoint import hit
+from nvrx_core.fault.attribution import Interruption
+from nvrx_core.fault.hang_report import HangReport
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.coordination.control_store import CallStore, ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
@@ -143,11 +145,14 @@ class StoreOfMonitor(CallStore):
         link: the connection.
         lease: renews the rank's lease.
         reporter: notes the memory's state with each renewal.
+        look: returns where the rank is, whose threads do not run.
     """
 
-    def __init__(self, link: StoreLink, lease: LeaseKeeper, reporter: FaultReporter) -> None:
+    def __init__(
+        self, link: StoreLink, lease: LeaseKeeper, reporter: FaultReporter, look: Callable[[], HangReport]
+    ) -> None:
         super().__init__(link.connect, link.page.world_size, link.plan.barrier)
-        self._link, self._lease, self._reporter = link, lease, reporter
+        self._link, self._lease, self._reporter, self._look = link, lease, reporter, look
 
     @operation
     def move_lease(self) -> None:
@@ -159,6 +164,13 @@ class StoreOfMonitor(CallStore):
     def probe(self) -> None:
         """Check whether the store answers."""
         self._lease.probe()
+
+    @operation
+    def report_hang(self, iteration: int) -> None:
+        """Write a report of the rank, whose threads do not run, if its round was ended by a soft timeout."""
+        fault = self._control_store().rounds.read_event(iteration)
+        if fault is not None and fault.interruption == Interruption.SOFT_TIMEOUT.name:
+            self._control_store().hangs.put(iteration, self._look(), by_monitor=True)
 
     @operation
     def find_progress(self) -> PeerProgress:

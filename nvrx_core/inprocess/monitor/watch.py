@@ -110,6 +110,8 @@ class Watch:
             await self.ports.store.announce(stall.iteration, fault)
         except StoreFailure:
             return  # the next task in the store finds that it is lost
+        if stall.silent:
+            await self.judging.report_hang(stall.iteration)
 
     async def _use_store(self) -> None:
         """Execute the due tasks in the store; if one fails, the store is lost."""

@@ -111,7 +111,7 @@ class MonitorBase(StorePort):
     """What of a monitor process's ports is the same in each virtual world."""
 
     report_pause = mark_stalled = mark_round_over = renew_connections = disown_page = staticmethod(nothing)
-    probe = note_stragglers = staticmethod(nothing)
+    probe = report_hang = note_stragglers = staticmethod(nothing)
     owner: Owner
 
     async def describe_stall(self, reason: str, iteration: int) -> FaultRecord:

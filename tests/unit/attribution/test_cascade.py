@@ -210,6 +210,17 @@ def test_of_hung_ranks_the_one_that_did_not_wait_for_others_is_named() -> None:
     assert _said(both) == ("hang", None)
 
 
+def test_the_line_of_a_hang_in_process_names_rank_and_host() -> None:
+    line = (
+        "ERROR hang: rank 3 (node7) stands at train.py:88 in next_batch for 12.4 s, waiting for a lock; "
+        "ranks 0-2 wait for it in all_reduce #57 of the default group"
+    )
+    found = verdict_of_text(
+        f"{line}\nWARNING SOFT_TIMEOUT on rank 0 (initial rank 0, node1 pid 7): no progress for 12 s"
+    )
+    assert (found.failure, found.rank, found.host) == ("hang", 3, "node7")
+
+
 WATCHDOG = (
     "[rank{0}]:[E1 ProcessGroupNCCL.cpp:1] [PG {2} Rank {0}] Exception (either an error or timeout) detected by"
     " watchdog at work: 1, last enqueued NCCL work: {1}, last completed NCCL work: 1."

@@ -1,6 +1,10 @@
 """What is read off the stacks that faulthandler has written."""
 
-from nvrx_core.fault.stack_text import Frame, in_one_line, main_thread, waits_for_peers
+import traceback
+
+from nvrx_core.fault.stack_text import Frame, in_one_line, main_thread, place_of, waits_for_peers
+
+STDLIB = traceback.__file__.rpartition("/")[0]
 
 TEXT = """\
 Thread 0x00007f01 (most recent call first):
@@ -37,3 +41,15 @@ def test_a_rank_waits_for_its_peers_if_it_is_in_torchs_distributed_package():
 def test_a_process_that_has_not_answered_has_no_stack():
     assert main_thread("") == ()
     assert main_thread("Thread 0x01 (most recent call first):\n  <no Python frame>\n") == ()
+
+
+def test_the_place_is_the_user_s_innermost_frame():
+    lock, users = Frame(f"{STDLIB}/threading.py", 327, "wait"), Frame("/job/train.py", 88, "next_batch")
+    assert place_of((), frozenset()) == (None, None)
+    assert place_of((users, lock), frozenset()) == (users, None)
+    assert place_of((lock, users), frozenset()) == (users, lock)
+    assert place_of((lock,), frozenset()) == (lock, None)
+    installed = Frame("/usr/lib/site-packages/trainer/loop.py", 5, "run")
+    assert place_of((installed, users), frozenset({"trainer"})) == (installed, None)
+    injected = Frame("/lib/site-packages/nvrx_core/testing/injectors.py", 7, "_hang_lock")
+    assert place_of((injected, users), frozenset()) == (injected, None)

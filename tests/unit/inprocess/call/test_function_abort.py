@@ -32,7 +32,15 @@ def page():
 
 def function_abort(page, noting, *, abort=True):
     state = State(rank=0, world_size=1, iteration=2)
-    return FunctionAbort(noting if abort else None, state, page, interrupt=noting, observer=noting, sample=noting)
+    return FunctionAbort(
+        noting if abort else None,
+        state,
+        page,
+        interrupt=noting,
+        observer=noting,
+        sample=noting,
+        noticed=lambda iteration: None,
+    )
 
 
 def test_a_failure_after_the_abort_has_begun_is_recognised(page):

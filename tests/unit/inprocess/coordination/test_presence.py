@@ -10,7 +10,7 @@ from nvrx_core.errors import BarrierTimeout
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.joining import Joining, JoinRequest
-from nvrx_core.inprocess.coordination.presence import Presence, Reminders, find_presence, ranges
+from nvrx_core.inprocess.coordination.presence import Presence, Reminders, find_presence
 from nvrx_core.progress.page import Page
 from nvrx_core.store.keys import StoreKeys
 from nvrx_core.store.torch_stores import FileStore
@@ -65,10 +65,6 @@ def test_it_is_passed_on_as_json():
     for text in ("{}", '{"size": 2, "entered": 1, "missing": [], "hosts": {}}'):
         with pytest.raises(ValueError, match="not a"):
             Presence.decode(text)
-
-
-def test_neighbours_are_one_range():
-    assert [ranges(each) for each in ((), (4,), (1, 2, 3, 7, 8))] == ["", "4", "1-3, 7-8"]
 
 
 def test_a_waiting_rank_logs_repeatedly_and_ends_with_an_error(tmp_path, caplog):

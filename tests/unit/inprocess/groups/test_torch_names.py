@@ -1,10 +1,13 @@
 """The private names of torch that `groups/torch_groups.py` touches are still there, in the shape we use."""
 
+import gc
 import importlib
 import inspect
 import json
+import pickle
 import re
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,6 +38,9 @@ USED = {
     "TCPStore.__init__": "observe puts a function around it, to see stores being created",
     "ProcessGroup._get_backend": "forget_groups asks it for a group's NCCL backend",
     "_dump_fr_trace_json": "flight_recorders dumps gloo's record by it, and NCCL's by _dump_nccl_trace_json",
+    "_dump_fr_trace": "flight_status and flight_record dump gloo's record by it, and NCCL's by _dump_nccl_trace",
+    "distributed_c10d.all_reduce": "call_of reads the argument `group` of a collective that a thread waits in",
+    "distributed_c10d.recv": "call_of reads the ranks that a send or receive waits for",
     "ProcessGroup._get_sequence_number_for_group": "collectives_begun counts by it",
     "distributed_c10d.init_process_group": "undo_exception_hooks knows the hook that it sets, and the one before it",
 }
@@ -168,3 +174,60 @@ def test_a_message_names_what_moved_and_where_it_is_used():
     assert "_update_default_pg has moved or changed; used in torch_groups.py: " in moved(
         "distributed_c10d._update_default_pg"
     )
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "barrier", "broadcast_object_list", *torch_groups.POINT_TO_POINT])
+def test_a_collective_names_its_group_and_a_message_its_peer(name):
+    parameters = inspect.signature(getattr(dist, name)).parameters
+    peers = torch_groups.POINT_TO_POINT.get(name, ())
+    assert {"group", *peers, *(f"group_{peer}" for peer in peers)} <= parameters.keys(), moved("distributed_c10d.recv")
+
+
+@pytest.fixture
+def single_rank():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    torch_groups.forget_groups()
+    torch_groups.undo_exception_hooks()
+    gc.collect()
+
+
+def frames_of(code, **given):
+    """Frames as `call_of` gets them, innermost first: a function of torch's and the user's code above it."""
+    return [SimpleNamespace(f_code=SimpleNamespace(co_filename=c10d.__file__, co_name=code), f_locals=given)]
+
+
+def test_the_call_that_a_thread_is_in_is_read_off_its_frames(single_rank):
+    dist.all_reduce(torch.ones(1))
+    begun = dist.group.WORLD._get_sequence_number_for_group()
+    name = c10d._world.pg_names[dist.group.WORLD]
+    assert torch_groups.rank_and_size() == (0, 1)
+    assert torch_groups.counts_of_groups()[name] == begun
+    call = torch_groups.call_of(frames_of("all_reduce", group=None))
+    assert call == torch_groups.Call("all_reduce", name, "", begun, frozenset({0}))
+    dist.new_group([0], group_desc="dp")
+    dist.new_group([0])
+    labels = {torch_groups.call_of(frames_of("barrier", group=each)).label for each in c10d._world.pg_map}
+    assert labels == {"", "dp", *c10d._world.pg_names.values()} - {name, "1"}
+    assert torch_groups.call_of(frames_of("send", dst=0, group=None)).peers == {0}
+    assert torch_groups.call_of(frames_of("recv", src=None, group_src=0, group=None)).peers == {0}
+    assert torch_groups.call_of(frames_of("recv", src=None, group_src=None, group=None)).peers == frozenset()
+    assert torch_groups.call_of(frames_of("barrier", group=object())) == torch_groups.Call("barrier")
+    assert torch_groups.call_of([]) is None
+
+
+def test_the_flight_recorder_tells_what_is_pending_and_has_the_groups(single_rank):
+    dist.all_reduce(torch.ones(1))
+    status = torch_groups.flight_status()
+    assert status is not None, moved("_dump_fr_trace")
+    assert all(recorder in ("cpu", "nccl") for recorder, _ in status)
+    record = pickle.loads(torch_groups.flight_record()["cpu"])
+    assert record["pg_config"][c10d._world.pg_names[dist.group.WORLD]]["ranks"] == "[0]"
+
+
+def test_a_torch_without_the_recorder_tells_nothing(monkeypatch):
+    monkeypatch.delattr(bindings, "_dump_fr_trace")
+    monkeypatch.delattr(bindings, "_dump_nccl_trace", raising=False)
+    assert torch_groups.flight_status() is None
+    assert torch_groups.flight_record() == {}
+    assert torch_groups.rank_and_size() is None

@@ -34,7 +34,7 @@ class Shell:
             siblings=lambda: sorted(self.members - {0}),
         )  # fmt: skip
         self.members = {0, 1}
-        self.now, self.alive_at, self.watchdog_at = 100.0, math.inf, math.inf
+        self.now, self.alive_at, self.watchdog_at, self.stopped = 100.0, math.inf, math.inf, False
         self.sleeps, self.fails, self.done = list(sleeps), fails, list[object]()
         self.answers = {
             "find_progress": PeerProgress({}), "has_event": False, "read_leases": {},
@@ -65,7 +65,7 @@ class Shell:
         if asked.name == "sample":
             return ProgressSample(
                 iteration=self.page.iteration, stage=self.page.stage, alive_at=self.alive_at,
-                watchdog_alive_at=self.watchdog_at,
+                watchdog_alive_at=self.watchdog_at, stopped=self.stopped,
             )  # fmt: skip
         if asked.name == "mark_store_lost":
             self.page.store_lost_at = self.now
@@ -223,9 +223,29 @@ def test_a_rank_whose_threads_do_not_run_is_told_that_the_round_is_over():
     shell.run()
     assert shell.of("mark_round_over") == [ask("mark_round_over", 0)]
     assert shell.of("interrupt")
+    assert shell.first_argument("report_hang") == [0]
     shell = Shell(fails=("has_event",))
     shell.watchdog_at = shell.now - 2.0
     assert not shell.run().of("mark_round_over")
+
+
+@pytest.mark.parametrize("fails", [(), ("report_hang",)])
+@pytest.mark.parametrize("stopped", [True, False])
+def test_where_a_hung_rank_is_whose_threads_do_not_run_is_reported_once_and_before_any_signal(fails, stopped):
+    shell = Shell(fails=fails, answers={"has_event": True})
+    shell.alive_at, shell.stopped = shell.now - SOFT, stopped
+    shell.watchdog_at = shell.now if stopped else shell.now - SOFT
+    shell.sleeps = [shell.later(0.06), shell.later(2.0), shell.later(0.3)]
+    names = [asked.name for asked in shell.run().done]
+    assert names.count("report_hang") == 1
+    assert names.index("announce") < names.index("report_hang") < names.index("interrupt")
+
+
+def test_a_hung_rank_whose_threads_run_reports_for_itself():
+    shell = Shell()
+    shell.alive_at, shell.watchdog_at = shell.now - SOFT, shell.now
+    assert shell.run().of("announce")
+    assert not shell.of("report_hang")
 
 
 @pytest.mark.parametrize("fails", [(), ("find_progress",)])

@@ -1,0 +1,309 @@
+"""The verdict on a hang, from the reports of all ranks: who is to blame, and what the others wait for. Pure.
+
+A rank waits for those that have not begun the collective that it waits in, for the peer of its send or receive, or for
+those that have not begun a rendezvous. Ranks that others wait for, and that wait for nobody themselves, are to blame.
+If there is no such rank, nobody is named: ranks that wait for each other, or all alike, cannot be told apart.
+
+Invariants, whatever the reports say: to exchange ranks exchanges them in the verdict, and nothing else; a report that
+is missing never makes another rank a culprit.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from nvrx_core.fault.hang_report import Collective, HangReport, RankCondition, Waiting
+from nvrx_core.fault.stack_text import Frame
+from nvrx_core.parsing import ranges
+
+__all__ = ["HangVerdict", "Outcome", "judge", "whereabouts"]
+
+MAX_AHEAD: Final = 64
+"""Collectives that a rank may be ahead of others in a group. gloo counts messages, too, which differ by more."""
+MAX_NAMED: Final = 4
+"""Ranks, or groups of waiting ranks, that the sentence describes one by one."""
+_CANNOT_MOVE: Final = (RankCondition.STOPPED, RankCondition.HOLDS_GIL)
+_OUT: Final = (RankCondition.COMPLETED, RankCondition.RESERVE)
+
+
+class Outcome(enum.Enum):
+    """What the reports say."""
+
+    CULPRITS = "culprits"
+    NO_REPORT = "no report"
+    """The others wait for ranks that have not reported."""
+    MISMATCH = "mismatch"
+    """The ranks of a group call different collectives."""
+    EACH_OTHER = "wait for each other"
+    ALL_JOINED = "all have joined"
+    """All ranks of a collective have begun it, and it does not end."""
+    ALIKE = "alike"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class HangVerdict:
+    """The verdict.
+
+    Attributes:
+        outcome: what the reports say.
+        culprits: the ranks to blame, by their rank in the iteration; empty unless the outcome is `CULPRITS`,
+            `NO_REPORT` or `MISMATCH`.
+        missing: the ranks without a report.
+        confidence: 0 to 1, by the kind of the evidence.
+        sentence: the verdict in one line.
+    """
+
+    outcome: Outcome
+    culprits: tuple[int, ...]
+    missing: tuple[int, ...]
+    confidence: float
+    sentence: str
+
+
+class _Awaited(NamedTuple):
+    """The ranks that a rank waits for: those known to be behind, and those of which it is not known."""
+
+    behind: frozenset[int] = frozenset()
+    unreported: frozenset[int] = frozenset()
+
+
+def judge(reports: Mapping[int, HangReport], ranks: Collection[int]) -> HangVerdict:
+    """Return the verdict on a hang.
+
+    Args:
+        reports: those that have come in time, by rank.
+        ranks: all ranks of the iteration.
+    """
+    return _Case(reports, ranks).verdict()
+
+
+class _Case:
+    """One hang.
+
+    Attributes:
+        missing: the ranks without a report.
+        awaited: for each rank that waits for others, whom it waits for.
+        elsewhere: the ranks that run the function, or have returned from it, and wait for nobody.
+    """
+
+    def __init__(self, reports: Mapping[int, HangReport], ranks: Collection[int]) -> None:
+        self.reports = dict(sorted(reports.items()))
+        self.missing = frozenset(ranks) - reports.keys()
+        self.awaited = dict[int, _Awaited]()
+        self.elsewhere = set[int]()
+        for rank, report in self.reports.items():
+            found = self._awaited_by(report)
+            if report.waiting is Waiting.WAITS or found.behind:
+                self.awaited[rank] = found
+            elif report.condition is not RankCondition.RESERVE and not (self.missing and _may_wait(report)):
+                self.elsewhere.add(rank)
+
+    def verdict(self) -> HangVerdict:
+        """Return the verdict: the first rule that has one."""
+        behind = {rank for found in self.awaited.values() for rank in found.behind} & self.elsewhere
+        blamed = {rank for rank in behind if self._is_stuck(rank)} or (set() if self.missing else behind)
+        if blamed:
+            sure = not any(_may_wait(self.reports[rank]) for rank in blamed)
+            return self._culprits(blamed, 0.95 if sure else 0.8)
+        if self.missing:
+            return self._incomplete()
+        if self.awaited:
+            return self._waiting()
+        return self._apart()
+
+    def _awaited_by(self, report: HangReport) -> _Awaited:
+        """Return whom a rank waits for, by its own report and the counts of the others."""
+        if report.waiting is Waiting.ELSEWHERE or report.condition in _CANNOT_MOVE:
+            return _Awaited()
+        found = report.collective
+        if found is None:
+            return self._behind_in_counts(report)
+        if found.peers:
+            return _Awaited(found.peers & self.reports.keys(), found.peers & self.missing)
+        if found.operation == "rendezvous":
+            return self._select(self.reports, lambda other: other.rendezvous < report.rendezvous)
+        members = found.ranks or {rank for rank, other in self.reports.items() if found.group in (other.begun or {})}
+        return self._select(members or self.reports, lambda other: _has_not_joined(other, found))
+
+    def _select(self, members: Iterable[int], is_behind: Callable[[HangReport], bool]) -> _Awaited:
+        known = frozenset(rank for rank in members if rank in self.reports)
+        return _Awaited(frozenset(rank for rank in known if is_behind(self.reports[rank])), self.missing - known)
+
+    def _behind_in_counts(self, report: HangReport) -> _Awaited:
+        """Return the ranks that have begun fewer collectives of any group that both are members of."""
+        own = report.begun or {}
+
+        def is_behind(other: HangReport) -> bool:
+            counts = other.begun or {}
+            return any(0 < begun - counts.get(group, begun) <= MAX_AHEAD for group, begun in own.items())
+
+        return self._select(self.reports, is_behind)
+
+    def _is_stuck(self, rank: int) -> bool:
+        report = self.reports[rank]
+        return report.stalled or report.condition in (*_CANNOT_MOVE, RankCondition.COMPLETED)
+
+    def _culprits(self, blamed: Collection[int], confidence: float) -> HangVerdict:
+        whose = "it" if len(blamed) == 1 else "them"
+        parts = [_stands(self.reports[rank]) for rank in sorted(blamed)[:MAX_NAMED]]
+        if len(blamed) > MAX_NAMED:
+            parts.append(f"ranks {ranges(sorted(blamed)[MAX_NAMED:])} likewise")
+        return self._say(Outcome.CULPRITS, blamed, confidence, [*parts, *self._waits(f" for {whose}")])
+
+    def _incomplete(self) -> HangVerdict:
+        """Nobody is named for what a rank without a report may have done, but that rank itself."""
+        unreported = {
+            rank for found in self.awaited.values() if not found.behind & self.elsewhere for rank in found.unreported
+        }
+        if len(unreported) == 1:
+            (rank,) = unreported
+            parts = [f"rank {rank} has not joined the others, or they wait for each other", *self._waits("")]
+            return self._say(Outcome.NO_REPORT, unreported, 0.6, parts)
+        return self._say(Outcome.UNKNOWN, (), 0.0, ["who is to blame is not known", *self._places()])
+
+    def _waiting(self) -> HangVerdict:
+        """All reports are there, and nobody whom others wait for is anywhere else."""
+        if (odd := self._mismatch()) is not None:
+            return odd
+        if not any(found.behind for found in self.awaited.values()):
+            apart = {rank for rank in self.elsewhere if not self._has_completed(rank) and self._is_stuck(rank)}
+            if apart := {rank for rank in apart if not _may_wait(self.reports[rank])}:
+                return self._culprits(apart, 0.6)  # torch does not count all that ranks wait in
+            return self._say(Outcome.ALL_JOINED, (), 0.0, [
+                "no rank is behind: all have begun what they wait in", *self._waits(""), *self._places(self.elsewhere)
+            ])  # fmt: skip
+        return self._say(Outcome.EACH_OTHER, (), 0.0, ["the ranks wait for each other", *self._waits("")])
+
+    def _mismatch(self) -> HangVerdict | None:
+        """Return the verdict on ranks that call different collectives with one number in one group; None for others."""
+        called = dict[tuple[str, int], dict[str, set[int]]]()
+        for rank in self.awaited:
+            found = self.reports[rank].collective
+            if found is not None and found.number and not found.peers:
+                called.setdefault((found.group, found.number), {}).setdefault(found.operation, set()).add(rank)
+        for (_, number), by_operation in sorted(called.items()):
+            if len(by_operation) > 1:
+                most = max(by_operation.values(), key=len)
+                odd = {rank for group in by_operation.values() if group is not most for rank in group}
+                blamed = odd if len(most) > len(odd) else set[int]()
+                parts = [f"the ranks call different collectives, as number {number} of one group", *self._waits("")]
+                return self._say(Outcome.MISMATCH, blamed, 0.8 if blamed else 0.0, parts)
+        return None
+
+    def _apart(self) -> HangVerdict:
+        """No rank waits for another one."""
+        present = [rank for rank in self.elsewhere if not self._has_completed(rank)]
+        stuck = {rank for rank in present if self._is_stuck(rank)}
+        if stuck and len(stuck) < len(self.elsewhere):
+            return self._culprits(stuck, 0.7)
+        least = min((self.reports[rank].step for rank in stuck), default=-1)
+        slowest = {rank for rank in stuck if self.reports[rank].step == least}
+        if 0 < len(slowest) < len(stuck):
+            return self._culprits(slowest, 0.7)
+        if len(self.elsewhere) == 1 and stuck:
+            return self._culprits(stuck, 0.7)
+        places = {self.reports[rank].place for rank in present}
+        outcome = Outcome.ALIKE if len(places) == 1 else Outcome.UNKNOWN
+        first = "all ranks are alike, none is to blame" if len(places) == 1 else "who is to blame is not known"
+        return self._say(outcome, (), 0.0, [first, *self._places()])
+
+    def _has_completed(self, rank: int) -> bool:
+        return self.reports[rank].condition in _OUT
+
+    def _say(self, outcome: Outcome, blamed: Collection[int], confidence: float, parts: list[str]) -> HangVerdict:
+        missing = tuple(sorted(self.missing))
+        if missing:
+            parts.append(f"no report of {_named(missing)} in time")
+        return HangVerdict(outcome, tuple(sorted(blamed)), missing, confidence, "; ".join(parts))
+
+    def _waits(self, whom: str) -> list[str]:
+        """Return what the waiting ranks wait in, a part for each operation."""
+        groups = dict[str, set[int]]()
+        for rank in self.awaited:
+            found = self.reports[rank].collective
+            peers = f" from {_named(found.peers)}" if found is not None and found.peers and not whom else ""
+            groups.setdefault(f"{whom}{_operation(found)}{peers}", set()).add(rank)
+        parts = [
+            f"{_named(ranks)} wait{'s' * (len(ranks) == 1)}{text}"
+            for text, ranks in sorted(groups.items(), key=lambda group: min(group[1]))
+        ]
+        return parts[:MAX_NAMED] + (["and so on"] if len(parts) > MAX_NAMED else [])
+
+    def _places(self, ranks: Collection[int] | None = None) -> list[str]:
+        """Return where ranks are, those at one place together."""
+        groups = dict[str, set[int]]()
+        for rank in self.reports if ranks is None else sorted(ranks):
+            report = self.reports[rank]
+            if not self._has_completed(rank):
+                place = "at an unknown place" if report.place is None else f"at {_at(report.place)}"
+                groups.setdefault(f"{place}{_wait(report)}", set()).add(rank)
+        parts = [f"{_named(found)} {text}" for text, found in groups.items()]
+        return parts[:MAX_NAMED] + (["and so on"] if len(parts) > MAX_NAMED else [])
+
+
+def _may_wait(report: HangReport) -> bool:
+    return report.waiting is Waiting.MAY_WAIT
+
+
+def _has_not_joined(other: HangReport, found: Collective) -> bool:
+    """Whether a rank has not begun a collective that others wait in, or cannot go on with it."""
+    begun = (other.begun or {}).get(found.group)
+    if other.condition is RankCondition.STOPPED:
+        return True
+    if begun is None or not found.number:
+        return other.waiting is Waiting.ELSEWHERE
+    return begun < found.number
+
+
+def _named(ranks: Collection[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+
+
+def _at(frame: Frame) -> str:
+    return f"{frame.file.rpartition('/')[2]}:{frame.line} in {frame.function}"
+
+
+def _operation(found: Collective | None) -> str:
+    if found is None:
+        return " in a collective"
+    if found.operation == "rendezvous":
+        return " in the creation of a process group"
+    number = f" #{found.number}" if found.number else ""
+    default = " of the default group" if found.group and not found.peers else ""
+    group = f" of group {found.label}" if found.label else default
+    return f" in {found.operation}{number}{group}"
+
+
+def _wait(report: HangReport) -> str:
+    match report.condition:
+        case RankCondition.STOPPED:
+            return ", its process is stopped"
+        case RankCondition.HOLDS_GIL:
+            return ", in a call that holds the GIL"
+        case RankCondition.RUNS:
+            return ", running"
+        case _:
+            return f", waiting for {report.wait}" if report.wait else ""
+
+
+def whereabouts(report: HangReport) -> str:
+    """Return where a rank's main thread is, since when, and what it waits for."""
+    place = "at an unknown place" if report.place is None else f"at {_at(report.place)}"
+    inner = "" if report.inner is None else f" (in {_at(report.inner)})"
+    section = f", section {report.section!r} open for {report.section_seconds:.3g} s" if report.section else ""
+    dead = [f"{name} pid {pid}" for pid, name in report.children]
+    children = f", with dead child processes: {', '.join(dead)}" if dead else ""
+    since = f" for {report.silent:.3g} s" if report.stalled else f", with signs of life until {report.silent:.2g} s ago"
+    return f"{place}{inner}{since}{_wait(report)}{section}{children}"
+
+
+def _stands(report: HangReport) -> str:
+    initial = "" if report.rank == report.initial_rank else f"initial rank {report.initial_rank}, "
+    who = f"rank {report.rank} ({initial}{report.host or 'unknown host'})"
+    if report.condition is RankCondition.COMPLETED:
+        return f"{who} has returned from the function"
+    return f"{who} {'stands' if report.stalled else 'is'} {whereabouts(report)}"

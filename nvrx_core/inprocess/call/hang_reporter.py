@@ -1,0 +1,230 @@
+"""The report of this rank on a hang, and the verdict on it: one line of one rank for the job.
+
+The monitor thread looks where the main thread is as soon as a round ends, before the function is interrupted: it takes
+a fraction of a millisecond. All the rest is done in a thread of its own, beside the restart: if the round was ended by
+a soft timeout, the report is written to the store, and the rank whose report is the last one gives the verdict, or the
+first one where some have not come in time. No restart waits for it.
+"""
+
+from __future__ import annotations
+
+import dis
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from types import FrameType
+from typing import Final
+
+from nvrx_core.events.log import EventLog
+from nvrx_core.fault.attribution import Interruption
+from nvrx_core.fault.hang_report import Collective, HangReport, RankCondition, Waiting
+from nvrx_core.fault.hang_verdict import HangVerdict, judge
+from nvrx_core.fault.stack_text import Frame, place_of
+from nvrx_core.fault.user_frames import is_users
+from nvrx_core.inprocess.call.function_abort import RoundProgress
+from nvrx_core.inprocess.coordination.control_store import ControlStore
+from nvrx_core.inprocess.groups import torch_groups
+from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.protocol.ports import StoreFailure
+from nvrx_core.inprocess.state import State
+from nvrx_core.process.helper_thread import HelperThread
+from nvrx_core.process.thread_wait import dead_children, wait_of
+from nvrx_core.process.user_packages import user_packages
+from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.progress.sampling import open_section
+from nvrx_core.progress.stage import Stage
+from nvrx_core.rank_assignment.base import Mode
+
+__all__ = ["HangReporter"]
+
+log = logging.getLogger("nvrx_core.inprocess")
+LOOKS: Final = (0.02, 0.03, 0.05, 0.1, 0.1, 0.15)
+"""Seconds between the first report and each look for the others; then the verdict is given without those missing."""
+UNHURRIED: Final = 0.05
+"""Seconds for which a rank that has not stalled leaves the store to the restart."""
+ENDS_WITHIN: Final = 1.0
+_REPORTED: Final = (Stage.RUNNING, Stage.WAITING)
+MAX_FRAMES: Final = 128
+_TORCH: Final = "/torch/"
+
+
+class HangReporter:
+    """Reports the hangs of one call, created in the thread that runs the function.
+
+    Args:
+        state: the state of this rank.
+        page: its progress page.
+        events: the event file.
+        interrupt: knows the thread of the function.
+        sample: the progress of the rank when the round ended.
+        control_store: the call's operations, on a connection on which nobody waits.
+        shortest: seconds; a round that was shorter on this rank was not ended by a soft timeout.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        page: Page,
+        events: EventLog,
+        *,
+        interrupt: Interrupt,
+        sample: RoundProgress,
+        control_store: ControlStore,
+        shortest: float,
+    ) -> None:
+        self._state, self._page, self._events, self._interrupt = state, page, events, interrupt
+        self._sample, self._store, self._shortest = sample, control_store, shortest
+        self._native_id, self._host = threading.get_native_id(), socket.gethostname()
+        self._entered_at = 0.0
+        self._older = frozenset[tuple[str, str]]()
+        self._closed = threading.Event()
+        self._thread: HelperThread | None = None
+
+    def begin(self) -> None:
+        """Record that the function is entered."""
+        self._entered_at = time.monotonic()
+
+    def notice(self, iteration: int) -> None:
+        """Look where the main thread is, now that the round has ended; report it if that was for a hang.
+
+        Of a rank whose threads did not run, its monitor process has told that: a signal may have ended the call.
+        """
+        now, page, stalled = time.monotonic(), self._page, self._sample.stalled
+        is_reported = page[ProgressField.LOOKED_AT] == iteration + 1 or page[ProgressField.STAGE] not in _REPORTED
+        if self._closed.is_set() or now < self._entered_at + self._shortest or is_reported:
+            return
+        report = self._look(now)
+        members = len(page.members())
+        self._thread = HelperThread(
+            lambda: self._share(iteration, report, members, 0.0 if stalled else UNHURRIED),
+            name="nvrx-hang-report",
+            failed=lambda error: log.warning("there is no report of the hang: %s", error),
+        )
+        with suppress(RuntimeError):  # the process has no threads left
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until what has begun is reported, within a bound: afterwards the call's keys may be deleted."""
+        self._join()
+        self._closed.set()
+
+    def close(self) -> None:
+        """Write nothing more, and end the thread within a bound."""
+        self._closed.set()
+        self._join()
+
+    def _join(self) -> None:
+        thread = self._thread
+        if thread is not None and thread.ident is not None:
+            thread.join(ENDS_WITHIN)
+
+    def _look(self, now: float) -> HangReport:
+        """Return the report; no other thread runs bytecode meanwhile, unless a file of /proc takes long to read."""
+        page, state, sample = self._page, self._state, self._sample
+        inner_frame = sys._current_frames().get(self._interrupt.thread)
+        frames = list(_outwards(inner_frame))
+        stack = [Frame(each.f_code.co_filename, each.f_lineno, each.f_code.co_name) for each in frames]
+        place, inner = place_of(stack, user_packages())
+        del inner_frame
+        wait = wait_of(os.getpid(), self._native_id)
+        condition = RankCondition.RUNS if wait.runs else RankCondition.BLOCKED
+        if page[ProgressField.STAGE] == Stage.WAITING:
+            condition = RankCondition.COMPLETED if state.mode is Mode.ACTIVE else RankCondition.RESERVE
+        waiting, collective = self._waiting(frames, inner or place, condition)
+        frames.clear()
+        found = torch_groups.rank_and_size()
+        section, seconds = open_section(page, now)
+        return HangReport(
+            rank=state.rank if found is None else found[0], initial_rank=state.initial_rank, host=self._host,
+            pid=os.getpid(), condition=condition, waiting=waiting, place=place, inner=inner, wait=wait.text,
+            silent=now - page.alive_at(), stalled=sample.stalled, collective=collective,
+            begun=torch_groups.counts_of_groups(), rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
+            step=page[ProgressField.STEP] - 1, section=section, section_seconds=seconds,
+        )  # fmt: skip
+
+    def _waiting(
+        self, frames: list[FrameType], inner: Frame | None, condition: RankCondition
+    ) -> tuple[Waiting, Collective | None]:
+        """Return whether the main thread waits for other ranks, and in what."""
+        pending = self._is_pending()
+        if condition in (RankCondition.COMPLETED, RankCondition.RESERVE):
+            return Waiting.ELSEWHERE, None
+        if self._page[ProgressField.RENDEZVOUS_DEPTH]:
+            return Waiting.WAITS, Collective("rendezvous")
+        inside = []
+        for frame in frames:
+            if is_users(frame.f_code.co_filename, user_packages()):
+                break
+            inside.append(frame)
+        if (call := torch_groups.call_of(inside)) is not None:
+            return Waiting.WAITS, Collective(*call)
+        in_torch = inner is not None and (_TORCH in inner.file or (bool(frames) and _calls(frames[0]) == "wait"))
+        return (Waiting.MAY_WAIT if in_torch and pending is not False else Waiting.ELSEWHERE), None
+
+    def _is_pending(self) -> bool | None:
+        """Return whether an operation of a group of this round may be pending, None if torch does not tell."""
+        status = torch_groups.flight_status()
+        if status is None:
+            return None
+        older, self._older = self._older, frozenset(status)
+        return any(pending for key, pending in status.items() if key not in older)
+
+    def _share(self, iteration: int, report: HangReport, members: int, delay: float) -> None:
+        """Write the report, if a soft timeout has ended the round, and give the verdict, if that is up to this rank."""
+        if delay and self._closed.wait(delay):
+            return
+        with suppress(StoreFailure):
+            fault = self._store.rounds.read_event(iteration)
+            if fault is None or fault.interruption != Interruption.SOFT_TIMEOUT.name or self._closed.is_set():
+                return
+            report = replace(report, children=tuple(dead_children(report.pid)))
+            written = self._store.hangs.put(iteration, report)
+            is_first = written.by_ranks == 1
+            for pause in LOOKS if is_first else ():
+                if sum(written) >= members or self._closed.wait(pause):
+                    break
+                written = self._store.hangs.written(iteration)
+            if (is_first or sum(written) >= members) and self._store.hangs.claim(iteration, self._state.initial_rank):
+                self._judge(iteration)
+
+    def _judge(self, iteration: int) -> None:
+        reports = self._store.hangs.read(iteration, self._page.members())
+        by_rank = {report.rank: report for report in reports.values()}
+        missing = self._page.members() - reports.keys()
+        size = self._page[ProgressField.WORLD_SIZE]
+        verdict = judge(by_rank, range(max(size, len(by_rank) + len(missing))))
+        say(verdict, iteration, self._events)
+
+
+def say(verdict: HangVerdict, iteration: int, events: EventLog) -> None:
+    """Log the verdict, and write its event."""
+    log.error("hang: %s", verdict.sentence)
+    events.write(
+        "hang_verdict", iteration, outcome=verdict.outcome.value, ranks=verdict.culprits, missing=verdict.missing,
+        confidence=verdict.confidence, sentence=verdict.sentence,
+    )  # fmt: skip
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
+
+
+def _calls(frame: FrameType) -> str:
+    """Return the name of the function that a frame calls at this moment, "" where its bytecode does not name it."""
+    name = ""
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset > frame.f_lasti:
+            break
+        if instruction.opname.startswith(("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME")):
+            name = str(instruction.argval)
+    return name

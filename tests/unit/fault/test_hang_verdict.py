@@ -1,0 +1,291 @@
+"""Who is to blame for a hang: whoever others wait for, and who waits for nobody; else nobody."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, strategies as st
+
+from nvrx_core.fault.hang_report import Collective, HangReport, RankCondition, Waiting
+from nvrx_core.fault.hang_verdict import Outcome, judge
+from nvrx_core.fault.stack_text import Frame
+
+USERS, OTHER = Frame("/job/train.py", 88, "next_batch"), Frame("/job/data.py", 7, "read")
+REDUCE = Frame("/job/train.py", 90, "step")
+WORLD = frozenset(range(4))
+
+
+def stands(rank, begun=56, **more):
+    """A rank that waits for nobody."""
+    counts = begun if isinstance(begun, dict) else {"0": begun}
+    fields = {"host": f"node{rank}", "place": USERS, "wait": "a lock", "silent": 12.4, "begun": counts}
+    return HangReport(rank=rank, initial_rank=rank, **fields | more)
+
+
+def waits(rank, number=57, operation="all_reduce", group="0", *, peers=(), ranks=(), **more):
+    """A rank in a collective."""
+    found = Collective(operation, group, "" if group == "0" else group, number, frozenset(ranks), frozenset(peers))
+    fields = {"place": REDUCE, "waiting": Waiting.WAITS, "collective": found, "begun": {group: number}}
+    return stands(rank, **fields | more)
+
+
+def inside_torch(rank, begun):
+    """A rank of which its own process does not tell whether it waits for others."""
+    return stands(rank, begun, waiting=Waiting.MAY_WAIT, place=REDUCE)
+
+
+def verdict(*reports, ranks=WORLD):
+    return judge({report.rank: report for report in reports}, ranks)
+
+
+def blamed(*reports, ranks=WORLD):
+    return set(verdict(*reports, ranks=ranks).culprits)
+
+
+def test_the_rank_that_has_not_joined_is_named_with_its_place_and_those_that_wait():
+    found = verdict(waits(0), waits(1), stands(3), waits(2))
+    assert found.culprits == (3,)
+    assert found.outcome is Outcome.CULPRITS
+    assert found.sentence == (
+        "rank 3 (node3) stands at train.py:88 in next_batch for 12.4 s, waiting for a lock; ranks 0-2 wait for it in "
+        "all_reduce #57 of the default group"
+    )
+
+
+def test_the_sentence_has_what_is_known_besides():
+    dead = stands(
+        3,
+        place=USERS,
+        inner=Frame("/lib/queue.py", 171, "get"),
+        section="data",
+        section_seconds=12.0,
+        children=((412, "w"),),
+    )
+    moved = replace(dead, initial_rank=5, host="")
+    sentence = verdict(waits(0), waits(1), waits(2, group="dp"), moved).sentence
+    assert sentence.startswith(
+        "rank 3 (initial rank 5, unknown host) stands at train.py:88 in next_batch (in queue.py:171 in get) for 12.4 s"
+        ", waiting for a lock, section 'data' open for 12 s, with dead child processes: w pid 412; "
+    )
+    assert sentence.endswith("rank 2 waits for it in all_reduce #57 of group dp")
+
+
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        (RankCondition.STOPPED, "its process is stopped"),
+        (RankCondition.HOLDS_GIL, "in a call that holds the GIL"),
+        (RankCondition.RUNS, "running"),
+        (RankCondition.COMPLETED, "has returned from the function"),
+    ],
+)
+def test_the_condition_of_the_rank_is_said(condition, says):
+    found = verdict(waits(0), waits(1), waits(2), stands(3, condition=condition, place=None))
+    assert found.culprits == (3,)
+    assert says in found.sentence
+
+
+def test_two_culprits_are_both_named():
+    assert blamed(waits(0), stands(1), waits(2), stands(3)) == {1, 3}
+
+
+def test_more_culprits_than_a_line_holds_are_counted():
+    found = judge({rank: waits(rank) if rank == 0 else stands(rank) for rank in range(9)}, range(9))
+    assert found.culprits == tuple(range(1, 9))
+    assert "ranks 5-8 likewise; rank 0 waits for them" in found.sentence
+
+
+def test_a_chain_of_small_groups_ends_at_the_culprit():
+    chain = [waits(0, 5, group="a"), waits(1, 3, group="b"), waits(2, 9, group="c"), stands(3)]
+    begun = [{"a": 5}, {"a": 4, "b": 3}, {"b": 2, "c": 9}, {"c": 8}]
+    assert blamed(*(replace(each, begun=counts) for each, counts in zip(chain, begun, strict=True))) == {3}
+
+
+def test_the_stages_of_a_pipeline_wait_for_their_neighbours():
+    found = verdict(
+        waits(0, 0, "recv", peers=[1]), stands(1), waits(2, 0, "recv", peers=[1]), waits(3, 0, "recv", peers=[2])
+    )
+    assert found.culprits == (1,)
+    assert "ranks 0, 2-3 wait for it in recv" in found.sentence
+
+
+def test_a_rank_that_runs_excuses_nobody_who_is_stuck():
+    runs = stands(1, condition=RankCondition.RUNS, stalled=False, silent=0.01)
+    assert blamed(waits(0), runs, waits(2), stands(3)) == {3}
+    found = verdict(waits(0), runs, waits(2), waits(3))
+    assert found.culprits == (1,)
+    assert (
+        "rank 1 (node1) is at train.py:88 in next_batch, with signs of life until 0.01 s ago, running" in found.sentence
+    )
+
+
+def test_ranks_inside_torch_are_told_apart_by_their_counts():
+    found = verdict(inside_torch(0, 57), inside_torch(1, 57), inside_torch(2, 57), stands(3, 56))
+    assert found.culprits == (3,)
+    assert "ranks 0-2 wait for it in a collective" in found.sentence
+    assert blamed(inside_torch(0, 57), inside_torch(1, 57), inside_torch(2, 56), inside_torch(3, 57)) == {2}
+
+
+def test_counts_that_differ_by_far_say_nothing():
+    """As those of gloo, for the stages of a pipeline that send each other messages."""
+    assert blamed(inside_torch(0, 500), stands(1, 5), stands(2, 500), stands(3, 500)) == set()
+
+
+def test_a_rank_that_others_wait_for_in_a_rendezvous_has_begun_fewer():
+    inside = [waits(rank, 0, "rendezvous", "", rendezvous=2) for rank in (0, 1, 2)]
+    found = verdict(*inside, stands(3, rendezvous=1))
+    assert found.culprits == (3,)
+    assert "in the creation of a process group" in found.sentence
+
+
+def test_the_members_of_a_group_are_those_that_the_collective_names():
+    reports = [
+        waits(0, 3, group="a", ranks=[0, 1]),
+        stands(1, begun={"a": 2}),
+        waits(2, 3, group="b"),
+        stands(3, begun={"b": 2}),
+    ]
+    assert blamed(*reports) == {1, 3}
+    assert blamed(reports[0], reports[1], stands(2, begun={"a": 1}), stands(3, begun={})) == {1}
+
+
+def test_a_group_of_which_nobody_else_speaks_concerns_all():
+    assert blamed(waits(0, 0, group=""), waits(1, 0, group=""), stands(2), waits(3, 0, group="")) == {2}
+
+
+def test_a_rank_that_was_stopped_inside_a_collective_is_named():
+    assert blamed(waits(0), waits(1), waits(2), stands(3, 57, condition=RankCondition.STOPPED)) == {3}
+
+
+def test_ranks_that_wait_for_each_other_are_not_named():
+    ring = [waits(rank, 0, "recv", peers=[(rank + 1) % 4]) for rank in range(4)]
+    found = verdict(*ring)
+    assert (found.outcome, found.culprits) == (Outcome.EACH_OTHER, ())
+    assert "rank 3 waits in recv from rank 0" in found.sentence
+    assert found.confidence == 0.0
+
+
+def test_a_long_list_of_those_that_wait_is_cut():
+    ring = {rank: waits(rank, 0, "recv", peers=[(rank + 1) % 9]) for rank in range(9)}
+    assert judge(ring, range(9)).sentence.endswith("; and so on")
+
+
+def test_nobody_is_named_where_all_have_joined():
+    found = verdict(*map(waits, range(4)))
+    assert (found.outcome, found.culprits) == (Outcome.ALL_JOINED, ())
+    moving = stands(3, 57, stalled=False, condition=RankCondition.RUNS)
+    found = verdict(waits(0), waits(1), waits(2), moving)
+    assert found.culprits == ()
+    assert "rank 3 at train.py:88 in next_batch, running" in found.sentence
+
+
+def test_a_rank_that_stands_elsewhere_is_named_where_the_others_wait_for_something_that_is_not_counted():
+    found = verdict(waits(0), waits(1), waits(2), stands(3, 57))
+    assert found.culprits == (3,)
+    assert found.confidence < 0.8
+
+
+def test_ranks_that_call_different_collectives_are_told_by_their_number():
+    found = verdict(waits(0), waits(1), waits(2, operation="barrier"), waits(3))
+    assert (found.outcome, found.culprits) == (Outcome.MISMATCH, (2,))
+    assert "rank 2 waits in barrier #57" in found.sentence
+    even = verdict(waits(0), waits(1), waits(2, operation="barrier"), waits(3, operation="barrier"))
+    assert (even.outcome, even.culprits) == (Outcome.MISMATCH, ())
+
+
+def test_nobody_is_named_where_all_stand_alike():
+    found = verdict(*map(stands, range(4)))
+    assert (found.outcome, found.culprits) == (Outcome.ALIKE, ())
+    assert found.sentence == (
+        "all ranks are alike, none is to blame; ranks 0-3 at train.py:88 in next_batch, waiting for a lock"
+    )
+
+
+def test_nobody_is_named_where_each_stands_elsewhere():
+    found = verdict(*(stands(rank, place=None if rank == 0 else Frame("a.py", rank, "f")) for rank in range(4)))
+    assert (found.outcome, found.culprits) == (Outcome.UNKNOWN, ())
+    assert "rank 0 at an unknown place, waiting for a lock; rank 1 at a.py:1 in f" in found.sentence
+
+
+def test_a_rank_that_stands_beside_others_that_go_on_is_named():
+    going = {"stalled": False, "condition": RankCondition.RUNS}
+    assert blamed(stands(0, **going), stands(1), stands(2, **going), stands(3, **going)) == {1}
+    done = {"condition": RankCondition.COMPLETED}
+    assert blamed(stands(0, **done), stands(1), stands(2, **done), stands(3, **done)) == {1}
+
+
+def test_the_rank_with_the_lowest_step_is_named():
+    assert blamed(stands(0, step=8), stands(1, step=7), stands(2, step=8), stands(3, step=8)) == {1}
+
+
+def test_a_single_rank_is_named():
+    assert blamed(stands(0), ranks=[0]) == {0}
+
+
+def test_a_reserve_is_never_named():
+    assert blamed(waits(0), waits(1), stands(2), stands(3, 0, condition=RankCondition.RESERVE)) == {2}
+
+
+def test_a_rank_without_a_report_is_named_if_the_others_can_only_wait_for_it():
+    found = verdict(waits(0), waits(1), waits(3))
+    assert (found.outcome, found.culprits, found.missing) == (Outcome.NO_REPORT, (2,), (2,))
+    assert found.sentence.endswith("no report of rank 2 in time")
+    found = verdict(waits(0), waits(1))
+    assert (found.outcome, found.culprits) == (Outcome.UNKNOWN, ())
+    assert found.sentence.endswith("no report of ranks 2-3 in time")
+    found = verdict(waits(0, 0, "recv", peers=[2]), stands(1), stands(3))
+    assert found.culprits == (2,)
+
+
+def test_who_is_named_is_named_without_the_report_of_another_one():
+    found = verdict(waits(0), waits(1), stands(3))
+    assert (found.culprits, found.missing) == ((3,), (2,))
+
+
+counts = st.dictionaries(st.sampled_from("ab"), st.integers(0, 3), max_size=2)
+collective = st.builds(
+    Collective, st.sampled_from(["all_reduce", "barrier", "recv", "rendezvous"]), st.sampled_from(["a", "b", ""]),
+    number=st.integers(0, 3), ranks=st.frozensets(st.integers(0, 4), max_size=5),
+    peers=st.frozensets(st.integers(0, 4), max_size=2),
+)  # fmt: skip
+report = st.builds(
+    HangReport, rank=st.just(0), initial_rank=st.just(0), condition=st.sampled_from(RankCondition),
+    waiting=st.sampled_from(Waiting), place=st.sampled_from([None, USERS, OTHER]), stalled=st.booleans(),
+    collective=st.none() | collective, begun=counts, rendezvous=st.integers(0, 2), step=st.integers(-1, 1),
+)  # fmt: skip
+jobs = st.lists(report, min_size=1, max_size=5).map(
+    lambda found: {rank: replace(each, rank=rank, initial_rank=rank) for rank, each in enumerate(found)}
+)
+
+
+@given(jobs, st.randoms(use_true_random=False))
+def test_to_exchange_ranks_exchanges_them_in_the_verdict_and_nothing_else(job, chance):
+    size = 5
+    new = list(range(size))
+    chance.shuffle(new)
+
+    def moved(each):
+        found = each.collective
+        if found is not None:
+            ranks, peers = (frozenset(new[rank] for rank in some) for some in (found.ranks, found.peers))
+            found = replace(found, ranks=ranks, peers=peers)
+        return replace(each, rank=new[each.rank], collective=found)
+
+    before = judge(job, range(size))
+    after = judge({new[rank]: moved(each) for rank, each in job.items()}, range(size))
+    if before.outcome is not Outcome.MISMATCH:
+        assert set(after.culprits) == {new[rank] for rank in before.culprits}
+    assert (after.outcome, after.confidence) == (before.outcome, before.confidence)
+
+
+@given(jobs, st.integers(0, 4))
+def test_a_missing_report_never_makes_another_rank_a_culprit(job, lost):
+    whole = judge(job, job)
+    rest = {rank: each for rank, each in job.items() if rank != lost}
+    assert set(judge(rest, job).culprits) <= {*whole.culprits, lost}
+
+
+@given(jobs)
+def test_the_order_of_the_reports_changes_nothing(job):
+    shuffled = dict(random.Random(1).sample(list(job.items()), len(job)))
+    assert judge(shuffled, job) == judge(job, job)
