@@ -28,6 +28,7 @@ from nvrx_launcher.control import Control, ControlEvents
 from nvrx_launcher.cycle_info import CycleInfo
 from nvrx_launcher.cycle_verdict import CycleVerdicts
 from nvrx_launcher.exit_codes import FAILED, USAGE
+from nvrx_launcher.gpu_memory import NodeGpuMemory
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
 from nvrx_launcher.left_processes import LeftProcesses
@@ -116,6 +117,7 @@ class Agent(NodeEvents, ControlEvents):
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop, self._given_console = EventLoop(), console
         self._health = NodeHealth(self._loop, config, environ)
+        self._memory = NodeGpuMemory(self._loop, config, environ, options.workers)
         self._cycle_info = CycleInfo(config.cycle_info_dir, options.run_id, options.logs.prefix, environ)
         is_watched = config.is_progress_tracking_enabled and options.rdzv_backend in OURS
         self._checkpoint = CheckpointIteration(self._loop, config.checkpoint_iteration_file if is_watched else None)
@@ -147,7 +149,7 @@ class Agent(NodeEvents, ControlEvents):
             while self._code < 0 or (self._code == 0 and self._left.is_any) or self._health.is_excluding:
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
-                    self._workers, self._health, self._checkpoint, self._cycle_logs, self._verdicts,
+                    self._workers, self._health, self._memory, self._checkpoint, self._cycle_logs, self._verdicts,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -162,6 +164,7 @@ class Agent(NodeEvents, ControlEvents):
                 self._monitors.tick(now=now)
                 self._workers.tick(now=now)
                 self._health.tick(now=now)
+                self._memory.tick(now=now)
                 self._checkpoint.tick(now=now)
                 self._handle_health()
                 self._cycle_logs.tick(now=now)
@@ -225,6 +228,7 @@ class Agent(NodeEvents, ControlEvents):
             cleanup.callback(console.close)
         cleanup.callback(self._loop.close)
         cleanup.callback(self._health.close)
+        cleanup.callback(self._memory.close)
         cleanup.callback(self._checkpoint.close)
         cleanup.callback(self._cycle_info.close)
         self._history = History(environment.events_directory())
@@ -245,8 +249,10 @@ class Agent(NodeEvents, ControlEvents):
         signals = [*signal_numbers(self.options.signals), *([signal.SIGCHLD] if self._is_command else [])]
         until_left = cleanup.enter_context(ExitStack())  # released after the job is left, for which the loop turns
         self._coordination = join_job(  # signals still end it
-            self.options, self._loop, cleanup, self, config=self.config, iteration=lambda: self._checkpoint.iteration
-        )
+            self.options, self._loop, cleanup, self, config=self.config, iteration=lambda: self._checkpoint.iteration,
+            stops_within=self.options.stops_within + max(self._health.timeout, self._memory.timeout),
+        )  # fmt: skip
+
         self._cycle_logs = self._open_cycle_logs()
         cleanup.callback(self._cycle_logs.close)
         reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
@@ -326,9 +332,10 @@ class Agent(NodeEvents, ControlEvents):
                     self._events.ended(code, self._workers.failures)
 
     def _tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Send a message to the coordinator; that this node is ready, once its health and its checkpoint are known."""
+        """Send a message to the coordinator; that this node is ready, once it is healthy, and has what it needs."""
         if kind is MessageKind.READY:
             self._may_join = not self._health.begin()
+            self._memory.begin(is_first=self._workers.placement is None)
             self._checkpoint.begin()
             self._ready = (cycle, reason)
             self._tell_ready()
@@ -338,7 +345,8 @@ class Agent(NodeEvents, ControlEvents):
         self._coordination.tell(kind, cycle, reason)
 
     def _tell_ready(self) -> None:
-        if self._ready is not None and self._may_join and not self._checkpoint.is_reading:
+        is_waiting = self._memory.is_waiting or self._checkpoint.is_reading
+        if self._ready is not None and self._may_join and not is_waiting:
             ready, self._ready = self._ready, None
             self._coordination.tell(MessageKind.READY, *ready)
 

@@ -31,8 +31,7 @@ from nvrx_core.settings.process_forms import ENDS_A_PROCESS, LOG_LEVEL, SIGNAL
 __all__ = ["NOT_IMPLEMENTED", "FaultToleranceConfig"]
 
 NOT_IMPLEMENTED: Final = frozenset({
-    "attribution_endpoint", "attribution_export_url", "attribution_stop_action", "check_remaining_processes",
-    "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout", "gpu_memory_tolerance_mb", "install_exception_hook",
+    "attribution_endpoint", "attribution_export_url", "attribution_stop_action",
 })  # fmt: skip
 """Settings of features that do not exist: accepted, with a warning where they are not the default."""
 
@@ -144,12 +143,17 @@ class FaultToleranceConfig(HealthSettings):
         True, BOOLEAN, "Bind a worker's memory to its NUMA node, instead of preferring it."
     )
     gpu_memory_reclaim_timeout: float = setting(
-        50.0, SECONDS, "How long to wait for free GPU memory before a restart; 0 is off.", rule=NOT_NEGATIVE
-    )
-    gpu_memory_tolerance_mb: float = setting(512.0, MEGABYTES, "GPU memory that may stay in use.", rule=NOT_NEGATIVE)
+        50.0, SECONDS, "How long a node waits before a restart until the memory of its GPUs is free; 0 is not at all.",
+        rule=NOT_NEGATIVE,
+    )  # fmt: skip
+    gpu_memory_tolerance_mb: float = setting(
+        512.0, MEGABYTES, "Memory of each GPU that may be in use then; where other programs use a GPU as well, beside "
+        "theirs.", rule=NOT_NEGATIVE,
+    )  # fmt: skip
     gpu_memory_poll_interval: float = setting(
-        2.0, SECONDS, "Time between two readings of the GPU memory.", rule=POSITIVE
-    )
+        2.0, SECONDS, "Longest time between two readings of the memory; the first ones follow each other sooner.",
+        rule=POSITIVE,
+    )  # fmt: skip
     check_remaining_processes: bool = setting(False, BOOLEAN, "Log processes that outlive their worker.")
     install_exception_hook: bool = setting(False, BOOLEAN, "Log an uncaught exception of a worker and exit at once.")
     max_no_progress_cycles: int = setting(
