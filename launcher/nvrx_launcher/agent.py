@@ -19,6 +19,7 @@ from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HangReport, Progress
 from nvrx_core.health.policy import Exclude, MayJoin
+from nvrx_core.process.lifeline import survivor
 from nvrx_core.process.signals import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
@@ -62,7 +63,7 @@ from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
 from nvrx_launcher.workers.cycle_pipe import CyclePipes
 from nvrx_launcher.workers.functions import FunctionStarter
-from nvrx_launcher.workers.group import WorkerGroup, survivor
+from nvrx_launcher.workers.group import WorkerGroup
 from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import RankMonitors
@@ -194,6 +195,9 @@ class Agent(NodeEvents, ControlEvents):
                     local_rank = rank - self._policy.rank_of(0)
                     self._carry_out(self._policy.round_answered(asked_in, local_rank, is_entered=is_entered))
         for worker in self._workers.exits():
+            if worker.left:
+                rank = self._policy.rank_of(worker.local_rank)
+                log.warning("rank %d has left processes, which are killed: %s", rank, worker.left)
             self._exited(worker.local_rank, worker.code, worker.report)
 
     def _recognise_pause(self, due: float, asked: float, now: float) -> None:
@@ -239,9 +243,10 @@ class Agent(NodeEvents, ControlEvents):
         self._processes = JobProcesses(self._loop, self._launch, folder, is_command=self._is_command)
         cleanup.callback(self._processes.close)
         self._processes.start()
-        self._left = LeftProcesses(self._loop, self._processes, self.options.workers_stop_timeout)
+        names = self.config.check_remaining_processes
+        self._left = LeftProcesses(self._loop, self._processes, self.options.workers_stop_timeout, names=names)
         if self._functions is not None:
-            self._functions.bound = self._bound
+            self._functions.bound, self._functions.exits = self._bound, self.config.install_exception_hook
         self._control = Control(self._loop, folder / "launcher.ipc", self)
         cleanup.callback(self._control.close)
         self._monitors = RankMonitors(self._loop, self.config, self._control.path, self.options, history=self._history)
@@ -273,7 +278,7 @@ class Agent(NodeEvents, ControlEvents):
         cleanup.callback(logs.close)
         self._workers = WorkerGroup(
             self.options, self._loop, logs, starter=self._warm_start.starter,
-            is_monitored=self._monitors.is_monitored, spares_rest=self._is_command,
+            is_monitored=self._monitors.is_monitored, spares_rest=self._is_command, names_rest=names,
         )  # fmt: skip
         cleanup.callback(self._workers.close)
         self._verdicts = CycleVerdicts(

@@ -1,7 +1,7 @@
 """The settings of rank monitors and of the launcher, each declared once; those of health checks are in `health`.
 
-The fields of `NOT_IMPLEMENTED` belong to features that do not exist; they are accepted so that a file written for
-nvidia-resiliency-ext loads.
+The fields of `NOT_IMPLEMENTED` belong to the attribution service of nvidia-resiliency-ext; they are accepted so that a
+file written for it loads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["NOT_IMPLEMENTED", "FaultToleranceConfig"]
 NOT_IMPLEMENTED: Final = frozenset({
     "attribution_endpoint", "attribution_export_url", "attribution_stop_action",
 })  # fmt: skip
-"""Settings of features that do not exist: accepted, with a warning where they are not the default."""
+"""Settings of a service that does not exist here: accepted, with a warning where they are not the default."""
 
 _ON_THE_PAGE: Final = Rule(
     f"{MAX_SECTIONS} sections or fewer, with names of at most {NAME_BYTES} bytes, none of them zero",
@@ -136,8 +136,9 @@ class FaultToleranceConfig(HealthSettings):
     )
 
     segment: int | None = setting(
-        None, INTEGER, "Nodes of one NVLink domain, by its ClusterUUID, that take part together, with consecutive "
-        "ranks; the minimum of --nnodes is a multiple of it. None: domains do not matter.", rule=at_least(1),
+        None, INTEGER, "Nodes of one NVLink domain, by ClusterUUID and CliqueId, that take part together, with "
+        "consecutive ranks; the minimum of --nnodes is a multiple of it. None: domains do not matter.",
+        rule=at_least(1),
     )  # fmt: skip
     numa_bind_strict: bool = setting(
         True, BOOLEAN, "Bind a worker's memory to its NUMA node, instead of preferring it."
@@ -154,8 +155,14 @@ class FaultToleranceConfig(HealthSettings):
         2.0, SECONDS, "Longest time between two readings of the memory; the first ones follow each other sooner.",
         rule=POSITIVE,
     )  # fmt: skip
-    check_remaining_processes: bool = setting(False, BOOLEAN, "Log processes that outlive their worker.")
-    install_exception_hook: bool = setting(False, BOOLEAN, "Log an uncaught exception of a worker and exit at once.")
+    check_remaining_processes: bool = setting(
+        False, BOOLEAN, "Log the processes, with pid and command, that workers have left when they have ended, before "
+        "these are killed, and those that SIGKILL does not end.",
+    )  # fmt: skip
+    install_exception_hook: bool = setting(
+        False, BOOLEAN, "End a worker at once after an uncaught exception in its main thread, which is printed as "
+        "before, whatever threads, finalizers and destructors it has.",
+    )  # fmt: skip
     max_no_progress_cycles: int = setting(
         3, INTEGER, "End the job with code 93 after so many cycles in a row without progress, by "
         "`checkpoint_iteration_file`; 0 is never.",

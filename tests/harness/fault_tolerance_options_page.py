@@ -57,8 +57,8 @@ What [`nvrx-health`](commands.md#nvrx-health) takes as well: [Check the health o
 LATER = """
 ## Not implemented yet
 
-These belong to features that do not exist. They are accepted, so that a file written for nvidia-resiliency-ext
-loads, and change nothing. A value that is not the default is answered with a warning.
+These belong to the attribution service of nvidia-resiliency-ext, which does not exist here. They are accepted, so that
+a file written for it loads, and change nothing. A value that is not the default is answered with a warning.
 """
 
 
