@@ -119,7 +119,9 @@ class Agent(NodeEvents, ControlEvents):
         self._loop, self._given_console = EventLoop(), console
         self._health = NodeHealth(self._loop, config, environ)
         self._memory = NodeGpuMemory(self._loop, config, environ, options.workers)
-        self._cycle_info = CycleInfo(config.cycle_info_dir, options.run_id, options.logs.prefix, environ)
+        self._cycle_info = CycleInfo(
+            config.cycle_info_dir, options.run_id, options.logs.prefix, environ, max_nodes=options.max_nodes
+        )
         is_watched = config.is_progress_tracking_enabled and options.rdzv_backend in OURS
         self._checkpoint = CheckpointIteration(self._loop, config.checkpoint_iteration_file if is_watched else None)
         self._ready: tuple[int, str] | None = None
