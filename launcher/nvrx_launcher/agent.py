@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nvrx_core import failpoint
@@ -269,6 +270,15 @@ class Agent(NodeEvents, ControlEvents):
         self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWER_TIMEOUT)
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
+        self._make_workers(cleanup, console, folder)
+        self._verdicts = CycleVerdicts(
+            self._history, self._coordination, self._workers, cycle_log=self._cycle_logs, host=socket.gethostname(),
+            events=environment.events_directory(),
+        )  # fmt: skip
+        return self._coordination
+
+    def _make_workers(self, cleanup: ExitStack, console: Console, folder: Path) -> None:
+        """Acquire what the workers of this node need: their starter, with standbys, and the destinations of output."""
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
         self._warm_start = WarmStart(
             self.options, self.config, self._environ, inherited=self._inherited, loop=self._loop, bound=self._bound,
@@ -280,14 +290,10 @@ class Agent(NodeEvents, ControlEvents):
         cleanup.callback(logs.close)
         self._workers = WorkerGroup(
             self.options, self._loop, logs, starter=self._warm_start.starter,
-            is_monitored=self._monitors.is_monitored, spares_rest=self._is_command, names_rest=names,
+            is_monitored=self._monitors.is_monitored, spares_rest=self._is_command,
+            names_rest=self.config.check_remaining_processes,
         )  # fmt: skip
         cleanup.callback(self._workers.close)
-        self._verdicts = CycleVerdicts(
-            self._history, self._coordination, self._workers, cycle_log=self._cycle_logs, host=socket.gethostname(),
-            events=environment.events_directory(),
-        )  # fmt: skip
-        return self._coordination
 
     def _open_cycle_logs(self) -> LogService:
         options = self.options

@@ -75,7 +75,12 @@ class CycleInfo:
     """
 
     def __init__(
-        self, directory: str | None, run_id: str, log_prefix: str, environ: Mapping[str, str], *,
+        self,
+        directory: str | None,
+        run_id: str,
+        log_prefix: str,
+        environ: Mapping[str, str],
+        *,
         max_nodes: int,
     ) -> None:
         self._folder, self._log_prefix = None if directory is None else Path(directory), log_prefix

@@ -38,6 +38,13 @@ def prints() -> None:
             time.sleep(0.1)
 
 
+def waits_for_its_gate() -> None:
+    """Says which launcher it is of, and waits until it may end."""
+    print(f"of {os.getppid()}", flush=True)
+    while not os.path.exists(os.environ["NVRX_TEST_GATE"]):
+        time.sleep(0.02)
+
+
 def floods() -> None:
     """Prints more than any pipe takes, and fails if that takes long."""
     began = time.monotonic()
@@ -48,4 +55,5 @@ def floods() -> None:
 
 
 if __name__ == "__main__":
-    {"fails": fails, "is_killed": is_killed, "prints": prints, "floods": floods}[sys.argv[1]]()
+    cases = (fails, is_killed, prints, waits_for_its_gate, floods)
+    {case.__name__: case for case in cases}[sys.argv[1]]()
