@@ -34,7 +34,7 @@ __all__ = ["NodeGpuMemory"]
 
 log = logging.getLogger("nvrx_launcher")
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
-NOT_AWAITED: Final = "free GPU memory is not awaited before a restart"
+NOT_AWAITED: Final = "free GPU memory is not awaited before a restart: %s"
 SETTINGS: Final = ("gpu_memory_reclaim_timeout", "gpu_memory_tolerance_mb", "gpu_memory_poll_interval")
 
 
@@ -80,7 +80,7 @@ class NodeGpuMemory:
         if self._is_on:
             self._carry_out(self._policy.begin(is_first=is_first, now=time.monotonic()))
         elif self._notice and not is_first:
-            log.warning("%s: %s", NOT_AWAITED, self._notice)
+            log.warning(NOT_AWAITED, self._notice)
             self._notice = ""
 
     def tick(self, *, now: float) -> None:
@@ -108,7 +108,7 @@ class NodeGpuMemory:
                     log.error("GPU memory is in use, and the node restarts all the same, %s", reason)
                 case MemoryUnknown(reason):
                     if reason != self._notice:
-                        log.warning("%s: %s", NOT_AWAITED, reason)
+                        log.warning(NOT_AWAITED, reason)
                     self._notice = reason
         if self._is_reading and not self._policy.is_waiting:  # the driver does not answer
             self.close()

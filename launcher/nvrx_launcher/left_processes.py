@@ -79,7 +79,8 @@ class LeftProcesses:
             self._name()
         if killed := self._processes.kill_left():
             log.debug("what the workers had left was killed: pids %s", killed)
-        self._killed.update(killed)
+        if self._names:
+            self._killed.update(killed)
 
     def _name(self) -> None:
         """Log what is about to be killed; what was before, when its node became ready, survives that."""
