@@ -10,6 +10,8 @@ __all__ = ["Frame", "in_one_line", "main_thread", "waits_for_peers"]
 _FRAME: Final = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
 _THREAD: Final = re.compile(r"^(?:Current thread|Thread) .*:$", re.MULTILINE)
 _COLLECTIVES: Final = "/torch/distributed/"
+_PROGRAM: Final = "/nvrx_launcher/workers/worker_program.py"
+"""What runs the script of a launcher's worker; to a reader the stack begins with the script."""
 FRAMES: Final = 3
 """Frames that a line has, the innermost ones."""
 
@@ -31,7 +33,8 @@ def main_thread(text: str) -> tuple[Frame, ...]:
     faulthandler writes the threads from the newest to the oldest, which is the main thread.
     """
     stack = _THREAD.split(text)[-1]
-    return tuple(Frame(m["file"], int(m["line"]), m["function"]) for m in _FRAME.finditer(stack))
+    frames = (Frame(m["file"], int(m["line"]), m["function"]) for m in _FRAME.finditer(stack))
+    return tuple(frame for frame in frames if not frame.file.endswith(_PROGRAM))
 
 
 def waits_for_peers(stack: tuple[Frame, ...]) -> bool:
