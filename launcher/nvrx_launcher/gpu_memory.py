@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Final
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
@@ -52,17 +53,15 @@ class NodeGpuMemory:
     """
 
     def __init__(self, loop: EventLoop, config: FaultToleranceConfig, environ: Mapping[str, str], workers: int) -> None:
-        timeout = config.gpu_memory_reclaim_timeout
-        self._loop, self._is_on = loop, timeout > 0 and has_driver()
+        timeout, gpus = config.gpu_memory_reclaim_timeout, _visible(environ, workers)
+        self._loop, self._is_on = loop, timeout > 0 and bool(gpus) and has_driver()
         self.timeout = timeout if self._is_on else 0.0
         self._policy = MemoryReclaim(
             timeout=timeout, tolerance=config.gpu_memory_tolerance_mb * MB, interval=config.gpu_memory_poll_interval
         )
         settings = HealthSettings(health_check_timeout=min(timeout or DRIVER_TIMEOUT, DRIVER_TIMEOUT))
-        visible = environ.get(DEVICES, ",".join(map(str, range(workers))))
-        devices = [each.strip() for each in visible.split(",") if each.strip()][:workers]
-        self._runner, self._watched, self._is_reading = HealthRunner(settings, devices), -1, False
-        is_missed = timeout > 0 and not self._is_on and not _is_default(config)
+        self._runner, self._watched, self._is_reading = HealthRunner(settings, gpus), -1, False
+        is_missed = timeout > 0 and not has_driver() and not _is_default(config)
         self._notice = "this node has no NVIDIA driver" if is_missed else ""
 
     @property
@@ -138,6 +137,14 @@ class NodeGpuMemory:
         if self._watched >= 0:
             self._loop.forget(self._watched)
             self._watched = -1
+
+
+def _visible(environ: Mapping[str, str], workers: int) -> list[str]:
+    """Return the numbers or UUIDs of the GPUs that the workers see; what follows -1 is hidden, as CUDA has it."""
+    if (given := environ.get(DEVICES)) is None:
+        return [str(number) for number in range(workers)]
+    shown = takewhile(lambda each: each not in ("", "-1"), (each.strip() for each in given.split(",")))
+    return list(shown)[:workers]
 
 
 def _is_default(config: FaultToleranceConfig) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nvrx_launcher.gpu_memory import _visible
 
 from tests.harness.health.daemon import PARTS
 from tests.harness.process.host import eventually
@@ -96,6 +97,13 @@ def test_gpus_that_the_workers_do_not_see_are_left_alone(
     (tmp_path / "kill").touch()
     job.read(2, "start", cycle=1)
     assert "GPU 0 (0000:10:00.0) 7 of 80000 MB, GPU 2 (0000:12:00.0) 8 of 80000 MB" in end(job)
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"), [(None, "01"), ("", ""), ("-1,0", ""), ("3, 1", "31"), ("GPU-a,GPU-b,1", "GPU-aGPU-b")]
+)
+def test_the_gpus_are_those_that_the_workers_see(given: str | None, seen: str) -> None:
+    assert "".join(_visible({} if given is None else {"CUDA_VISIBLE_DEVICES": given}, 2)) == seen
 
 
 @pytest.mark.parametrize(
