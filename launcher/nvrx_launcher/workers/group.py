@@ -235,6 +235,7 @@ def _printed(output: bytes) -> str:
 
 def _with_place(detail: str, trace: str, *, is_shown: bool = False) -> str:
     line, _, rest = detail.partition("\n")
+    line = line.removesuffix(": ")  # an exception without a text
     place = origin_in(trace)
     at = f", at {place}" if place else ""
     return f": {line}{at}\n{rest if is_shown else trace or rest}".rstrip()
