@@ -69,11 +69,15 @@ except OSError as error:
 """
 DIVISION = "exit code 1: ZeroDivisionError: division by zero, at /job/train.py:"
 DECODING = "exit code 1: JSONDecodeError: Expecting value: line 1 column 1 (char 0), at /job/train.py:2"
+CAUGHT = "try:\n    1 / 0\nexcept ArithmeticError:\n"
 CASES = {
     "plain": ("1 / 0", f"{DIVISION}1"),
     "chained": (CHAINED, "exit code 1: RuntimeError: no data, at /job/train.py:7"),
     "in a library": ("import json\njson.loads('')", DECODING),
     "an exit code": ("import sys; sys.exit(3)", "exit code 3"),
+    "a caught one": (f"import sys\n{CAUGHT}    sys.exit(3)", f"{DIVISION.replace('code 1', 'code 3')}3"),
+    "another one": (f"import sys\n{CAUGHT}    raise SystemExit(3) from None", "exit code 3"),
+    "a text": ("import sys\nsys.exit('no data')", "exit code 1: SystemExit: no data, at /job/train.py:2"),
     "a hook": ("import sys\nsys.excepthook = lambda *_: print('mine')\n1 / 0", f"{DIVISION}3"),
     "no text": ("class E(Exception):\n def __str__(self): return 1 / 0\nraise E", "exit code 1"),
     "no environment": ("import os\nos.environ.clear()\n1 / 0", f"{DIVISION}3"),
@@ -85,6 +89,11 @@ def test_the_line_of_a_failure(run: Run, case: str) -> None:
     source, line = CASES[case]
     code, log, found = run(source)
     assert (code, found) == (1, line), log
+
+
+def test_an_end_without_an_error_is_none(run: Run) -> None:
+    code, log, _ = run(f"import sys\n{CAUGHT}    sys.exit()")
+    assert code == 0, log
 
 
 def test_what_torch_has_recorded_is_kept(run: Run) -> None:

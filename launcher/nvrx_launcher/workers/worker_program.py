@@ -51,16 +51,17 @@ def main() -> None:
         if not _activated(int(control), own):
             os._exit(0)
     pid, error_file = os.getpid(), os.environ.get(ERROR_FILE, "")
+    error_file = error_file and os.path.abspath(error_file)
     try:
         _run_module(argv[0]) if kind == "module" else _run_script(argv[0])
-    except SystemExit:
-        raise
     except BaseException as error:  # boundary: the worker's last exception, shown without the frames of this file
-        is_error = isinstance(error, Exception)
-        if is_error and os.getpid() == pid:  # a process that the script has forked may end here as well
-            _record(error, error_file, libraries)
+        cause = _cause(error)
+        if cause is not None and os.getpid() == pid:  # a process that the script has forked may end here as well
+            _record(cause, error_file, libraries)
+        if isinstance(error, SystemExit):
+            raise
         _show(error)
-        if is_error and end == "exits":
+        if cause is not None and end == "exits":
             _flush()
             os._exit(1)
         raise
@@ -142,6 +143,21 @@ def _run_module(name: str) -> None:
     names.pop("__cached__", None)
     sys.argv[0] = "-m"
     runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+
+
+def _cause(error: BaseException) -> "BaseException | None":
+    """Return the exception that has ended the script; None if there is none.
+
+    Many a script, and hydra, logs what it catches and calls `sys.exit(1)`: what was caught has ended it.
+    """
+    if type(error) is not SystemExit:
+        return error if isinstance(error, Exception) else None
+    caught = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if error.code in (None, 0):
+        return None
+    if isinstance(caught, Exception):
+        return caught
+    return error if isinstance(error.code, str) else None
 
 
 def _frames(error: BaseException) -> "TracebackType | None":
