@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nvrx_core import failpoint
@@ -19,6 +20,7 @@ from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HangReport, Progress
 from nvrx_core.health.policy import Exclude, MayJoin
+from nvrx_core.process.lifeline import survivor
 from nvrx_core.process.signals import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
@@ -29,6 +31,7 @@ from nvrx_launcher.control import Control, ControlEvents
 from nvrx_launcher.cycle_info import CycleInfo
 from nvrx_launcher.cycle_verdict import CycleVerdicts
 from nvrx_launcher.exit_codes import FAILED, USAGE
+from nvrx_launcher.gpu_memory import NodeGpuMemory
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
 from nvrx_launcher.left_processes import LeftProcesses
@@ -62,7 +65,7 @@ from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
 from nvrx_launcher.workers.cycle_pipe import CyclePipes
 from nvrx_launcher.workers.functions import FunctionStarter
-from nvrx_launcher.workers.group import WorkerGroup, survivor
+from nvrx_launcher.workers.group import WorkerGroup
 from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import RankMonitors
@@ -120,7 +123,10 @@ class Agent(NodeEvents, ControlEvents):
         self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
         self._loop, self._given_console = EventLoop(), console
         self._health = NodeHealth(self._loop, config, environ)
-        self._cycle_info = CycleInfo(config.cycle_info_dir, options.run_id, options.logs.prefix, environ)
+        self._memory = NodeGpuMemory(self._loop, config, environ, options.workers)
+        self._cycle_info = CycleInfo(
+            config.cycle_info_dir, options.run_id, options.logs.prefix, environ, max_nodes=options.max_nodes
+        )
         is_watched = config.is_progress_tracking_enabled and options.rdzv_backend in OURS
         self._checkpoint = CheckpointIteration(self._loop, config.checkpoint_iteration_file if is_watched else None)
         self._ready: tuple[int, str] | None = None
@@ -151,7 +157,7 @@ class Agent(NodeEvents, ControlEvents):
             while self._code < 0 or (self._code == 0 and self._left.is_any) or self._health.is_excluding:
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
-                    self._workers, self._health, self._checkpoint, self._cycle_logs, self._verdicts,
+                    self._workers, self._health, self._memory, self._checkpoint, self._cycle_logs, self._verdicts,
                     self._attribution,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
@@ -167,6 +173,7 @@ class Agent(NodeEvents, ControlEvents):
                 self._monitors.tick(now=now)
                 self._workers.tick(now=now)
                 self._health.tick(now=now)
+                self._memory.tick(now=now)
                 self._checkpoint.tick(now=now)
                 self._handle_health()
                 self._cycle_logs.tick(now=now)
@@ -199,6 +206,9 @@ class Agent(NodeEvents, ControlEvents):
                     local_rank = rank - self._policy.rank_of(0)
                     self._carry_out(self._policy.round_answered(asked_in, local_rank, is_entered=is_entered))
         for worker in self._workers.exits():
+            if worker.left:
+                rank = self._policy.rank_of(worker.local_rank)
+                log.warning("rank %d has left processes, which are killed: %s", rank, worker.left)
             self._exited(worker.local_rank, worker.code, worker.report)
 
     def _recognise_pause(self, due: float, asked: float, now: float) -> None:
@@ -233,6 +243,7 @@ class Agent(NodeEvents, ControlEvents):
             cleanup.callback(console.close)
         cleanup.callback(self._loop.close)
         cleanup.callback(self._health.close)
+        cleanup.callback(self._memory.close)
         cleanup.callback(self._checkpoint.close)
         cleanup.callback(self._cycle_info.close)
         self._history = History(environment.events_directory())
@@ -243,9 +254,10 @@ class Agent(NodeEvents, ControlEvents):
         self._processes = JobProcesses(self._loop, self._launch, folder, is_command=self._is_command)
         cleanup.callback(self._processes.close)
         self._processes.start()
-        self._left = LeftProcesses(self._loop, self._processes, self.options.workers_stop_timeout)
+        names = self.config.check_remaining_processes
+        self._left = LeftProcesses(self._loop, self._processes, self.options.workers_stop_timeout, names=names)
         if self._functions is not None:
-            self._functions.bound = self._bound
+            self._functions.bound, self._functions.exits = self._bound, self.config.install_exception_hook
         self._control = Control(self._loop, folder / "launcher.ipc", self)
         cleanup.callback(self._control.close)
         self._monitors = RankMonitors(self._loop, self.config, self._control.path, self.options, history=self._history)
@@ -253,8 +265,9 @@ class Agent(NodeEvents, ControlEvents):
         signals = [*signal_numbers(self.options.signals), *([signal.SIGCHLD] if self._is_command else [])]
         until_left = cleanup.enter_context(ExitStack())  # released after the job is left, for which the loop turns
         self._coordination = join_job(  # signals still end it
-            self.options, self._loop, cleanup, self, config=self.config, iteration=lambda: self._checkpoint.iteration
-        )
+            self.options, self._loop, cleanup, self, config=self.config, iteration=lambda: self._checkpoint.iteration,
+            stops_within=self.options.stops_within + max(self._health.timeout, self._memory.timeout),
+        )  # fmt: skip
         self._cycle_logs = LogService(self.options.logs, self._loop, self._where(), self._untagged)
         cleanup.callback(self._cycle_logs.close)
         reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
@@ -266,6 +279,19 @@ class Agent(NodeEvents, ControlEvents):
             self._environ.setdefault("NVRX_STORE_LISTENS_WITHIN", STORE_LISTEN_TIMEOUT)
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
+        self._make_workers(cleanup, console, folder)
+        self._verdicts = CycleVerdicts(
+            self._history, self._coordination, self._workers, cycle_log=self._cycle_logs, host=socket.gethostname(),
+            events=environment.events_directory(),
+        )  # fmt: skip
+        self._attribution = Attribution(
+            self.config, self.options.logs, self._loop, self._history, where=self._where(), environ=self._untagged
+        )
+        cleanup.callback(self._attribution.close)
+        return self._coordination
+
+    def _make_workers(self, cleanup: ExitStack, console: Console, folder: Path) -> None:
+        """Acquire what the workers of this node need: their starter, with standbys, and the destinations of output."""
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
         self._warm_start = WarmStart(
             self.options, self.config, self._environ, inherited=self._inherited, loop=self._loop, bound=self._bound,
@@ -278,17 +304,9 @@ class Agent(NodeEvents, ControlEvents):
         self._workers = WorkerGroup(
             self.options, self._loop, logs, starter=self._warm_start.starter,
             is_monitored=self._monitors.is_monitored, spares_rest=self._is_command,
+            names_rest=self.config.check_remaining_processes,
         )  # fmt: skip
         cleanup.callback(self._workers.close)
-        self._attribution = Attribution(
-            self.config, self.options.logs, self._loop, self._history, where=self._where(), environ=self._untagged
-        )
-        cleanup.callback(self._attribution.close)
-        self._verdicts = CycleVerdicts(
-            self._history, self._coordination, self._workers, cycle_log=self._cycle_logs, host=socket.gethostname(),
-            events=environment.events_directory(),
-        )  # fmt: skip
-        return self._coordination
 
     def _where(self) -> Where:
         options, is_alone = self.options, self.options.max_nodes == 1
@@ -339,9 +357,10 @@ class Agent(NodeEvents, ControlEvents):
                     self._events.ended(code, self._workers.failures)
 
     def _tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Send a message to the coordinator; that this node is ready, once its health and its checkpoint are known."""
+        """Send a message to the coordinator; that this node is ready, once it is healthy, and has what it needs."""
         if kind is MessageKind.READY:
             self._may_join = not self._health.begin()
+            self._memory.begin(is_first=self._workers.placement is None)
             self._checkpoint.begin()
             self._ready = (cycle, reason)
             self._tell_ready()
@@ -351,7 +370,8 @@ class Agent(NodeEvents, ControlEvents):
         self._coordination.tell(kind, cycle, reason)
 
     def _tell_ready(self) -> None:
-        if self._ready is not None and self._may_join and not self._checkpoint.is_reading:
+        is_waiting = self._memory.is_waiting or self._checkpoint.is_reading
+        if self._ready is not None and self._may_join and not is_waiting:
             ready, self._ready = self._ready, None
             self._coordination.tell(MessageKind.READY, *ready)
 

@@ -37,7 +37,7 @@ class CycleRecord:
     """What a file says of a cycle.
 
     Attributes:
-        job_id: Slurm's number of the job or of its array, else the job's name.
+        job_id: Slurm's number of the job, of its array, or of both as in 17_3, else the job's name.
         attempt_index: how often Slurm has started the job again.
         cycle_number: the cycle.
         cycle_start_time, cycle_end_time: in UTC, as in 2026-11-24T12:00:00Z; "" while it runs.
@@ -71,11 +71,20 @@ class CycleInfo:
         run_id: the job's name, where it is not Slurm's.
         log_prefix: that of per-cycle logs; "" for none.
         environ: the launcher's environment.
+        max_nodes: how many nodes the job may have.
     """
 
-    def __init__(self, directory: str | None, run_id: str, log_prefix: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        directory: str | None,
+        run_id: str,
+        log_prefix: str,
+        environ: Mapping[str, str],
+        *,
+        max_nodes: int,
+    ) -> None:
         self._folder, self._log_prefix = None if directory is None else Path(directory), log_prefix
-        self._job = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID") or run_id.replace("/", "_")
+        self._job = _job_id(environ, max_nodes) or run_id.replace("/", "_")
         self._attempt = max(0, count_in(environ.get("SLURM_RESTART_COUNT", "")))
         self._record: CycleRecord | None = None
         self._records, self._problem = SimpleQueue[CycleRecord | None](), ""
@@ -167,6 +176,19 @@ class CycleInfo:
         assert self._folder is not None
         which = cycle if cycle == "current" else f"{self._attempt}.{cycle}"
         return self._folder / f"cycle_info.{self._job}.{which}"
+
+
+def _job_id(environ: Mapping[str, str], max_nodes: int) -> str:
+    """Return Slurm's number of a job; "" without Slurm.
+
+    The tasks of an array are one job if it has more nodes than a task, as spares in tasks of their own. Else each task
+    is a job, and its number is that of the array and its own, as Slurm writes it.
+    """
+    array, task = environ.get("SLURM_ARRAY_JOB_ID", ""), environ.get("SLURM_ARRAY_TASK_ID", "")
+    nodes_of_task = count_in(environ.get("SLURM_NNODES") or environ.get("SLURM_JOB_NUM_NODES", ""))
+    if array and task and max_nodes <= nodes_of_task:
+        return f"{array}_{task}"
+    return array or environ.get("SLURM_JOB_ID", "")
 
 
 def _now() -> str:

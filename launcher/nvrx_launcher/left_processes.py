@@ -8,10 +8,9 @@ import os
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
 
-from nvrx_core.process.lifeline import open_pidfd, send
+from nvrx_core.process.children import name_processes
+from nvrx_core.process.lifeline import open_pidfd, send, survivor
 from nvrx_launcher.job_processes import JobProcesses
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.stopping import Stopping, StopStep
@@ -19,10 +18,6 @@ from nvrx_launcher.stopping import Stopping, StopStep
 __all__ = ["LeftProcesses"]
 
 log = logging.getLogger("nvrx_launcher")
-NAMED: Final = 8
-"""Processes in a log line."""
-COMMAND: Final = 80
-"""Characters of a command in it."""
 
 
 class LeftProcesses:
@@ -32,12 +27,15 @@ class LeftProcesses:
         loop: the event loop that watches it.
         processes: the processes of the job.
         workers_stop_timeout: seconds that it has to end when it is sent SIGTERM, as workers have.
+        names: log what is killed, too.
     """
 
-    def __init__(self, loop: EventLoop, processes: JobProcesses, workers_stop_timeout: float) -> None:
-        self._loop, self._processes, self._timeout = loop, processes, workers_stop_timeout
+    def __init__(
+        self, loop: EventLoop, processes: JobProcesses, workers_stop_timeout: float, *, names: bool = False
+    ) -> None:
+        self._loop, self._processes, self._timeout, self._names = loop, processes, workers_stop_timeout, names
         self._stopping = Stopping()
-        self._watched = dict[int, int]()
+        self._watched, self._killed = dict[int, int](), set[int]()
 
     @property
     def deadline(self) -> float:
@@ -61,11 +59,13 @@ class LeftProcesses:
             case StopStep.ASK:
                 self._look()
                 text = "workers that are done have left processes, which are sent SIGTERM, and killed after %g s: %s"
-                log.warning(text, self._timeout, _named(self._watched))
+                log.warning(text, self._timeout, name_processes(self._watched))
                 for pidfd in self._watched.values():
                     send(pidfd, [signal.SIGTERM, signal.SIGCONT])
             case StopStep.KILL:
-                log.warning("what workers have left did not end in time and is killed: %s", _named(self._watched))
+                log.warning(
+                    "what workers have left did not end in time and is killed: %s", name_processes(self._watched)
+                )
                 self.kill()
             case _:
                 pass
@@ -75,8 +75,21 @@ class LeftProcesses:
         while self._watched:
             self._forget(next(iter(self._watched)))
         self._stopping.ended()
+        if self._names:
+            self._name()
         if killed := self._processes.kill_left():
             log.debug("what the workers had left was killed: pids %s", killed)
+        if self._names:
+            self._killed.update(killed)
+
+    def _name(self) -> None:
+        """Log what is about to be killed; what was before, when its node became ready, survives that."""
+        left = sorted(self._processes.left())
+        if new := [pid for pid in left if pid not in self._killed]:
+            log.warning("workers have left processes, which are killed: %s", name_processes(new))
+        if survivors := [pid for pid in left if pid in self._killed]:
+            log.error("of what workers have left, %s", "; ".join(map(survivor, survivors)))
+        self._killed.clear()
 
     def _look(self) -> None:
         for pid in self._processes.left():
@@ -96,16 +109,3 @@ class LeftProcesses:
         pidfd = self._watched.pop(pid)
         self._loop.forget(pidfd)
         os.close(pidfd)
-
-
-def _named(pids: dict[int, int]) -> str:
-    names = [f"pid {pid} ({_command(pid)})" for pid in list(pids)[:NAMED]]
-    more = [f"{len(pids) - NAMED} more"] if len(pids) > NAMED else []
-    return ", ".join([*names, *more])
-
-
-def _command(pid: int) -> str:
-    with suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return b" ".join(words).decode(errors="replace").strip()[:COMMAND]
-    return "it has ended"

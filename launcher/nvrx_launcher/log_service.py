@@ -15,7 +15,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from nvrx_core.errors import ConfigurationError
 from nvrx_core.logs.chunks import cycle_file
 from nvrx_core.logs.frames import frame
 from nvrx_core.parsing import endpoint_text
+from nvrx_core.process.waiting import readable
 from nvrx_launcher.backlog import Backlog
 from nvrx_launcher.log_options import LogOptions
 from nvrx_launcher.loop import EventLoop
@@ -141,57 +142,78 @@ class LogService:
         if not self._writer.close(self._options.ends_within):
             self._writer.say_lost()
         self._loop.forget(self._writer.room)
+        self._await_sender(deadline)
         for each in self._programs():
             each.finish()
             each.close(deadline + ENDS_LATER)
+
+    def _await_sender(self, deadline: float) -> None:
+        """Wait until the lines of this node are sent; a server that has exited is started again meanwhile."""
+        if self._sender is None:
+            return
+        self._sender.finish()
+        while (sender := self._sender.ended) >= 0 and (now := time.monotonic()) < deadline:
+            running = {each.ended: each for each in self._servers if each.ended >= 0}
+            due = min([deadline, *(each.deadline for each in self._servers)])
+            found = readable([sender, *running], due - now)
+            if sender in found:
+                return
+            for descriptor in found:
+                running[descriptor].exited()
+            for each in self._servers:
+                each.tick(now=time.monotonic())
 
     def _programs(self) -> list[ServiceProgram]:
         """Return the processes in the order in which they end: the root hears the end of all nodes by the leaves."""
         return [*([self._sender] if self._sender else []), *self._servers]
 
     def _start(self) -> None:
+        """Start the processes: the servers on their host, and what sends the lines of this node."""
         options, where = self._options, self._where
         if importlib.util.find_spec("grpc") is None:
             advice = "pip install 'nvrx[grpc]' on each node, or leave it out"
             raise ConfigurationError("command line", "--ft-enable-log-server", "grpcio is not installed", advice)
         token = self._token()
-        common = ["--job", where.job, "--within", f"{options.ends_within:g}"]
+        common = ["--job", where.job]
         if options.tls_authority:
             common += ["--tls-authority", options.tls_authority]
+        if where.is_host:
+            self._start_servers(token, common)
+        command = [
+            sys.executable, "-m", "nvrx_core.logs.node", "--node", where.node, "--limit", str(options.buffer),
+            "--endpoint", endpoint_text(where.host, options.leaf_of(where.node)), *common,
+            "--within", f"{options.ends_within:g}",
+        ]  # fmt: skip
+        self._sender = ServiceProgram(
+            self._loop, "log sender", command, token=token, environ=self._environ, started=self._send_to
+        )
+        self._sender.start()
 
-        def server(name: str, port: int, *more: str, within: float) -> None:
-            command = [
-                sys.executable, "-m", "nvrx_core.logs.server", "--listen", endpoint_text(where.host, port),
-                *common, "--within", f"{within:g}", *more,
-            ]  # fmt: skip
+    def _start_servers(self, token: bytes, common: Sequence[str]) -> None:
+        """Start the leaves and the root; the root is the first to end."""
+        options, where = self._options, self._where
+
+        def start(name: str, port: int, *more: str) -> ServiceProgram:
+            listen = ["--listen", endpoint_text(where.host, port)]
+            command = [sys.executable, "-m", "nvrx_core.logs.server", *listen, *common, *more]
             if options.tls_certificate:
                 command += ["--tls-certificate", options.tls_certificate, "--tls-key", options.tls_key]
             file = f"{options.server_log_prefix}_{name}.log" if options.server_log_prefix else ""
             program = ServiceProgram(
                 self._loop, f"log server ({name})", command, token=token, log_file=file, environ=self._environ
             )
-            self._servers.append(program)
             program.start()
+            return program
 
-        if where.is_host:
-            root = endpoint_text(where.host, options.root_port)
-            for leaf in range(options.leaves):
-                more = ("--forward", root, "--max-queue-chunks", str(options.leaf_queue))
-                server(f"leaf_{leaf}", options.port + leaf, *more, within=0.0)
-            files = filter(None, (options.prefix, options.launcher_file))
-            roots = dict.fromkeys(os.path.dirname(os.path.normpath(file)) for file in files)
-            within = options.ends_within * (2 if options.leaves else 1)
-            folders = (each for folder in roots for each in ("--root", folder))
-            server("root", options.root_port, "--nodes", str(where.nodes), *folders, within=within)
-            self._servers.insert(0, self._servers.pop())
-        command = [
-            sys.executable, "-m", "nvrx_core.logs.node", "--node", where.node, "--limit", str(options.buffer),
-            "--endpoint", endpoint_text(where.host, options.leaf_of(where.node)), *common,
-        ]  # fmt: skip
-        self._sender = ServiceProgram(
-            self._loop, "log sender", command, token=token, environ=self._environ, started=self._send_to
-        )
-        self._sender.start()
+        root = endpoint_text(where.host, options.root_port)
+        forwards = ("--forward", root, "--max-queue-chunks", str(options.leaf_queue), "--within", "0")
+        leaves = [start(f"leaf_{leaf}", options.port + leaf, *forwards) for leaf in range(options.leaves)]
+        files = filter(None, (options.prefix, options.launcher_file))
+        roots = dict.fromkeys(os.path.dirname(os.path.normpath(file)) for file in files)
+        folders = (each for folder in roots for each in ("--root", folder))
+        within = options.ends_within * (2 if options.leaves else 1)
+        more = ("--nodes", str(where.nodes), *folders, "--within", f"{within:g}")
+        self._servers = [start("root", options.root_port, *more), *leaves]
 
     def _send_to(self, stream: IO[bytes]) -> None:
         """Write to the sender's process; what an earlier one did not read is lost, and said."""

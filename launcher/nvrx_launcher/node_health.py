@@ -22,7 +22,7 @@ from nvrx_core.errors import ConfigurationError
 from nvrx_core.health.policy import Exclude, HealthAction, HealthPolicy, MayJoin, RunChecks, Warn
 from nvrx_core.health.probes import MONITORED, enabled_checks
 from nvrx_core.health.result import CheckResult, HealthReport, Status
-from nvrx_core.health.runner import HealthRunner
+from nvrx_core.health.runner import ANSWERS_LATE, HealthRunner
 from nvrx_core.health.settings import HealthSettings, check_endpoint
 from nvrx_core.process.children import note_child
 from nvrx_core.process.lifeline import describe_exit, open_pidfd
@@ -45,6 +45,9 @@ class NodeHealth:
         settings: the settings.
         environ: the environment of the command that is run when the node is excluded.
 
+    Attributes:
+        timeout: seconds that the checks before a rendezvous may take; 0 for none.
+
     Raises:
         ConfigurationError: when a setting cannot be carried out.
     """
@@ -60,6 +63,7 @@ class NodeHealth:
             interval=settings.node_health_check_interval, failures=settings.health_check_failures,
             strict=settings.health_strict, is_monitored=bool(self._monitored),
         )  # fmt: skip
+        self.timeout = settings.health_check_timeout + ANSWERS_LATE if self._checks else 0.0
         self._events, self._watched = list[MayJoin | Exclude](), -1
         self._excluding: subprocess.Popen[bytes] | None = None
         self._excluding_ended, self._excluding_until, self._is_excluded = -1, math.inf, False

@@ -56,6 +56,11 @@ class ServiceProgram:
         self._process: subprocess.Popen[bytes] | None = None
         self._ended, self._pause, self._began, self.deadline = -1, FIRST_PAUSE, 0.0, math.inf
 
+    @property
+    def ended(self) -> int:
+        """A descriptor that becomes readable when it exits; -1 while it does not run."""
+        return -1 if self._process is None else self._ended
+
     def start(self) -> None:
         """Start it; where that fails, later."""
         self.deadline, self._began = math.inf, time.monotonic()
@@ -78,7 +83,7 @@ class ServiceProgram:
         note_child(self._process.pid)
         assert self._process.stdin is not None
         self._ended = open_pidfd(self._process.pid)
-        self._loop.watch(self._ended, self._exited)
+        self._loop.watch(self._ended, self.exited)
         self._started(self._process.stdin)
 
     def tick(self, *, now: float) -> None:
@@ -104,7 +109,8 @@ class ServiceProgram:
             self._process.kill()
         self._forget()
 
-    def _exited(self) -> None:
+    def exited(self) -> None:
+        """Handle that it has exited: it is started again after a pause."""
         assert self._process is not None
         self._loop.forget(self._ended)
         how = describe_exit(exit_status(self._process.pid, self._ended))

@@ -15,6 +15,8 @@ _THREAD: Final = re.compile(r"^(?:Current thread|Thread) .*:$", re.MULTILINE)
 _COLLECTIVES: Final = "/torch/distributed/"
 _INJECTED: Final = "/nvrx_core/testing/"
 """Faults that are injected stand for code of the user's."""
+_PROGRAM: Final = "/nvrx_launcher/workers/worker_program.py"
+"""What runs the script of a launcher's worker; to a reader the stack begins with the script."""
 FRAMES: Final = 3
 """Frames that a line has, the innermost ones."""
 
@@ -36,7 +38,8 @@ def main_thread(text: str) -> tuple[Frame, ...]:
     faulthandler writes the threads from the newest to the oldest, which is the main thread.
     """
     stack = _THREAD.split(text)[-1]
-    return tuple(Frame(m["file"], int(m["line"]), m["function"]) for m in _FRAME.finditer(stack))
+    frames = (Frame(m["file"], int(m["line"]), m["function"]) for m in _FRAME.finditer(stack))
+    return tuple(frame for frame in frames if not frame.file.endswith(_PROGRAM))
 
 
 def waits_for_peers(stack: tuple[Frame, ...]) -> bool:

@@ -6,13 +6,14 @@ error of `os.makedirs` ends in `<frozen os>`.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from types import TracebackType
 from typing import Any, Final
 
-__all__ = ["is_users", "origin", "raised_at", "shortened"]
+__all__ = ["is_users", "origin", "origin_in", "raised_at", "shortened"]
 
 _STDLIB: Final = traceback.__file__.rpartition("/")[0] + "/"
 _OWN: Final = tuple(f"/{name}/" for name in ("nvrx_core", "nvrx_lightning", "nvrx_megatron", "nvrx_launcher"))
@@ -23,6 +24,8 @@ UNSHORTENED: Final = 8
 INNERMOST: Final = 3
 """Frames of libraries that are shown where the innermost ones are theirs."""
 _NONE: Final = frozenset[str]()
+_FRAME: Final = re.compile(r"""^[ |+]*File "(.+)", line (\d+)""", re.MULTILINE)
+_BEGIN: Final = "Traceback (most recent call last):"
 
 
 def is_users(file: str, packages: frozenset[str] = _NONE) -> bool:
@@ -53,7 +56,21 @@ def origin(trace: TracebackType | None, packages: frozenset[str] = _NONE) -> str
         trace: the traceback.
         packages: as for `is_users`.
     """
-    places = _places(trace)
+    return _innermost(_places(trace), packages)
+
+
+def origin_in(text: str, packages: frozenset[str] = _NONE) -> str:
+    """Return the same of the text of a traceback, the last one in it; "" if there is none.
+
+    Args:
+        text: as the interpreter prints it.
+        packages: as for `is_users`.
+    """
+    last = text.rpartition(_BEGIN)[2]
+    return _innermost([(found[1], int(found[2])) for found in _FRAME.finditer(last)], packages)
+
+
+def _innermost(places: list[tuple[str, int]], packages: frozenset[str]) -> str:
     users = [place for place in places if is_users(place[0], packages)]
     files = [place for place in places if not place[0].startswith("<")]
     found = (users or files or places)[-1:]

@@ -1,15 +1,11 @@
-"""The settings of rank monitors and of the launcher, each declared once; those of health checks are in `health`.
-
-The fields of `NOT_IMPLEMENTED` belong to features that do not exist; they are accepted so that a file written for
-nvidia-resiliency-ext loads.
-"""
+"""The settings of rank monitors and of the launcher, each declared once; those of health checks are in `health`."""
 
 from __future__ import annotations
 
 import logging
 import signal
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from nvrx_core.health.settings import HealthSettings
 from nvrx_core.process import log_lines
@@ -28,13 +24,7 @@ from nvrx_core.settings.forms import (
 from nvrx_core.settings.parameter import NOT_NEGATIVE, POSITIVE, Rule, above, at_least, one_of, setting
 from nvrx_core.settings.process_forms import ENDS_A_PROCESS, LOG_LEVEL, SIGNAL
 
-__all__ = ["NOT_IMPLEMENTED", "FaultToleranceConfig"]
-
-NOT_IMPLEMENTED: Final = frozenset({
-    "check_remaining_processes",
-    "gpu_memory_poll_interval", "gpu_memory_reclaim_timeout", "gpu_memory_tolerance_mb", "install_exception_hook",
-})  # fmt: skip
-"""Settings of features that do not exist: accepted, with a warning where they are not the default."""
+__all__ = ["FaultToleranceConfig"]
 
 _ON_THE_PAGE: Final = Rule(
     f"{MAX_SECTIONS} sections or fewer, with names of at most {NAME_BYTES} bytes, none of them zero",
@@ -56,8 +46,6 @@ class FaultToleranceConfig(HealthSettings):
     Raises:
         ConfigurationError: when a value is wrong, or a name does not exist.
     """
-
-    not_implemented: ClassVar[frozenset[str]] = NOT_IMPLEMENTED
 
     workload_check_interval: float = setting(
         5.0, SECONDS, "Upper bound of a monitor's reaction; it is woken by deadlines and events.", rule=above(0, 86400)
@@ -137,21 +125,33 @@ class FaultToleranceConfig(HealthSettings):
     )
 
     segment: int | None = setting(
-        None, INTEGER, "Nodes of one NVLink domain, by its ClusterUUID, that take part together, with consecutive "
-        "ranks; the minimum of --nnodes is a multiple of it. None: domains do not matter.", rule=at_least(1),
+        None, INTEGER, "Nodes of one NVLink domain, by ClusterUUID and CliqueId, that take part together, with "
+        "consecutive ranks; the minimum of --nnodes is a multiple of it. None: domains do not matter.",
+        rule=at_least(1),
     )  # fmt: skip
     numa_bind_strict: bool = setting(
         True, BOOLEAN, "Bind a worker's memory to its NUMA node, instead of preferring it."
     )
     gpu_memory_reclaim_timeout: float = setting(
-        50.0, SECONDS, "How long to wait for free GPU memory before a restart; 0 is off.", rule=NOT_NEGATIVE
-    )
-    gpu_memory_tolerance_mb: float = setting(512.0, MEGABYTES, "GPU memory that may stay in use.", rule=NOT_NEGATIVE)
+        50.0, SECONDS, "How long a node waits before a restart until the memory of its GPUs is free; 0 is not at all.",
+        rule=NOT_NEGATIVE,
+    )  # fmt: skip
+    gpu_memory_tolerance_mb: float = setting(
+        512.0, MEGABYTES, "Memory of each GPU that may be in use then; where other programs use a GPU as well, beside "
+        "theirs.", rule=NOT_NEGATIVE,
+    )  # fmt: skip
     gpu_memory_poll_interval: float = setting(
-        2.0, SECONDS, "Time between two readings of the GPU memory.", rule=POSITIVE
-    )
-    check_remaining_processes: bool = setting(False, BOOLEAN, "Log processes that outlive their worker.")
-    install_exception_hook: bool = setting(False, BOOLEAN, "Log an uncaught exception of a worker and exit at once.")
+        2.0, SECONDS, "Longest time between two readings of the memory; the first ones follow each other sooner.",
+        rule=POSITIVE,
+    )  # fmt: skip
+    check_remaining_processes: bool = setting(
+        False, BOOLEAN, "Log the processes, with pid and command, that workers have left when they have ended, before "
+        "these are killed, and those that SIGKILL does not end.",
+    )  # fmt: skip
+    install_exception_hook: bool = setting(
+        False, BOOLEAN, "End a worker at once after an uncaught exception in its main thread, which is printed as "
+        "before, whatever threads, finalizers and destructors it has.",
+    )  # fmt: skip
     max_no_progress_cycles: int = setting(
         3, INTEGER, "End the job with code 93 after so many cycles in a row without progress, by "
         "`checkpoint_iteration_file`; 0 is never.",

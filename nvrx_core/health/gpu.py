@@ -18,10 +18,23 @@ from typing import Final
 from nvrx_core.health.result import CheckResult, Status
 from nvrx_core.values import value
 
-__all__ = ["GPU", "NVLINK", "GpuReadings", "LinkReadings", "bus_of", "judge_gpu", "judge_links", "xids_in"]
+__all__ = [
+    "GPU",
+    "MEMORY",
+    "NVLINK",
+    "GpuReadings",
+    "LinkReadings",
+    "bus_of",
+    "judge_gpu",
+    "judge_links",
+    "memory_result",
+    "xids_in",
+]
 
 GPU: Final = "gpu"
 NVLINK: Final = "nvlink"
+MEMORY: Final = "gpu-memory"
+"""How much memory of a GPU is in use: a reading, by which no node is unhealthy."""
 NO_ACTION: Final = 0
 ACTIONS: Final = {
     1: "reset the GPU", 2: "reboot the node", 3: "drain peer-to-peer traffic", 4: "drain and reset the GPU",
@@ -127,6 +140,12 @@ def _judge_links(found: LinkReadings, usual: int) -> CheckResult:
         reason = f"{reason}, and {usual} on the other GPUs; not active: {down}"
         return CheckResult(NVLINK, found.name, Status.UNHEALTHY, reason, levels=levels)
     return CheckResult(NVLINK, found.name, Status.HEALTHY, reason, levels=levels)
+
+
+def memory_result(name: str, used: int, total: int) -> CheckResult:
+    """Return the reading of a GPU's memory, in bytes."""
+    reason = f"{used >> 20} of {total >> 20} MB are in use"
+    return CheckResult(MEMORY, name, Status.HEALTHY, reason, counters=(("used", used), ("total", total)))
 
 
 def bus_of(bus_id: str) -> str:

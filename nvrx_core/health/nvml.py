@@ -11,10 +11,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from nvrx_core.health.gpu import GPU, NVLINK, GpuReadings, LinkReadings, bus_of, judge_gpu, judge_links, xids_in
+from nvrx_core.health.gpu import (
+    GPU,
+    MEMORY,
+    NVLINK,
+    GpuReadings,
+    LinkReadings,
+    bus_of,
+    judge_gpu,
+    judge_links,
+    memory_result,
+    xids_in,
+)
 from nvrx_core.health.result import CheckResult, Status
 
-__all__ = ["bus_ids", "check_gpus", "check_nvlinks", "has_driver"]
+__all__ = ["bus_ids", "check_gpus", "check_nvlinks", "has_driver", "read_memory"]
 
 DRIVER: Final = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia"))
 RECOVERY_ACTION: Final = 230
@@ -63,6 +74,26 @@ def check_nvlinks(devices: Sequence[str] = ()) -> list[CheckResult]:
         return judge_links(_read_links(nvml, handle, name) for nvml, handle, name in _gpus(devices))
     except _NoNvmlError as error:
         return [CheckResult(NVLINK, "", Status.UNKNOWN, str(error), is_absent=error.is_absent)]
+
+
+def read_memory(devices: Sequence[str] = ()) -> Iterator[CheckResult]:
+    """Yield how much memory of each GPU is in use, as soon as it is known.
+
+    Args:
+        devices: numbers or UUIDs of the GPUs; empty for all that NVML sees.
+    """
+    try:
+        for nvml, handle, name in _gpus(devices):
+            try:
+                if isinstance(handle, nvml.NVMLError):
+                    raise handle
+                found = _memory(nvml, handle)
+            except nvml.NVMLError as error:
+                yield CheckResult(MEMORY, name, Status.UNKNOWN, f"NVML: {error}")
+            else:
+                yield memory_result(name, int(found.used), int(found.total))
+    except _NoNvmlError as error:
+        yield CheckResult(MEMORY, "", Status.UNKNOWN, str(error), is_absent=error.is_absent)
 
 
 def bus_ids(devices: Sequence[str]) -> list[str]:
@@ -132,6 +163,15 @@ def _read_links(nvml: Any, handle: Any, name: str) -> LinkReadings:
             return LinkReadings(name, failed=f"NVML: link {number}: {error}")
         links.append((number, state == nvml.NVML_FEATURE_ENABLED))
     return LinkReadings(name, tuple(links))
+
+
+def _memory(nvml: Any, handle: Any) -> Any:
+    """Return the memory of a GPU, by the second version: the first one counts what the driver reserves as used."""
+    if hasattr(nvml, "nvmlMemory_v2"):
+        found = _supported(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2))
+        if found is not None:
+            return found
+    return nvml.nvmlDeviceGetMemoryInfo(handle)
 
 
 def _error(nvml: Any, error: Any, name: str) -> GpuReadings:

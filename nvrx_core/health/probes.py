@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from nvrx_core.health.gpu import GPU, NVLINK
+from nvrx_core.health.gpu import GPU, MEMORY, NVLINK
 from nvrx_core.health.nic import NIC, check_link_downs, check_links, has_nics
-from nvrx_core.health.nvml import bus_ids, check_gpus, check_nvlinks, has_driver
+from nvrx_core.health.nvml import bus_ids, check_gpus, check_nvlinks, has_driver, read_memory
 from nvrx_core.health.result import CheckResult, Status
 from nvrx_core.health.service import check_service
 from nvrx_core.health.service_answer import SERVICE
@@ -19,7 +19,7 @@ from nvrx_core.health.settings import HealthSettings
 from nvrx_core.health.storage import MOUNT_TABLE, STORAGE, check_lustre, check_mount, check_path, mounts_in
 from nvrx_core.values import value
 
-__all__ = ["CHECKS", "MONITORED", "Probe", "enabled_checks", "probes_of"]
+__all__ = ["CHECKS", "DRIVER_TIMEOUT", "MONITORED", "Probe", "enabled_checks", "probes_of"]
 
 CHECKS: Final = (GPU, NVLINK, NIC, STORAGE, SERVICE)
 MONITORED: Final = (GPU, NVLINK, NIC)
@@ -76,6 +76,8 @@ def probes_of(settings: HealthSettings, checks: Sequence[str], devices: Sequence
         found.append(Probe(GPU, "", DRIVER_TIMEOUT, Status.UNKNOWN, lambda: check_gpus(devices)))
     if NVLINK in checks:
         found.append(Probe(NVLINK, "", DRIVER_TIMEOUT, Status.UNKNOWN, lambda: check_nvlinks(devices)))
+    if MEMORY in checks:  # no check of a node: a launcher asks for it before a restart
+        found.append(Probe(MEMORY, "", DRIVER_TIMEOUT, Status.UNKNOWN, lambda: read_memory(devices)))
     if NIC in checks:
         found.append(Probe(NIC, "", NIC_TIMEOUT, Status.UNKNOWN, lambda: _nics(settings, devices)))
     if STORAGE in checks:

@@ -27,7 +27,7 @@ from nvrx_core.process.children import note_child
 from nvrx_core.process.waiting import readable
 from nvrx_core.settings.parameter import declarations
 
-__all__ = ["HealthRunner", "check_node"]
+__all__ = ["ANSWERS_LATE", "HealthRunner", "check_node"]
 
 ANSWERS_LATE: Final = 10.0
 """Seconds beyond the timeout of the checks for the start of the program, and for a busy machine."""

@@ -16,9 +16,22 @@ from typing import Final
 
 from nvrx_core.process.lifeline import is_running
 
-__all__ = ["adopted", "become_subreaper", "children_of", "descendants_of", "note_child", "reap_adopted"]
+__all__ = [
+    "adopted",
+    "become_subreaper",
+    "children_of",
+    "descendants_of",
+    "name_processes",
+    "note_child",
+    "reap_adopted",
+    "running_in_group",
+]
 
 PR_SET_CHILD_SUBREAPER: Final = 36
+NAMED: Final = 8
+"""Processes in a line."""
+COMMAND: Final = 80
+"""Characters of a command in it."""
 _own: Final = set[int]()
 
 
@@ -90,3 +103,29 @@ def descendants_of(pid: int, *, without: Iterable[int] = ()) -> list[int]:
         found.update(dict.fromkeys(new))
         left += new
     return [each for each in found if is_running(each)]
+
+
+def running_in_group(group: int) -> list[int]:
+    """Return the running processes of a process group, without its leader."""
+    found = list[int]()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        pid = int(name)
+        with suppress(OSError):
+            if pid != group and os.getpgid(pid) == group and is_running(pid):
+                found.append(pid)
+    return sorted(found)
+
+
+def name_processes(pids: Iterable[int]) -> str:
+    """Return the pids and commands of processes, for a line."""
+    found = list(pids)
+    names = [f"pid {pid} ({_command(pid)})" for pid in found[:NAMED]]
+    more = [f"{len(found) - NAMED} more"] if len(found) > NAMED else []
+    return ", ".join([*names, *more])
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return b" ".join(words).decode(errors="replace").strip()[:COMMAND]
+    return "it has ended"

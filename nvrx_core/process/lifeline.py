@@ -17,7 +17,7 @@ from nvrx_core.process.signals import signal_name
 
 __all__ = [
     "ParentDeathSignal", "catches", "describe_exit", "exit_code", "exit_status", "is_running", "is_stopped",
-    "open_pidfd", "send",
+    "open_pidfd", "send", "survivor",
 ]  # fmt: skip
 
 PR_SET_PDEATHSIG: Final = 1
@@ -149,3 +149,24 @@ def _status_of_reaped(pidfd: int) -> int | None:
         return None
     mask, *_, status = _PIDFD_INFO.unpack(info)
     return status if mask & PIDFD_INFO_EXIT else None
+
+
+def survivor(pid: int) -> str:
+    """Return a sentence about a process that survives SIGKILL, with the state of the thread that keeps it."""
+    states = dict[str, str]()
+    with suppress(OSError):
+        for task in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
+            with suppress(OSError, IndexError):
+                stat = Path(f"/proc/{pid}/task/{task}/stat").read_text()
+                states.setdefault(stat.rpartition(") ")[2][0], task)
+    state = next((each for each in ("D", "T", "R", "S") if each in states), next(iter(states), "unknown"))
+    where = _waits_in(pid, states[state]) if state in states else ""
+    return f"pid {pid} survives SIGKILL (state {state}{where})"
+
+
+def _waits_in(pid: int, task: str) -> str:
+    """Return the kernel function in which a thread waits, where this user may know it."""
+    with suppress(OSError):
+        name = Path(f"/proc/{pid}/task/{task}/wchan").read_text()
+        return f", in {name}" if name not in ("", "0") else ""
+    return ""

@@ -7,7 +7,6 @@ that is there has its type and keeps its rule. Only the entries of a mapping can
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Self
@@ -20,8 +19,6 @@ from nvrx_core.settings.spelling import Spelling
 
 __all__ = ["Settings"]
 
-log = logging.getLogger("nvrx_core.settings")
-
 
 class Settings:
     """The base of a dataclass whose fields are created by `setting`.
@@ -30,8 +27,6 @@ class Settings:
     """
 
     spelling: ClassVar[Spelling]
-    not_implemented: ClassVar[frozenset[str]] = frozenset()
-    """The settings that are accepted with a warning, and change nothing."""
     _origins: dict[str, Origin]
 
     def __new__(cls, *_: object, **settings: object) -> Self:
@@ -46,7 +41,7 @@ class Settings:
                 del self._origins[name]
 
     def __setattr__(self, name: str, value: object) -> None:
-        self._take(name, value, self._in_code(name))
+        self._set(name, value, self._in_code(name))
 
     @classmethod
     def from_kwargs(cls, ignore_not_recognized: bool = False, **settings: object) -> Self:
@@ -64,7 +59,7 @@ class Settings:
         for name, value in settings.items():
             if ignore_not_recognized and name not in known:
                 continue
-            made._take(name, value, cls._in_code(name))
+            made._set(name, value, cls._in_code(name))
         return made
 
     @classmethod
@@ -204,14 +199,8 @@ class Settings:
         made = cls()
         for name in [name for name in declarations(cls) if name in given]:
             value, origin = given[name]
-            made._take(name, value, origin)
+            made._set(name, value, origin)
         return made
-
-    def _take(self, name: str, value: object, origin: Origin) -> None:
-        """Set a value, and warn where it changes nothing."""
-        self._set(name, value, origin)
-        if name in self.not_implemented and getattr(self, name) != default_of(declarations(self)[name][0]):
-            log.warning("%s: %s: not implemented yet; it is accepted and has no effect", origin.place, origin.key)
 
     def _set(self, name: str, value: object, origin: Origin) -> None:
         owner = type(self).__name__

@@ -20,7 +20,6 @@ INTERNAL = {
     "INJECTORS",
     "LocalMonitor",
     "MonitorThread",
-    "NOT_IMPLEMENTED",
     "RoundView",
     "as_client",
     "another",

@@ -3,7 +3,7 @@
 Regenerate: python -m tests.harness.fault_tolerance_options_page > docs/reference/fault-tolerance-options.md
 """
 
-from nvrx_core.fault_tolerance.config import NOT_IMPLEMENTED, FaultToleranceConfig
+from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.health.settings import HealthSettings
 from nvrx_core.settings.parameter import Declaration, declarations, default_of
 
@@ -54,12 +54,6 @@ HEALTH = """
 
 What [`nvrx-health`](commands.md#nvrx-health) takes as well: [Check the health of a node](../how-to/node-health.md).
 """
-LATER = """
-## Not implemented yet
-
-These belong to features that do not exist. They are accepted, so that a file written for nvidia-resiliency-ext
-loads, and change nothing. A value that is not the default is answered with a warning.
-"""
 
 
 def page() -> str:
@@ -68,9 +62,7 @@ def page() -> str:
         name: row(name, default_of(field), each) for name, (field, each) in declarations(FaultToleranceConfig).items()
     }
     health = "".join(rows.pop(name) for name in declarations(HealthSettings))
-    present = "".join(text for name, text in rows.items() if name not in NOT_IMPLEMENTED)
-    later = "".join(text for name, text in rows.items() if name in NOT_IMPLEMENTED)
-    return HEAD + TABLE + present + HEALTH + TABLE + health + LATER + TABLE + later
+    return HEAD + TABLE + "".join(rows.values()) + HEALTH + TABLE + health
 
 
 def row(name: str, default: object, declared: Declaration) -> str:

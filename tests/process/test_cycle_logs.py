@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections import Counter
@@ -91,6 +92,44 @@ def test_a_server_that_is_killed_under_load_loses_no_line(nodes: Nodes, prefix, 
     launchers = prefix.with_name("nvrx.log").read_text()
     assert len(re.findall("was ended by SIGKILL, and is started again", launchers)) == 2, launchers
     assert launchers.count("all workers are done") == 2
+
+
+@pytest.mark.parametrize("names", [("one", "other"), ("job", "job")], ids=["two names", "one name"])
+def test_two_jobs_of_one_machine_with_one_port_keep_their_lines_apart(
+    launcher: Start, tmp_path: Path, names: tuple[str, str]
+) -> None:
+    """The second one cannot listen, and is refused by the server of the first; its lines wait until that is gone."""
+    port = ("--ft-log-server-port", str(free_ports(1)), "--ft-enable-log-server", "true")
+
+    def start(number: int, case: str) -> Launch:
+        prefix = ("--ft-per-cycle-applog-prefix", str(tmp_path / f"logs{number}" / "train.log"))
+        return launcher(case, "--rdzv-id", names[number], *prefix, *port, **WORKER)
+
+    first = start(0, "waits_for_its_gate")
+    first.await_log("the log server at")
+    second = start(1, "waits_for_its_gate")
+    second.await_log("cannot listen at")
+    second.await_log("takes nothing (" + ("PERMISSION_DENIED" if names[0] == names[1] else "UNAUTHENTICATED"))
+    (tmp_path / "gate").touch()
+    for number, job in enumerate((first, second)):
+        code, log = job.finish()
+        assert code == 0, log
+        found = sorted((tmp_path / f"logs{number}" / "train_cycle0.log").read_text().splitlines())
+        assert found == [f"{rank}: of {job.process.pid}" for rank in range(2)]
+
+
+def test_a_server_that_cannot_be_started_before_the_end_of_the_job_is_started_then(launcher: Start, prefix) -> None:
+    """As after a kill at the end, or while another job has its port."""
+    with socket.create_server(("127.0.0.1", free_ports(1))) as taken:
+        port = str(taken.getsockname()[1])
+        options = ("--ft-enable-log-server", "true", "--ft-log-server-port", port)
+        job = launcher(
+            "is_killed", "--nproc-per-node", "3", "--ft-per-cycle-applog-prefix", str(prefix), *options, **WORKER
+        )
+        job.await_log("the job ends with code 1")
+        job.await_log("cannot listen at")
+    assert job.finish()[0] == 1
+    assert of_cycle(prefix, 0) == ["2: the last words"]
 
 
 def test_a_worker_does_not_wait_for_a_log_that_takes_nothing(launcher: Start, prefix) -> None:

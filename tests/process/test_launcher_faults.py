@@ -17,7 +17,7 @@ FAULTS = (
     ("0:stop", IN_STEP + "(?!, at)"),
     ("1:segv", r"was ended by SIGSEGV$"),
     ("0:abort", r"was ended by SIGABRT$"),
-    ("1:memory_error", r"has failed with exit code 1$"),
+    ("1:memory_error", r"has failed with exit code 1: MemoryError, at /.*/launcher_faults\.py:\d+$"),
     ("0:gil_locked", IN_STEP),
     ("1:hang_recv", IN_STEP + r", at injectors\.py:\d+ "),
     ("0:hang_lock", IN_STEP + r", at injectors\.py:\d+ "),

@@ -201,6 +201,18 @@ def test_what_workers_have_left_is_killed_at_a_restart(start: Start, tmp_path: P
     assert "have left" not in log, log
 
 
+def test_what_is_killed_at_a_restart_is_named_where_that_is_asked_for(start: Start, tmp_path: Path) -> None:
+    """In the group of a worker that has failed, and elsewhere."""
+    job = start("fails_once", "--max-restarts", "1", "--ft-check-remaining-processes", "true")
+    job.read(2, "again", cycle=1)
+    left = {each["name"]: each["child"] for each in job.events if each["event"] == "left"}
+    (tmp_path / "gate").touch()
+    code, log = job.finish()
+    assert code == 0, log
+    named = " ".join(line for line in log.splitlines() if "have left processes" in line or "has left processes" in line)
+    assert {name for name, pid in left.items() if f"pid {pid} (" not in named} == set(), (left, log)
+
+
 def test_what_workers_that_are_done_have_left_is_named_and_has_time_to_end(start: Start) -> None:
     job = start("done", "--workers-stop-timeout", "2")
     left = {(each["name"], each["child"]) for each in job.read(5, "left")}

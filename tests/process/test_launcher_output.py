@@ -128,7 +128,7 @@ def test_an_exception_that_a_worker_has_written_to_its_file_is_in_the_launchers_
     code, log = launcher("raises", "--redirects", "3", "--log-dir", str(tmp_path / "logs")).finish()
     assert code == 1
     line, _, trace = log[log.index("rank 1 (local rank 1, pid") :].partition("\n")
-    assert line.endswith("has failed with exit code 1: TypeError: injected")
+    assert re.search(r"has failed with exit code 1: TypeError: injected, at .*/launcher_worker.py:\d+$", line)
     assert trace.startswith("Traceback (most recent call last):")
     assert 'raise TypeError("injected")' in trace
 

@@ -1,4 +1,4 @@
-"""A script finds the same process in a standby as in a worker that is started anew, whatever its shape."""
+"""A script finds the process that an interpreter gives it, whatever its shape: in a new worker, and in a standby."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 from nvrx_launcher.arguments import read_arguments
+from nvrx_launcher.guardian import start_guarded
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.workers.command import worker_target
+from nvrx_launcher.workers.command import program_arguments, worker_command, worker_target
 from nvrx_launcher.workers.standbys import Standby
 from nvrx_launcher.workers.starting import ProgramStarter
 from nvrx_launcher.workers.warm_start import why_not_warm
 from nvrx_launcher.workers.worker import Output, Worker
 
+from nvrx_core.process.lifeline import open_pidfd
 from nvrx_core.process.waiting import readable
 from tests.harness.process.launch import WORKERS
 
@@ -96,6 +98,13 @@ def streams(kind: str, folder: Path) -> tuple[Output, list[int]]:
     return Output(pairs[0][1], pairs[1][1]), [reader for reader, _ in pairs]
 
 
+def plain(options: LaunchOptions, environment: Mapping[str, str], imports: str, output: Output) -> Worker:
+    """Start it as a user does."""
+    command = worker_command(options, 0, sys.executable)
+    process = start_guarded(command, env=dict(environment), stdout=output.stdout, stderr=output.stderr)
+    return Worker(0, 3, process.pid, ended=open_pidfd(process.pid), wait=process.wait)
+
+
 def cold(options: LaunchOptions, environment: Mapping[str, str], imports: str, output: Output) -> Worker:
     """Start a worker as in the first cycle."""
     return ProgramStarter(options, sys.executable, [None]).start(0, 3, environment, output)
@@ -103,9 +112,9 @@ def cold(options: LaunchOptions, environment: Mapping[str, str], imports: str, o
 
 def warm(options: LaunchOptions, environment: Mapping[str, str], imports: str, output: Output) -> Worker:
     """Start one as after a restart."""
-    kind = "module" if options.module else "script"
     early = {name: value for name, value in environment.items() if name not in PLACE}
-    standby = Standby([sys.executable, kind, imports, *worker_target(options, 0)], early | {"GONE": "1"}, None)
+    command = [sys.executable, *program_arguments(options, exits=False), imports, *worker_target(options, 0)]
+    standby = Standby(command, early | {"GONE": "1"}, None)
     assert readable([standby.control], 60.0)
     assert standby.control.recv(1) == b"r", standby.last_error_line()
     worker = standby.become(0, 3, environment, output)
@@ -141,7 +150,7 @@ def dumped(shape: Shape, start: Callable[..., Worker], folder: Path) -> dict[str
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_standby_gives_a_script_what_a_new_process_gives_it(
+def test_a_worker_gives_a_script_what_an_interpreter_gives_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape, here = SHAPES[name], tmp_path / "here"
@@ -151,10 +160,11 @@ def test_a_standby_gives_a_script_what_a_new_process_gives_it(
     for link, target in shape.links.items():
         (here / link).symlink_to(here / target)
     monkeypatch.chdir(here)
-    expected = dumped(shape, cold, tmp_path)
-    found = dumped(shape, warm, tmp_path)
-    different = {key: (found[key], expected[key]) for key in expected if found[key] != expected[key]}
-    assert different == {}
+    expected = dumped(shape, plain, tmp_path)
+    for start in (cold, warm):
+        found = dumped(shape, start, tmp_path)
+        different = {key: (found[key], expected[key]) for key in expected if found[key] != expected[key]}
+        assert different == {}, start
 
 
 @pytest.mark.parametrize("name", ["job.zip", "job.pyc", "folder"])

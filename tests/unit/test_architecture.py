@@ -37,7 +37,7 @@ ENVIRONMENT = (
     "nvrx_core/store/",
     "launcher/nvrx_launcher/cli.py",
     "launcher/nvrx_launcher/workers/process_environment.py",
-    "launcher/nvrx_launcher/workers/standby_program.py",  # a program of its own
+    "launcher/nvrx_launcher/workers/worker_program.py",  # a program of its own
     "integrations/nvrx_lightning/environment.py",
     "integrations/nvrx_megatron/environment.py",
 )

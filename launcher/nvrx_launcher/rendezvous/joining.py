@@ -72,6 +72,7 @@ def join_job(
     *,
     config: FaultToleranceConfig,
     iteration: Callable[[], int],
+    stops_within: float,
 ) -> Coordination:
     """Return the connection to the coordinator.
 
@@ -82,6 +83,7 @@ def join_job(
         node: handles the events.
         config: how fast restarts may follow each other and when they are given up, and the segments of nodes.
         iteration: returns the iteration of the last checkpoint; -1 for unknown.
+        stops_within: seconds that this node may take to stop its workers, and to be ready again.
 
     Raises:
         ConfigurationError: when the backend is not registered, or the nodes cannot form the segments.
@@ -89,6 +91,7 @@ def join_job(
         OSError: when an address cannot be used.
     """
     rules = _rules(options, config)
+    describe = functools.partial(_describe, options, rules, iteration=iteration, stops_within=stops_within)
     if options.rdzv_backend not in OURS:
         from nvrx_launcher.rendezvous.handlers.joining import join_by_handler
 
@@ -101,12 +104,12 @@ def join_job(
             options.local_addr, options.rendezvous,
         )  # fmt: skip
         domain = "" if config.segment is None else find_nvlink_domain()
-        describe = functools.partial(_describe, options, rules, domain=domain, iteration=iteration)
-        return join_over_store(place, rules, describe, loop, cleanup=cleanup, node=node)
+        describe_here = functools.partial(describe, domain=domain)
+        return join_over_store(place, rules, describe_here, loop, cleanup=cleanup, node=node)
     control = StoreHost(loop, options.job_name, address=options.master_addr)
     cleanup.callback(control.close)
-    describe = functools.partial(_describe, options, rules, options.master_addr, iteration=iteration)
-    return LocalCoordination(Coordinator(rules), describe, node, store=control)
+    alone = functools.partial(describe, options.master_addr)
+    return LocalCoordination(Coordinator(rules), alone, node, store=control)
 
 
 def join_over_store(
@@ -205,10 +208,11 @@ def _given(options: LaunchOptions, config: FaultToleranceConfig) -> tuple[tuple[
 
 
 def _describe(
-    options: LaunchOptions, rules: Rules, address: str, *, domain: str = "", iteration: Callable[[], int]
-) -> NodeDescription:
+    options: LaunchOptions, rules: Rules, address: str, *,
+    domain: str = "", iteration: Callable[[], int], stops_within: float,
+) -> NodeDescription:  # fmt: skip
     port = options.master_port if options.max_nodes == 1 and options.master_port else free_port()
     return NodeDescription(
         socket.gethostname(), address, port, options.workers, options.order, options.compared_command,
-        options.stops_within, rules.given, domain, iteration(),
+        stops_within, rules.given, domain, iteration(),
     )  # fmt: skip

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -45,6 +46,7 @@ class FunctionCall:
         launcher: the launcher's process, if it is the parent of this one; else a connection that closes when it exits.
         signals: signals to unblock and reset to their default handlers.
         files: the soft limit of open files with which the launcher was started; None: its present one.
+        exits: an exception ends the process at once.
     """
 
     function: Callable[..., Any]
@@ -56,6 +58,7 @@ class FunctionCall:
     launcher: int | Connection
     signals: tuple[int, ...]
     files: int | None = None
+    exits: bool = False
 
 
 def run_function(call: FunctionCall) -> None:
@@ -74,6 +77,12 @@ def run_function(call: FunctionCall) -> None:
         raise
     except BaseException as error:  # boundary: the end of the worker, which the launcher reports
         _record(error, call.variables.get("TORCHELASTIC_ERROR_FILE", ""))
+        if call.exits and isinstance(error, Exception):  # no thread, no finalizer and no destructor can hold it up
+            traceback.print_exc()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(1)
         raise
 
 

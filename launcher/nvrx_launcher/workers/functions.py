@@ -43,6 +43,7 @@ class FunctionStarter:
     Attributes:
         results: by rank, the return values of the workers of the last cycle that have ended.
         bound: the binding of each local rank.
+        exits: an exception ends a worker at once.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class FunctionStarter:
         self._lifeline = multiprocessing.Pipe(duplex=False)
         self.results = dict[int, Any]()
         self.bound: Sequence[Binding | None] = [None] * options.workers
+        self.exits = False
 
     def start(self, local_rank: int, rank: int, variables: Mapping[str, str], output: Output) -> Worker:
         """Start a worker."""
@@ -70,7 +72,7 @@ class FunctionStarter:
         call = FunctionCall(
             self._function, arguments, variables, (stdout, stderr), str(result), self.bound[local_rank],
             launcher=self._lifeline[0] if self._method == FORKSERVER else os.getpid(),
-            signals=self._signals if is_fork else (), files=first_file_limit(),
+            signals=self._signals if is_fork else (), files=first_file_limit(), exits=self.exits,
         )  # fmt: skip
         process: BaseProcess = self._context.Process(target=run_function, args=(call,), name=f"rank-{rank}")
         with self._inheriting(variables), _blocked(self._signals if is_fork else ()):

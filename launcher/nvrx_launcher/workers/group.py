@@ -7,13 +7,14 @@ import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nvrx_core import failpoint
+from nvrx_core.fault.user_frames import origin_in
 from nvrx_core.logs.rank_lines import last_traceback
+from nvrx_core.process.children import name_processes, running_in_group
 from nvrx_core.process.memory import MemoryKills
 from nvrx_core.process.signals import signal_name
 from nvrx_launcher.exit_codes import FAILED
@@ -25,7 +26,7 @@ from nvrx_launcher.workers.output import Logs, Tees, WorkerOutput
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
 
-__all__ = ["WorkerExit", "WorkerGroup", "failure_report", "survivor"]
+__all__ = ["WorkerExit", "WorkerGroup", "failure_report"]
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,13 @@ class WorkerExit:
         local_rank: its number on this node.
         code: its exit code, negative for a signal; that of a failure also for an exit without one while monitored.
         report: how it has ended, for people; "" for a success.
+        left: the processes in its process group that it has left, for people, where that is asked for.
     """
 
     local_rank: int
     code: int
     report: str
+    left: str = ""
 
 
 class WorkerGroup:
@@ -55,6 +58,7 @@ class WorkerGroup:
             not a success.
         spares_rest: what a worker that has exited with code 0 leaves in its process group is not killed here, and its
             output is shown.
+        names_rest: say what a worker has left in its process group, where that is killed here.
 
     Attributes:
         placement: the ranks of this node in the cycle; None before the first one.
@@ -64,9 +68,11 @@ class WorkerGroup:
     def __init__(
         self, options: LaunchOptions, loop: EventLoop, logs: Logs, *,
         starter: Starter, is_monitored: Callable[[int, int], bool], spares_rest: bool = False,
+        names_rest: bool = False,
     ) -> None:  # fmt: skip
         self._options, self._loop, self._logs = options, loop, logs
-        self._starter, self._is_monitored, self._spares_rest = starter, is_monitored, spares_rest
+        self._starter, self._is_monitored = starter, is_monitored
+        self._spares_rest, self._names_rest = spares_rest, names_rest
         self._workers, self._ended = dict[int, Worker](), deque[Worker]()
         self._tees = Tees(loop, logs.rooms)
         self._stopping, self._memory_kills = False, MemoryKills(os.getpid())
@@ -155,7 +161,10 @@ class WorkerGroup:
 
     def _reap(self, worker: Worker) -> WorkerExit:
         failpoint.hit("worker-reap", self._cycle())
+        rest = running_in_group(worker.pid) if self._names_rest else []
+        left = name_processes(rest) if rest else ""
         code = worker.reap(spares_rest=self._spares_rest)
+        left = "" if self._spares_rest and not code else left
         del self._workers[worker.local_rank]
         self._tees.close(worker.local_rank, spares_rest=self._spares_rest and not code)
         if not self._workers and not self._tees.is_any_left:  # else they end with the next cycle, or with the launch
@@ -163,8 +172,8 @@ class WorkerGroup:
         if not code and not self._stopping and self._is_monitored(worker.local_rank, worker.pid):
             who = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
             early = f"{who} has exited with code 0 while it was monitored, as by os._exit(0): that is no success"
-            return WorkerExit(worker.local_rank, FAILED, early)
-        return WorkerExit(worker.local_rank, code, self._report(worker, code) if code else "")
+            return WorkerExit(worker.local_rank, FAILED, early, left)
+        return WorkerExit(worker.local_rank, code, self._report(worker, code) if code else "", left)
 
     def _cycle(self) -> int:
         return -1 if self.placement is None else self.placement.cycle
@@ -193,7 +202,7 @@ def _placement(action: StartWorkers) -> Placement:
 def failure_report(
     failure: Failure, *, out_of_memory: bool = False, is_shown: bool = False, output: bytes = b""
 ) -> str:  # fmt: skip
-    """Return how a worker ended, and its exception: the one in its error file, if torch's `record` wrote one.
+    """Return how a worker ended, and its exception, with the user's line: the one in its error file, if there is one.
 
     Args:
         failure: the worker's failure.
@@ -216,30 +225,17 @@ def _exception(path: Path, *, is_shown: bool) -> str:
         trace = "" if isinstance(message, str) else message.get("extraInfo", {}).get("py_callstack", "")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""
-    return f": {detail}\n{'' if is_shown else trace}".rstrip()
+    return _with_place(str(detail), trace, is_shown=is_shown)
 
 
 def _printed(output: bytes) -> str:
     trace = last_traceback(output)
-    return f": {trace.splitlines()[-1]}\n{trace}" if trace else ""
+    return _with_place(trace.splitlines()[-1], trace) if trace else ""
 
 
-def survivor(pid: int) -> str:
-    """Return a sentence about a process that survives SIGKILL, with the state of the thread that keeps it."""
-    states = dict[str, str]()
-    with suppress(OSError):
-        for task in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
-            with suppress(OSError, IndexError):
-                stat = Path(f"/proc/{pid}/task/{task}/stat").read_text()
-                states.setdefault(stat.rpartition(") ")[2][0], task)
-    state = next((each for each in ("D", "T", "R", "S") if each in states), next(iter(states), "unknown"))
-    where = _waits_in(pid, states[state]) if state in states else ""
-    return f"pid {pid} survives SIGKILL (state {state}{where})"
-
-
-def _waits_in(pid: int, task: str) -> str:
-    """Return the kernel function in which a thread waits, where this user may know it."""
-    with suppress(OSError):
-        name = Path(f"/proc/{pid}/task/{task}/wchan").read_text()
-        return f", in {name}" if name not in ("", "0") else ""
-    return ""
+def _with_place(detail: str, trace: str, *, is_shown: bool = False) -> str:
+    line, _, rest = detail.partition("\n")
+    line = line.removesuffix(": ")  # an exception without a text
+    place = origin_in(trace)
+    at = f", at {place}" if place else ""
+    return f": {line}{at}\n{rest if is_shown else trace or rest}".rstrip()

@@ -9,7 +9,6 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 from nvrx_core.process.lifeline import open_pidfd
@@ -18,18 +17,16 @@ from nvrx_core.process.waiting import readable
 from nvrx_launcher.guardian import start_guarded
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.workers import standby_program
 from nvrx_launcher.workers.binding import Binding
-from nvrx_launcher.workers.command import worker_target
+from nvrx_launcher.workers.command import program_arguments, worker_target
 from nvrx_launcher.workers.environment import import_environment, without_place
 from nvrx_launcher.workers.standby_policy import BYTES_OF_A_WORKER, StandbyPolicy
-from nvrx_launcher.workers.starting import Starter
+from nvrx_launcher.workers.starting import PROGRAM, Starter
 from nvrx_launcher.workers.worker import Output, Worker
 
 __all__ = ["Standbys", "WarmStarter"]
 
 log = logging.getLogger("nvrx_launcher")
-PROGRAM: Final = str(Path(standby_program.__file__).resolve())
 REAP_TIMEOUT: Final = 2.0
 """Seconds from the SIGKILL of a standby to its end, usually."""
 
@@ -111,14 +108,14 @@ class Standbys:
         loop: the event loop that watches them.
         bound: the binding of each local rank.
         needs_memory: start them only while there is enough free memory.
+        exits: an exception ends the worker that one has become at once.
     """
 
     def __init__(
         self, options: LaunchOptions, python: str, imports: str, *,
-        loop: EventLoop, bound: Sequence[Binding | None], needs_memory: bool,
+        loop: EventLoop, bound: Sequence[Binding | None], needs_memory: bool, exits: bool = False,
     ) -> None:  # fmt: skip
-        kind = "module" if options.module else "script"
-        self._command = [python, kind, imports]
+        self._command = [python, *program_arguments(options, exits=exits), imports]
         self._options, self._loop, self._bound, self._needs_memory = options, loop, bound, needs_memory
         self._standbys = dict[int, Standby]()
         self._environment: Callable[[int], Mapping[str, str]] = lambda _: {}

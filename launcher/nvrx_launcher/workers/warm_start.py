@@ -7,7 +7,6 @@ import logging
 import math
 import re
 import sys
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,7 +17,7 @@ from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.workers.binding import Binding
 from nvrx_launcher.workers.functions import FunctionStarter
 from nvrx_launcher.workers.standbys import Standbys, WarmStarter
-from nvrx_launcher.workers.starting import ProgramStarter, Starter
+from nvrx_launcher.workers.starting import ProgramStarter, Starter, why_no_source
 
 __all__ = ["WarmStart", "sets_what_imports_read", "why_not_warm"]
 
@@ -52,7 +51,9 @@ class WarmStart:
     ) -> None:  # fmt: skip
         self._inherited = inherited
         self._standbys: Standbys | None = None
-        self.starter: Starter = functions or ProgramStarter(options, sys.executable, bound)
+        self.starter: Starter = functions or ProgramStarter(
+            options, sys.executable, bound, exits=config.install_exception_hook
+        )
         why_not = "" if functions is None else "the workers are functions"
         if not why_not:
             why_not = why_not_warm(options, wanted=config.warm_workers, imports=config.warm_imports, environ=environ)
@@ -62,8 +63,9 @@ class WarmStart:
         if not why_not:
             python, needs_memory = environ.get("PYTHON_EXEC", sys.executable), config.warm_workers == "auto"
             self._standbys = Standbys(
-                options, python, config.warm_imports, loop=loop, bound=bound, needs_memory=needs_memory
-            )
+                options, python, config.warm_imports, loop=loop, bound=bound, needs_memory=needs_memory,
+                exits=config.install_exception_hook,
+            )  # fmt: skip
             self.starter = WarmStarter(self._standbys, self.starter)
 
     @property
@@ -103,16 +105,7 @@ def why_not_warm(options: LaunchOptions, *, wanted: str, imports: str, environ: 
     """
     if wanted == "off":
         return "they are switched off"
-    return _impossible(options) or (_unwise(options, imports, environ) if wanted == "auto" else "")
-
-
-def _impossible(options: LaunchOptions) -> str:
-    if options.no_python or options.run_path:
-        return "the workers are no Python script"
-    script = Path(options.script)
-    if not options.module and (not script.is_file() or script.suffix == ".pyc" or zipfile.is_zipfile(script)):
-        return f"{options.script} is no Python source file"
-    return ""
+    return why_no_source(options) or (_unwise(options, imports, environ) if wanted == "auto" else "")
 
 
 def _unwise(options: LaunchOptions, imports: str, environ: Mapping[str, str]) -> str:

@@ -31,6 +31,12 @@ def test_a_line_has_the_innermost_frames():
     assert in_one_line(()) == ""
 
 
+def test_the_stack_of_a_launchers_worker_begins_with_its_script():
+    program = "/lib/nvrx_launcher/workers/worker_program.py"
+    text = f'{TEXT}  File "{program}", line 133 in _run_script\n  File "{program}", line 60 in main\n'
+    assert main_thread(text) == main_thread(TEXT)
+
+
 def test_a_rank_waits_for_its_peers_if_it_is_in_torchs_distributed_package():
     stack = main_thread(TEXT)
     assert waits_for_peers(stack)

@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from nvrx_core.fault.user_frames import is_users, origin, raised_at, shortened
+from nvrx_core.fault.user_frames import is_users, origin, origin_in, raised_at, shortened
 
 PACKAGES = "/venv/lib/python3.11/site-packages"
 OS = traceback.__file__.replace("traceback.py", "os.py")
@@ -150,3 +150,34 @@ def test_what_is_chained_is_shortened_too():
     group = raised("/me/train.py", *library, error=ExceptionGroup("several", [member]))
     group.__cause__ = cause
     assert sum(line.strip(" |").startswith("[1 frame of torch") for line in text(group)) == 4
+
+
+CHAINED = """\
+Traceback (most recent call last):
+  File "/home/me/data.py", line 3, in read
+KeyError: 'x'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/home/me/train.py", line 7, in <module>
+    load()
+  File "/env/lib/python3.11/site-packages/torch/nn/module.py", line 90, in load
+    raise ValueError("no x")
+ValueError: no x
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (CHAINED, "/home/me/train.py:7"),
+        ('  File "/job/train.py", line 2\n    x = (\nSyntaxError: unclosed', "/job/train.py:2"),
+        ('  + Exception Group Traceback (most recent call last):\n  |   File "/job/train.py", line 4, in <module>\n',
+         "/job/train.py:4"),
+        ("ValueError: no x", ""),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_text_of_a_traceback_has_the_same_origin(text, place):
+    assert origin_in(text) == place

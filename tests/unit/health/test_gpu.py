@@ -2,7 +2,7 @@
 
 import pytest
 
-from nvrx_core.health.gpu import GpuReadings, LinkReadings, bus_of, judge_gpu, judge_links, xids_in
+from nvrx_core.health.gpu import GpuReadings, LinkReadings, bus_of, judge_gpu, judge_links, memory_result, xids_in
 from nvrx_core.health.policy import Baseline
 from nvrx_core.health.result import HealthReport, Status
 
@@ -85,3 +85,9 @@ def test_links_that_cannot_be_read_or_are_not_there_are_unknown():
     assert (failed.status, failed.is_absent, absent.status, absent.is_absent) == (
         Status.UNKNOWN, False, Status.UNKNOWN, True,
     )  # fmt: skip
+
+
+def test_the_memory_of_a_gpu_is_a_reading_and_no_failure():
+    result = memory_result("GPU 0", 3 << 30, 80 << 30)
+    assert (result.status, result.reason) == (Status.HEALTHY, "3072 of 81920 MB are in use")
+    assert dict(result.counters) == {"used": 3 << 30, "total": 80 << 30}

@@ -21,8 +21,8 @@ def run(cycle, *, first=0, workers=2):
     )  # fmt: skip
 
 
-def made(folder, *, environ=SLURM, prefix="/logs/train.log"):
-    return closing(CycleInfo(str(folder), "team/job", prefix, environ))
+def made(folder, *, environ=SLURM, prefix="/logs/train.log", max_nodes=3):
+    return closing(CycleInfo(str(folder), "team/job", prefix, environ, max_nodes=max_nodes))
 
 
 def read(folder, name):
@@ -61,7 +61,7 @@ def test_only_the_launcher_of_rank_0_writes(tmp_path):
         info.decided(run(0, first=1), 0)
         info.decided(Decision(Verdict.END, 0, "done"), 0)
     assert list(tmp_path.iterdir()) == []
-    with closing(CycleInfo(None, "job", "", {})) as info:
+    with closing(CycleInfo(None, "job", "", {}, max_nodes=1)) as info:
         info.decided(run(0), 0)
         assert info.environment() == {}
 
@@ -119,6 +119,30 @@ def test_the_job_is_slurms_or_has_the_name_that_it_was_given(tmp_path, environ, 
     with made(tmp_path, environ=environ, prefix="") as info:
         info.decided(run(0, workers=1), 0)
     assert read(tmp_path, name)["cycle_log_file"] == ""
+
+
+ARRAY = {"SLURM_ARRAY_JOB_ID": "9", "SLURM_RESTART_COUNT": "0", "SLURM_NNODES": "2"}
+
+
+def test_tasks_of_an_array_that_are_jobs_of_their_own_have_files_of_their_own(tmp_path):
+    for task in ("1", "2"):
+        environ = {**ARRAY, "SLURM_JOB_ID": f"1{task}", "SLURM_ARRAY_TASK_ID": task}
+        with made(tmp_path, environ=environ, max_nodes=2) as info:
+            assert info.environment() == {"NVRX_CURRENT_CYCLE_INFO": f"{tmp_path}/cycle_info.9_{task}.current"}
+            info.decided(run(0), 0)
+    assert [read(tmp_path, f"9_{task}.0.0")["job_id"] for task in (1, 2)] == ["9_1", "9_2"]
+
+
+@pytest.mark.parametrize(("nodes", "max_nodes"), [("2", 3), ("", 1)])
+def test_tasks_of_an_array_that_are_one_job_have_its_files_together(tmp_path, nodes, max_nodes):
+    """A cycle of a task with rank 0, and the next one of another task; also where a task's size is unknown."""
+    for cycle, task in enumerate(("1", "2")):
+        environ = {**ARRAY, "SLURM_NNODES": nodes, "SLURM_JOB_ID": f"1{task}", "SLURM_ARRAY_TASK_ID": task}
+        with made(tmp_path, environ=environ, max_nodes=max_nodes) as info:
+            info.decided(run(cycle), 0)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        "cycle_info.9.0.0", "cycle_info.9.0.1", "cycle_info.9.current",
+    ]  # fmt: skip
 
 
 def test_a_directory_that_cannot_be_written_is_named_once(tmp_path, caplog):

@@ -2,7 +2,6 @@
 
 import argparse
 import copy
-import logging
 import pickle
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -19,7 +18,6 @@ from nvrx_core.settings.spelling import Spelling
 @dataclass
 class Example(Settings):
     spelling: ClassVar[Spelling] = Spelling(section="example", prefix="ex")
-    not_implemented: ClassVar[frozenset[str]] = frozenset({"later"})
 
     timeout: float | None = setting(60.0, SECONDS, "How long; 100 % of it.", rule=POSITIVE, optional=True)
     retries: int = setting(3, INTEGER, "How often.", rule=at_least(0), aliases=("attempts",))
@@ -176,19 +174,6 @@ def test_copies_are_equal_and_know_where_their_values_come_from(file):
         assert copied == made
         assert copied.explain() == made.explain()
     assert replace(made, retries=9).retries == 9
-
-
-def test_what_is_not_implemented_warns_where_it_would_change_something(file, caplog):
-    with caplog.at_level(logging.WARNING, "nvrx_core.settings"):
-        made = Example.from_kwargs(later=False)
-        assert not caplog.messages
-        made.later = True
-        made.check()
-        assert Example.from_dict(made.to_dict()).later
-        file.write_text("example: {later: true}")
-        Example.from_yaml_file(file, environ={})
-    text = "not implemented yet; it is accepted and has no effect"
-    assert caplog.messages == [f"Example: later: {text}", f"{file}:1: later: {text}"]
 
 
 def test_unknown_names_are_ignored_where_code_asks_for_it(tmp_path):

@@ -12,6 +12,8 @@ NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED, NVML_ERROR_ARGUMENT_VERSION_M
 NVML_FEATURE_DISABLED, NVML_FEATURE_ENABLED = 0, 1
 NVML_NVLINK_MAX_LINKS = 18
 nvmlEccSramErrorStatus_v1 = 0x1000068
+nvmlMemory_v2 = 0x2000028
+RESERVED = 600 << 20
 _GPUS = []
 
 
@@ -92,3 +94,21 @@ def nvmlDeviceGetNvLinkState(handle, number):
     if number >= len(links):
         raise NVMLError(NVML_ERROR_INVALID_ARGUMENT)
     return links[number]
+
+
+def nvmlDeviceGetMemoryInfo(handle, version=None):
+    """The first version counts what the driver reserves as used."""
+    if "memory" not in handle:
+        raise NVMLError(NVML_ERROR_NOT_SUPPORTED)
+    if version is not None and handle.get("memory_v1"):
+        raise NVMLError(NVML_ERROR_FUNCTION_NOT_FOUND)
+    if handle["memory"] == "hangs":
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        signal.pause()
+
+    class Memory:
+        used, total = (size << 20 for size in handle["memory"])
+
+    if version is None:
+        Memory.used += RESERVED
+    return Memory

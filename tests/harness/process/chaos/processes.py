@@ -59,7 +59,7 @@ def _kind(pid: int, parent: int, command: str, workers: Collection[int], launche
         return "fork_server" if parent in launchers else "monitor"
     if pid in workers:
         return "worker"
-    if "standby_program" in command and parent in launchers:
+    if re.search(r"worker_program.py \d+ ", command) and parent in launchers:  # its argument is a socket
         return "standby"
     if "launcher_chaos.py" in command:  # a fork of a worker; a worker says at once that it is one
         return "call_monitor"

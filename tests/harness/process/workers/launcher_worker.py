@@ -51,6 +51,14 @@ def raises() -> None:
     time.sleep(60)
 
 
+def raises_when_told() -> None:
+    """Rank 1 raises in each cycle as soon as it may."""
+    told = os.path.join(os.path.dirname(os.environ["NVRX_TEST_GATE"]), f"raise-{CYCLE}")
+    while RANK != 1 or not os.path.exists(told):
+        time.sleep(0.02)
+    raise TypeError(f"injected in cycle {CYCLE}")
+
+
 def weakens() -> None:
     """Rank 1 fails in the first cycle; the others wait until they may end."""
     if (CYCLE, RANK) == (0, 1):
@@ -247,6 +255,7 @@ CASES: dict[str, Callable[[], None]] = {
         killed,
         fails,
         raises,
+        raises_when_told,
         weakens,
         waits,
         family,

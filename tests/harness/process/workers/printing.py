@@ -52,6 +52,13 @@ def prints() -> None:
             time.sleep(0.1)
 
 
+def waits_for_its_gate() -> None:
+    """Says which launcher it is of, and waits until it may end."""
+    print(f"of {os.getppid()}", flush=True)
+    while not os.path.exists(os.environ["NVRX_TEST_GATE"]):
+        time.sleep(0.02)
+
+
 def floods() -> None:
     """Prints more than any pipe takes, and fails if that takes long."""
     began = time.monotonic()
@@ -61,7 +68,7 @@ def floods() -> None:
         raise TimeoutError("a worker waits for its log")
 
 
-CASES = {each.__name__: each for each in (fails, lacks, lacks_once, is_killed, prints, floods)}
+CASES = {each.__name__: each for each in (fails, lacks, lacks_once, is_killed, prints, waits_for_its_gate, floods)}
 
 if __name__ == "__main__":
     CASES[sys.argv[1]]()

@@ -6,7 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 from nvrx_launcher.arguments import parse_arguments
+from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.rendezvous.coordination import LocalCoordination
 from nvrx_launcher.rendezvous.joining import join_job
 
 from nvrx_core.errors import ConfigurationError
@@ -29,5 +31,16 @@ def test_nodes_that_cannot_form_segments_are_refused(argv, message):
     given, config = parse_arguments([*argv, "train.py"], {})
     options = LaunchOptions.of(given, lambda _: 1, {})
     with ExitStack() as cleanup, pytest.raises(ConfigurationError) as error:
-        join_job(options, None, cleanup, None, config=config, iteration=lambda: -1)
+        join_job(options, None, cleanup, None, config=config, iteration=lambda: -1, stops_within=1.0)
     assert message in str(error.value)
+
+
+def test_a_node_says_how_long_it_may_take_until_it_is_ready_again():
+    given, config = parse_arguments(["train.py"], {})
+    options, loop = LaunchOptions.of(given, lambda _: 1, {}), EventLoop()
+    with ExitStack() as cleanup:
+        cleanup.callback(loop.close)
+        joined = join_job(options, loop, cleanup, None, config=config, iteration=lambda: 7, stops_within=105.0)
+        assert isinstance(joined, LocalCoordination)
+        described = joined._describe()
+    assert (described.stops_within, described.iteration) == (105.0, 7)

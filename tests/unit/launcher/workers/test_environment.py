@@ -72,3 +72,12 @@ def test_a_script_can_be_run_by_its_path():
     *start, script, argument = worker_command(options("--run-path", "train.py", "x"), 0, "python")
     assert start[:3] == ["python", "-u", "-c"]
     assert (script, argument) == ("train.py", "x")
+
+
+@pytest.mark.parametrize(
+    ("argv", "kind"), [(["train.py", "${local_rank}"], "script"), (["-m", "train.py", "2"], "module")]
+)
+@pytest.mark.parametrize(("exits", "end"), [(False, "returns"), (True, "exits")])
+def test_a_script_is_run_by_a_program_that_leaves_its_exception(argv, kind, exits, end):
+    command = worker_command(options(*argv), 2, "python", program="/worker_program.py", exits=exits)
+    assert command == ["python", "-u", "/worker_program.py", "-", end, kind, "", "train.py", "2"]

@@ -43,3 +43,18 @@ def test_without_an_error_file_the_traceback_is_that_of_the_output(tmp_path: Pat
     assert report == f"{LINE}: TypeError: printed\n{printed}"
     assert failure_report(failure(tmp_path, written=False), output=b"no trace") == LINE
     assert failure_report(failure(tmp_path), output=output) == f"{LINE}: TypeError: injected\n{TRACE}"
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("KeyError: 'x'", f"{LINE}: KeyError: 'x', at /home/me/train.py:7"),
+        ("MemoryError: ", f"{LINE}: MemoryError, at /home/me/train.py:7"),
+        ("ValueError: one\ntwo", f"{LINE}: ValueError: one, at /home/me/train.py:7\ntwo"),
+    ],
+)
+def test_the_line_has_the_place_in_the_script(tmp_path: Path, message: str, line: str) -> None:
+    trace = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n'
+    found = failure(tmp_path)
+    found.error_file.write_text(json.dumps({"message": {"message": message, "extraInfo": {"py_callstack": trace}}}))
+    assert failure_report(found, is_shown=True) == line
