@@ -35,6 +35,8 @@ __all__ = ["CycleEvidence", "CycleVerdicts", "Nodes", "Workers"]
 log = logging.getLogger("nvrx_launcher")
 NEXT_CYCLE_TIMEOUT: Final = 1.0
 """Seconds for which a verdict waits for the next cycle; then it is given without."""
+SILENT_TIMEOUT: Final = 10.0
+"""The same, while a node says nothing: its loss, which is noticed late, may be what its peers have noticed first."""
 END_TIMEOUT: Final = 10.0
 """Seconds that the end of the job waits for logs that cannot be read."""
 SIGNALLED_TIMEOUT: Final = 1.0
@@ -114,6 +116,7 @@ class CycleVerdicts:
         self._cycle_log, self._host, self._events = cycle_log, host, events
         self._running: Decision | None = None
         self._began, self._failures, self._reason = 0.0, dict[int, str](), ""
+        self._lost, self._gives_up_at = dict[int, str](), math.inf
         self._is_stopped, self.deadline = False, math.inf
         self._collected = list[CycleEvidence]()
         self._threads = list[HelperThread]()
@@ -125,8 +128,13 @@ class CycleVerdicts:
                 self._collect()
                 self._running, self._began = decision, time.time()
                 self._failures.clear()
+                self._lost.clear()
             case Verdict.STOP:
                 self._ended(decision, now + NEXT_CYCLE_TIMEOUT)
+            case Verdict.LOST:
+                self._lost[decision.node] = decision.reason
+                if self._reason and not self._silent():
+                    self.deadline = now
             case Verdict.END if decision.code == FAILED:
                 self._ended(decision, now)
                 self._collect()
@@ -146,10 +154,14 @@ class CycleVerdicts:
         self._is_stopped = True
 
     def tick(self, *, now: float) -> None:
-        """Make a verdict that the next cycle has kept waiting."""
-        if now >= self.deadline:
-            self._collect()
-            self.make()
+        """Make a verdict that the next cycle, or a node that is silent, has kept waiting."""
+        if now < self.deadline:
+            return
+        if now < self._gives_up_at and self._silent():
+            self.deadline = self._gives_up_at
+            return
+        self._collect()
+        self.make()
 
     def make(self) -> None:
         """Make the verdicts for which everything is collected, each in a thread."""
@@ -179,7 +191,15 @@ class CycleVerdicts:
         """Handle the end of the cycle that runs, once; that more nodes join is no fault."""
         is_fault = not self._is_stopped and not decision.reason.endswith(NODES_WAIT)
         if is_fault and self._running is not None and decision.cycle == self._running.cycle:
+            self._gives_up_at = due + SILENT_TIMEOUT if not self._reason else self._gives_up_at
             self._reason, self.deadline = self._reason or decision.reason, due
+
+    def _silent(self) -> set[int]:
+        """Return the nodes of the cycle that neither say that they have stopped nor are lost."""
+        reported = None if self._running is None else self._nodes.failures(self._running.cycle)
+        if self._running is None or reported is None:
+            return set()
+        return {member.node for member in self._running.members} - reported.stopped - self._lost.keys()
 
     def _collect(self) -> None:
         """Collect what is known of the cycle that has ended, if there is one that has no verdict yet."""
@@ -202,7 +222,7 @@ class CycleVerdicts:
         self._collected.append(
             CycleEvidence(
                 running.cycle, self._began, ranks | dict.fromkeys(output, self._host),
-                _failures(reason, reported, self._host, self._failures.values() if is_here else ()),
+                _failures(reason, reported, self._host, self._failures.values() if is_here else (), lost=self._lost),
                 output, self._cycle_log.path if is_here else "", self._events,
             )
         )  # fmt: skip
@@ -224,7 +244,7 @@ class CycleVerdicts:
 
 
 def _failures(
-    reason: str, reported: CycleFailures, host: str, own: Iterable[str]
+    reason: str, reported: CycleFailures, host: str, own: Iterable[str], *, lost: Mapping[int, str]
 ) -> tuple[tuple[str | None, str], ...]:  # fmt: skip
     """Return node and text of each failure, in order; what the coordinator has decided by is first if nobody says it.
 
@@ -233,10 +253,12 @@ def _failures(
         reported: what the nodes have reported.
         host: this node.
         own: what this launcher has logged, of which it has reported the first one only.
+        lost: why each node that is lost is.
     """
     found: list[tuple[str | None, str]] = [(reported.hosts.get(node), text) for node, text in reported.reports]
     texts = {text for _, text in found}
     found += [(host, text) for text in own if text not in texts]
+    found += [(reported.hosts.get(node), why) for node, why in lost.items() if why not in reason]
     if not any(text in reason for _, text in found):
         who, _, text = reason.partition(": ")
         found.insert(0, (who, text) if text else (None, reason))

@@ -28,10 +28,12 @@ class CycleFailures:
     Attributes:
         hosts: the names of the nodes, by number.
         reports: number and text of each report, in the order in which they have arrived.
+        stopped: the nodes that have said since that their workers are gone.
     """
 
     hosts: Mapping[int, str]
     reports: tuple[tuple[int, str], ...] = ()
+    stopped: frozenset[int] = frozenset()
 
 
 class FailureReports:
@@ -43,11 +45,14 @@ class FailureReports:
 
     def __init__(self, hosts: Mapping[int, str]) -> None:
         self._hosts, self._cycle, self._reports = dict(hosts), -1, list[Message]()
+        self._stopped = dict[int, int]()
 
     def received(self, message: Message) -> None:
         """Take a node's message, of any kind."""
         if message.description is not None:
             self._hosts[message.node] = message.description.host
+        if message.kind in (MessageKind.READY, MessageKind.LEFT):
+            self._stopped[message.node] = message.cycle
         if message.kind is MessageKind.DONE and message.cycle == self._cycle:
             tolerated = message.node, MessageKind.ALL_FAILED
             self._reports = [each for each in self._reports if (each.node, each.kind) != tolerated]
@@ -62,4 +67,5 @@ class FailureReports:
     def of(self, cycle: int) -> CycleFailures:
         """Return the failures of a cycle."""
         reports = self._reports if cycle == self._cycle else ()
-        return CycleFailures(dict(self._hosts), tuple((each.node, each.reason) for each in reports))
+        stopped = frozenset(node for node, last in self._stopped.items() if last >= cycle)
+        return CycleFailures(dict(self._hosts), tuple((each.node, each.reason) for each in reports), stopped)

@@ -39,7 +39,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, ""
-        self.reported: CycleFailures | None = CycleFailures(HOSTS, ((0, ENDED),))
+        self.reported: CycleFailures | None = CycleFailures(HOSTS, ((0, ENDED),), frozenset(HOSTS))
         self.placement: Placement | None = Placement(
             group_rank=0, group_world_size=2, first_rank=0, world_size=4, local_world_size=2, master_addr="",
             master_port=0, agent_store=False, cycle=0,
@@ -101,6 +101,40 @@ def test_the_next_cycle_is_waited_for_within_bounds(world: World) -> None:
     assert world.verdicts.deadline == math.inf
     world.decided(Decision(Verdict.END, 0, f"n0: {ENDED}, after 0 restarts", 1))
     assert len(world.events()) == 1
+
+
+CLOSED = "rank 0 (local rank 0, pid 7) has failed with exit code 1: RuntimeError: Connection closed by peer [10.0.0.2]"
+LOST = "the connection of node 4 was closed, and it has not moved its lease for 1 s since"
+
+
+def test_a_node_that_is_lost_after_its_peers_have_failed_is_to_blame(world: World) -> None:
+    world.reported = CycleFailures(HOSTS, ((0, CLOSED),), frozenset({0}))
+    world.decided(run(), stop(f"n0: {CLOSED}"), now=5.0)
+    world.verdicts.tick(now=6.0)
+    assert world.verdicts.deadline == 16.0, "node 4 says nothing"
+    world.decided(Decision(Verdict.LOST, 0, LOST, node=4), now=7.5)
+    assert world.verdicts.deadline == 7.5
+    world.verdicts.tick(now=7.5)
+    found = world.verdict()
+    assert (found["class"], found["host"], found["rank"]) == ("peer_lost", "n1", None)
+
+
+def test_a_node_that_stays_silent_is_not_waited_for_longer(world: World) -> None:
+    world.reported = CycleFailures(HOSTS, ((0, ENDED),), frozenset())
+    world.decided(run(), stop(), now=5.0)
+    world.decided(stop("n1: and another one"), now=5.5)
+    world.verdicts.tick(now=6.5)
+    assert world.verdicts.deadline == 16.0
+    world.decided(Decision(Verdict.LOST, 0, LOST, node=4), now=7.0)
+    assert world.verdicts.deadline == 16.0, "node 0 has not said that it has stopped"
+    world.verdicts.tick(now=16.0)
+    assert world.verdict()["rank"] == 1
+
+
+def test_the_loss_of_a_node_before_a_fault_makes_no_verdict(world: World) -> None:
+    world.decided(Decision(Verdict.LOST, 0, LOST, node=4), run(), Decision(Verdict.LOST, 0, LOST, node=4))
+    assert world.verdicts.deadline == math.inf
+    assert not world.events()
 
 
 def test_a_fault_that_ends_the_job_has_its_verdict_before_the_end(world: World) -> None:

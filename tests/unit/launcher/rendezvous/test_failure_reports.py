@@ -51,3 +51,14 @@ def test_a_node_without_which_the_job_goes_on_is_not_to_blame() -> None:
     reports.received(Message(1, MessageKind.DONE, 3))
     reports.received(Message(2, MessageKind.FAILED, 3, "rank 5"))
     assert reports.of(3).reports == ((0, "rank 0"), (2, "rank 5"))
+
+
+def test_it_is_known_who_has_stopped() -> None:
+    reports = FailureReports({})
+    for message in (
+        ready(0, "a"), Message(1, MessageKind.READY, 2), Message(2, MessageKind.LEFT, 3),
+        Message(3, MessageKind.FAILED, 3),
+    ):  # fmt: skip
+        reports.received(message)
+    assert reports.of(2).stopped == {1, 2}
+    assert reports.of(3).stopped == {2}
