@@ -112,7 +112,8 @@ class Agent(NodeEvents, ControlEvents):
         console: Console | None = None,
     ) -> None:  # fmt: skip
         self.options, self.config = options, config
-        check_attribution(config, options.logs)
+        is_hosted = options.rdzv_backend == "c10d" and options.rendezvous.is_host is not False
+        check_attribution(config, options.logs, hosts_rendezvous=is_hosted or options.max_nodes == 1)
         self._launch = uuid.uuid4().hex
         self._is_command = is_command
         self._environ, self._untagged = tagged(environ, self._launch), environ
@@ -285,8 +286,9 @@ class Agent(NodeEvents, ControlEvents):
             events=environment.events_directory(),
         )  # fmt: skip
         self._attribution = Attribution(
-            self.config, self.options.logs, self._loop, self._history, where=self._where(), environ=self._untagged
-        )
+            self.config, self.options.logs, self._loop, self._history, verdicts=self._verdicts,
+            where=self._where(), environ=self._untagged,
+        )  # fmt: skip
         cleanup.callback(self._attribution.close)
         return self._coordination
 
@@ -348,7 +350,7 @@ class Agent(NodeEvents, ControlEvents):
                     self._awaited, self._awaits_until = cycle, time.monotonic() + seconds
                 case EndLaunch(code, _, reason):
                     self._verdicts.finish()
-                    self._attribution.finish()
+                    self._attribution.finish(code)
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
                     self._history.ended(code, reason)
                     self._cycle_info.ended()
@@ -415,7 +417,8 @@ class Agent(NodeEvents, ControlEvents):
         """Carry out a decision for all nodes."""
         self._history.decided(decision)
         self._verdicts.decided(decision, now=time.monotonic())
-        self._attribution.decided(decision, self._cycle_logs.path)
+        is_coordinator = self._coordination.failures(decision.cycle) is not None
+        self._attribution.decided(decision, self._cycle_logs, is_coordinator=is_coordinator)
         self._cycle_info.decided(decision, self._policy.node)
         if decision.verdict is Verdict.END:
             failpoint.hit("rendezvous-close", self._policy.cycle)

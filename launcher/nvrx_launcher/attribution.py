@@ -1,8 +1,9 @@
 """The attribution service's part in a job: each cycle's log is submitted to it, and what it says is logged.
 
-The launcher beside the rendezvous store does this; with the endpoint `localhost` it also starts the service. A thread
-submits and asks, so nothing here delays a restart; the end of the job waits for the last result, within bounds. The
-verdict that the launcher gives itself (`cycle_verdict`) depends on none of it.
+The launcher that runs the coordinator does this; with the endpoint `localhost` that beside the rendezvous store, which
+also starts the service. A thread submits and asks, so nothing here delays a restart; the end of a job that has failed
+waits for the last result, within bounds. The verdict that the launcher gives itself (`cycle_verdict`) depends on none
+of it.
 """
 
 from __future__ import annotations
@@ -12,21 +13,25 @@ import math
 import os
 import re
 import secrets
+import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.logs.chunks import cycle_file
+from nvrx_core.process.service import read_token
+from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.history import History
 from nvrx_launcher.log_options import LogOptions
 from nvrx_launcher.log_service import Where
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.rendezvous.messages import Decision, Verdict
+from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, Verdict
 from nvrx_launcher.service_program import ServiceProgram
 
 if TYPE_CHECKING:
@@ -41,6 +46,8 @@ PORT: Final = 50050
 MAX_PORT: Final = 65535
 NO_RESTART: Final = "no-restart"
 STOP: Final = "STOP"
+WRITTEN_WITHIN: Final = 2.0
+"""Seconds in which the log server writes the last lines of a cycle."""
 END_TIMEOUT: Final = 10.0
 """Seconds that the end of the job waits for the last result."""
 SIGNALLED_TIMEOUT: Final = 1.0
@@ -51,7 +58,7 @@ ENDS_WITHIN: Final = 5.0
 
 @dataclass(frozen=True)
 class StopAdvised:
-    """The service advises against a restart, and the options say that this ends the job.
+    """The service advises against a restart, this launcher's verdict says the same, and the options want it followed.
 
     Attributes:
         reason: why.
@@ -62,19 +69,23 @@ class StopAdvised:
 
 def attribution_log(prefix: str) -> str:
     """Return the file with the service's own log, beside the per-cycle logs with this prefix."""
-    base, extension = os.path.splitext(prefix)
-    return f"{base}_attribution{extension or '.log'}"
+    return f"{prefix.removesuffix('.log')}_attribution.log"
 
 
-def check_attribution(config: FaultToleranceConfig, logs: LogOptions) -> None:
+def check_attribution(config: FaultToleranceConfig, logs: LogOptions, *, hosts_rendezvous: bool) -> None:
     """Refuse options that contradict each other, on each node, before anything is started.
+
+    Args:
+        config: the settings.
+        logs: the per-cycle logs.
+        hosts_rendezvous: one of the launchers may host the store of the rendezvous.
 
     Raises:
         ConfigurationError: names the option.
     """
     endpoint = config.attribution_endpoint
     if not endpoint:
-        for name in ("export_url", "llm_api_key_file", "llm_base_url", "llm_model"):
+        for name in ("export_url", "llm_api_key_file", "llm_base_url", "llm_model", "token_file"):
             if getattr(config, f"attribution_{name}") is not None:
                 problem = "given without --ft-attribution-endpoint"
                 raise _wrong(name.replace("_", "-"), problem, "give both; localhost starts a service")
@@ -82,16 +93,26 @@ def check_attribution(config: FaultToleranceConfig, logs: LogOptions) -> None:
     if not logs.prefix:
         advice = "give --ft-per-cycle-applog-prefix as well"
         raise _wrong("endpoint", "given without per-cycle logs, which the service analyses", advice)
-    if (port := _managed_port(endpoint)) is None:
-        if config.attribution_export_url is not None:
-            problem = f"the service at {endpoint} is not started here"
-            raise _wrong("export-url", problem, "leave it out, or use --ft-attribution-endpoint localhost")
+    if (port := _managed_port(endpoint)) is not None:
+        _check_managed(config, port, hosts_rendezvous=hosts_rendezvous)
         return
+    if config.attribution_export_url is not None:
+        problem = f"the service at {endpoint} is not started here"
+        raise _wrong("export-url", problem, "leave it out, or use --ft-attribution-endpoint localhost")
+    if endpoint.startswith(("http:", "https:")):
+        from nvrx_core.attribution.service_settings import check_url
+
+        check_url(endpoint, "--ft-attribution-endpoint")
+
+
+def _check_managed(config: FaultToleranceConfig, port: int, *, hosts_rendezvous: bool) -> None:
+    from nvrx_core.attribution.service_settings import check_export_url, check_model_url
+
     if not 0 < port <= MAX_PORT:
         raise _wrong("endpoint", f"{port} is no port", "write it as in localhost:50050")
-    from nvrx_core.attribution.service_settings import check_export_url, check_installed, check_model_url
-
-    check_installed("--ft-attribution-endpoint")
+    if not hosts_rendezvous:
+        problem = "the rendezvous is in no launcher, beside which the service would run"
+        raise _wrong("endpoint", problem, "start nvrx-attribution yourself, and give its URL")
     if config.attribution_export_url is not None:
         check_export_url(config.attribution_export_url, "--ft-attribution-export-url")
     if (config.attribution_llm_base_url is None) != (config.attribution_llm_model is None):
@@ -100,54 +121,95 @@ def check_attribution(config: FaultToleranceConfig, logs: LogOptions) -> None:
         check_model_url(config.attribution_llm_base_url, "--ft-attribution-llm-base-url")
 
 
+class OwnVerdicts(Protocol):
+    """The verdicts that this launcher gives itself (`CycleVerdicts`)."""
+
+    def says_stop(self, cycle: int) -> bool:
+        """Return whether the verdict of a cycle is there, and says that a restart would fail again."""
+
+
+class CycleLog(Protocol):
+    """The log of all workers of the present cycle (`LogService`)."""
+
+    path: str
+    begins_at: int
+
+
 class Attribution:
     """The service of a job, and the questions to it.
 
     Args:
         config: the settings.
         logs: the per-cycle logs.
-        loop: watches the service, and is woken for events.
+        loop: watches the service, and is woken for advice.
         history: gets the results.
+        verdicts: of this launcher; advice against a restart counts only where they say the same.
         where: the place of this launcher.
         environ: the launcher's environment.
 
     Raises:
-        ConfigurationError: when the file with the key cannot be used.
+        ConfigurationError: when the service cannot be started here.
     """
 
     def __init__(
-        self, config: FaultToleranceConfig, logs: LogOptions, loop: EventLoop, history: History, *, where: Where,
-        environ: Mapping[str, str],
+        self, config: FaultToleranceConfig, logs: LogOptions, loop: EventLoop, history: History, *,
+        verdicts: OwnVerdicts, where: Where, environ: Mapping[str, str],
     ) -> None:  # fmt: skip
-        self._loop, self._history, self._stops = loop, history, config.attribution_stop_action == NO_RESTART
+        self._prefix, self._loop, self._history, self._verdicts = logs.prefix, loop, history, verdicts
+        self._stops = config.attribution_stop_action == NO_RESTART
         self._program: ServiceProgram | None = None
         self._client: AttributionClient | None = None
-        self._path, self._cycle, self._is_signalled = "", -1, False
-        self._advised = deque[StopAdvised]()
+        self._submitted, self._is_running, self._is_signalled = (-1, 0), False, False
+        self._heard: deque[Advice] = deque()
+        self._advised: deque[StopAdvised] = deque()
+        self._against: dict[int, str] = {}
+        self._listener: socket.socket | None = None
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        loop.watch(self._woken, partial(os.eventfd_read, self._woken))
-        endpoint, token = config.attribution_endpoint, ""
-        if not endpoint or not where.is_host:
+        loop.watch(self._woken, self._hear)
+        endpoint, token = config.attribution_endpoint, b""
+        if not endpoint:
             return
         if (port := _managed_port(endpoint)) is not None:
-            endpoint, token = f"http://localhost:{port}", secrets.token_hex(32)
-            command = _command(config, logs.prefix, port, job=where.job, environ=environ)
-            self._program = ServiceProgram(
-                loop, "attribution service", command, token=token.encode(), log_file=attribution_log(logs.prefix),
-                environ=environ,
-            )  # fmt: skip
-            self._program.start()
-        if not endpoint.startswith(("http://", "https://")):
+            if not where.is_host:
+                return
+            endpoint, token = f"http://127.0.0.1:{port}", secrets.token_hex(32).encode()
+            self._start(config, port, token, job=where.job, environ=environ)
+        elif not endpoint.startswith(("http://", "https://")):
             log.warning("no log is submitted to %s: nvrx submits over http and https only", endpoint)
             return
+        elif config.attribution_token_file is not None:
+            token = _token_in(config.attribution_token_file)
         from nvrx_launcher.attribution_client import AttributionClient
 
         known = {"user": ("SLURM_JOB_USER", "USER"), "job_id": ("SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID")}
         job = {name: next((environ[each] for each in names if environ.get(each)), "") for name, names in known.items()}
         self._client = AttributionClient(
-            endpoint, token, {name: each for name, each in job.items() if each},
-            starts_within=config.attribution_startup_timeout, advised=self._said,
+            endpoint, token.decode(), {name: each for name, each in job.items() if each},
+            starts_within=config.attribution_startup_timeout, written_within=WRITTEN_WITHIN if logs.has_server else 0.0,
+            advised=self._said,
         )  # fmt: skip
+
+    def _start(
+        self, config: FaultToleranceConfig, port: int, token: bytes, *, job: str, environ: Mapping[str, str]
+    ) -> None:  # fmt: skip
+        """Start the service, on a socket that listens from now on: nobody else gets its requests."""
+        from nvrx_core.attribution.service_settings import check_installed
+
+        check_installed("--ft-attribution-endpoint")
+        command = _command(config, self._prefix, job=job, environ=environ)
+        try:
+            self._listener = socket.create_server(("127.0.0.1", port))
+        except OSError as error:
+            problem = f"port {port} of 127.0.0.1 cannot be used: {os.strerror(error.errno or 0)}"
+            raise _wrong("endpoint", problem, "name another one, as in localhost:50123") from None
+        descriptor = self._listener.fileno()
+        log_file = attribution_log(self._prefix)
+        log.info("the attribution service logs to %s", log_file)
+        self._program = ServiceProgram(
+            self._loop, "attribution service", [*command, f"--listen-descriptor={descriptor}"], token=token,
+            log_file=log_file, environ=environ, inherits=[descriptor],
+        )  # fmt: skip
+        self._program.start()
 
     @property
     def deadline(self) -> float:
@@ -159,57 +221,97 @@ class Attribution:
         if self._program is not None:
             self._program.tick(now=now)
 
-    def decided(self, decision: Decision, path: str) -> None:
+    def decided(self, decision: Decision, cycle_log: CycleLog, *, is_coordinator: bool) -> None:
         """Handle a decision for all nodes, before it is carried out.
 
         Args:
             decision: the decision.
-            path: the log of the cycle that runs, "" for none.
+            cycle_log: the log of the present cycle, if this node takes part in it.
+            is_coordinator: this launcher runs the coordinator, and submits the logs of the job.
         """
-        if self._client is None:
-            return
-        is_failed_end = decision.verdict is Verdict.END and decision.code
-        if path and (decision.verdict is Verdict.STOP or (is_failed_end and decision.cycle != self._cycle)):
-            self._path, self._cycle = path, decision.cycle
-            self._client.submit(decision.cycle, path, is_final=False)
-        if self._path and decision.verdict in (Verdict.RUN, Verdict.END):  # its last lines have come
-            self._client.submit(self._cycle, self._path, is_final=True)
-            self._path = ""
+        is_end = decision.verdict in (Verdict.RUN, Verdict.END)
+        is_fault = not decision.reason.endswith(NODES_WAIT) and not self._is_signalled
+        failed = decision.verdict is Verdict.STOP or (decision.verdict is Verdict.END and decision.code == FAILED)
+        pending, offset = self._submitted
+        if is_coordinator and self._client is not None:
+            if failed and is_fault and decision.cycle != pending:
+                path = cycle_file(self._prefix, decision.cycle)
+                pending, offset = decision.cycle, cycle_log.begins_at if cycle_log.path == path else 0
+                self._client.submit(pending, path, offset=offset, is_final=False)
+            if is_end and pending >= 0:  # its last lines have come
+                self._client.submit(pending, cycle_file(self._prefix, pending), offset=offset, is_final=True)
+        self._submitted = (-1, 0) if is_end else (pending, offset)
+        self._is_running = decision.verdict is Verdict.RUN or (self._is_running and not failed and not is_end)
+        if decision.verdict is Verdict.STOP:
+            self._advise()
 
     def signalled(self) -> None:
         """Record that this launcher was sent a signal: it has little time."""
         self._is_signalled = True
 
     def events(self) -> tuple[StopAdvised, ...]:
-        """Return what the service has advised since the last call."""
+        """Return what the service has advised, where it is due, since the last call."""
         found = list[StopAdvised]()
         while self._advised:
             found.append(self._advised.popleft())
         return tuple(found)
 
-    def finish(self) -> None:
-        """Wait for the last result, within bounds."""
+    def finish(self, code: int) -> None:
+        """Wait for the last result of a job that has failed, within bounds.
+
+        Args:
+            code: the exit code of the launcher.
+        """
         if self._client is not None:
-            self._client.finish(SIGNALLED_TIMEOUT if self._is_signalled else END_TIMEOUT)
+            timeout = SIGNALLED_TIMEOUT if self._is_signalled else END_TIMEOUT
+            self._client.finish(timeout if code == FAILED else 0.0)
 
     def close(self) -> None:
         """End the service."""
         has_ended = self._client is None or self._client.close()
         if self._program is not None:
             self._program.finish()
-            self._program.close(time.monotonic() + ENDS_WITHIN)
+            self._program.close(time.monotonic() + (SIGNALLED_TIMEOUT if self._is_signalled else ENDS_WITHIN))
+        if self._listener is not None:
+            self._listener.close()
         self._loop.forget(self._woken)
         if has_ended:  # else the thread may still write to it
             os.close(self._woken)
 
     def _said(self, advice: Advice) -> None:
-        """Say a result, and have a stop carried out that is wanted; in the client's thread."""
+        """Say a result; in the client's thread."""
         adds = f"; the model adds: {advice.explanation}" if advice.explanation else ""
-        log.warning("attribution of cycle %d: %s: %s%s", advice.cycle, advice.action or "none", advice.reason, adds)
+        text = f"{advice.action or 'none'}: {advice.reason}{adds}"
+        if advice.action == "CONTINUE":
+            text = f"{advice.reason}; it may not have been complete"
+        log.warning("attribution of cycle %d: %s", advice.cycle, text)
         self._history.attributed(advice.cycle, advice.action, advice.reason, advice.explanation)
-        if self._stops and advice.action == STOP:
-            self._advised.append(StopAdvised(f"by the attribution of cycle {advice.cycle}: {advice.reason}"))
-            os.eventfd_write(self._woken, 1)
+        self._heard.append(advice)
+        os.eventfd_write(self._woken, 1)
+
+    def _hear(self) -> None:
+        """Handle advice: against a restart, it is followed once there is none to lose, or the next cycle has failed."""
+        os.eventfd_read(self._woken)
+        while self._heard:
+            advice = self._heard.popleft()
+            if self._stops and advice.action == STOP:
+                self._against[advice.cycle] = advice.reason
+        if not self._is_running:
+            self._advise()
+
+    def _advise(self) -> None:
+        for cycle, reason in self._against.items():
+            if self._verdicts.says_stop(cycle):
+                self._advised.append(StopAdvised(f"by the attribution of cycle {cycle}: {reason}"))
+                self._against.clear()
+                return
+
+
+def _token_in(path: str) -> bytes:
+    try:
+        return read_token(Path(path), "attribution service")
+    except OSError as error:
+        raise _wrong("token-file", str(error), "name a file with the token of the service") from None
 
 
 def _managed_port(endpoint: str) -> int | None:
@@ -218,9 +320,7 @@ def _managed_port(endpoint: str) -> int | None:
     return None if found is None else int(found[1] or PORT)
 
 
-def _command(
-    config: FaultToleranceConfig, prefix: str, port: int, *, job: str, environ: Mapping[str, str]
-) -> list[str]:
+def _command(config: FaultToleranceConfig, prefix: str, *, job: str, environ: Mapping[str, str]) -> list[str]:
     """Return what starts the service.
 
     Raises:
@@ -228,12 +328,13 @@ def _command(
     """
     from nvrx_core.attribution.service_settings import read_key
 
-    key = config.attribution_llm_api_key_file or environ.get("LLM_API_KEY_FILE", "")
+    given_keys = [config.attribution_llm_api_key_file or "", environ.get("LLM_API_KEY_FILE", "")]
+    key = next((each for each in given_keys if os.access(each, os.R_OK)), next(filter(None, given_keys), ""))
     read_key(key, "--ft-attribution-llm-api-key-file")
     if config.attribution_llm_base_url is None:
         log.warning("the attribution service goes by rules alone: no --ft-attribution-llm-base-url is given")
     given = {
-        "--listen": f"127.0.0.1:{port}", "--root": os.path.dirname(os.path.realpath(prefix)), "--job": job,
+        "--root": os.path.dirname(os.path.realpath(prefix)), "--job": job,
         "--llm-api-key-file": key, "--llm-base-url": config.attribution_llm_base_url,
         "--llm-model": config.attribution_llm_model, "--export-url": config.attribution_export_url,
         "--log-level": config.attribution_log_level,

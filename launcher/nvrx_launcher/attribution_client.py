@@ -5,9 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -31,6 +33,8 @@ RESULT_TIMEOUT: Final = 900.0
 TRIES: Final = Backoff(0.1, 2.0)
 """Pauses between the tries of a request, for the service may just be started, and between questions for a result."""
 SUBMIT_TIMEOUT: Final = 20.0
+END_TIMEOUT: Final = 1.0
+"""Seconds that the thread has to end in once its request is cut off."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,14 @@ class Advice:
         return cls(cycle, action.upper(), reason, text)
 
 
+@dataclass(frozen=True)
+class _Log:
+    cycle: int
+    path: str
+    offset: int
+    is_final: bool
+
+
 class AttributionClient:
     """The thread.
 
@@ -67,53 +79,67 @@ class AttributionClient:
         token: what it wants to be shown, "" for nothing.
         job: `user` and `job_id`, as far as they are known.
         starts_within: seconds in which it answers first.
+        written_within: seconds after the end of a cycle in which its log is written.
         advised: called in the thread with each result.
     """
 
     def __init__(
-        self, url: str, token: str, job: Mapping[str, str], *, starts_within: float,
+        self, url: str, token: str, job: Mapping[str, str], *, starts_within: float, written_within: float,
         advised: Callable[[Advice], object],
     ) -> None:  # fmt: skip
         self._url, self._parts, self._job, self._starts_within = url, urlsplit(url), job, starts_within
         self._headers = {"content-type": "application/json"}
         if token:
             self._headers["authorization"] = f"Bearer {token}"
-        self._advised, self._queue, self._ending = (
-            advised,
-            SimpleQueue[tuple[int, str, bool] | None](),
-            threading.Event(),
-        )
+        self._written_within, self._advised = written_within, advised
+        self._queue, self._ending = SimpleQueue[_Log | None](), threading.Event()
+        self._connection: http.client.HTTPConnection | None = None
         failed = partial(log.warning, "no more logs are attributed: %s")
         self._thread = HelperThread(self._run, name="nvrx-attribution", failed=failed)
         self._thread.start()
 
-    def submit(self, cycle: int, path: str, *, is_final: bool) -> None:
-        """Submit the log of a cycle; if it is final, ask for its result as well."""
-        self._queue.put((cycle, path, is_final))
+    def submit(self, cycle: int, path: str, *, offset: int, is_final: bool) -> None:
+        """Submit the log of a cycle, from a position on; if it is final, ask for its result as well."""
+        self._queue.put(_Log(cycle, path, offset, is_final))
 
     def finish(self, within: float) -> None:
-        """Wait for the results of what was submitted, for `within` seconds at most."""
+        """Wait for the results of what was submitted, for `within` seconds at most; then take what is known of them."""
         self._queue.put(None)
         self._thread.join(within)
+        if self._thread.is_alive() and within:
+            log.warning("the attribution has taken longer than %g s, and is given up", within)
+        self._ending.set()
+        self._cut()
 
     def close(self) -> bool:
-        """Give up what is left; return whether the thread has ended. One that waits for an answer ends later."""
+        """Give up what is left; return whether the thread has ended. One that looks up a name ends later."""
         self._ending.set()
-        self.finish(ANSWER_TIMEOUT)
+        self._queue.put(None)
+        self._cut()
+        self._thread.join(END_TIMEOUT)
         return not self._thread.is_alive()
 
+    def _cut(self) -> None:
+        """Fail the request that is under way."""
+        connection = self._connection
+        if connection is not None and (sock := connection.sock) is not None:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
     def _run(self) -> None:
-        if problem := self._tried("GET", "/healthz", None, self._starts_within):
+        if (problem := self._tried("GET", "/healthz", None, self._starts_within)) and not self._ending.is_set():
             log.warning("the attribution service at %s does not answer: %s", self._url, problem)
-        while (item := self._queue.get()) is not None and not self._ending.is_set():
-            cycle, path, is_final = item
-            intent = "terminal" if is_final else "progressive"
-            body = json.dumps({"log_path": path, "analysis_intent": intent, **self._job})
+        while (given := self._queue.get()) is not None and not self._ending.is_set():
+            if given.is_final:
+                self._ending.wait(self._written_within)
+            intent = "terminal" if given.is_final else "progressive"
+            offset = {"log_offset": given.offset} if given.offset else {}
+            body = json.dumps({"log_path": given.path, "analysis_intent": intent, **offset, **self._job})
             problem = self._tried("POST", "/logs", body, SUBMIT_TIMEOUT)
-            if is_final and not problem:
-                problem = self._await(cycle, path)
+            if given.is_final and not problem:
+                problem = self._await(given)
             if problem and not self._ending.is_set():
-                log.warning("the log of cycle %d is not attributed: %s", cycle, problem)
+                log.warning("the log of cycle %d is not attributed: %s", given.cycle, problem)
 
     def _tried(self, method: str, path: str, body: str | None, within: float) -> str:
         """Try until a request succeeds; return the last failure when that takes too long, else ""."""
@@ -128,17 +154,22 @@ class AttributionClient:
                 if time.monotonic() + pause >= deadline or self._ending.wait(pause):
                     return str(error) or type(error).__name__
 
-    def _await(self, cycle: int, path: str) -> str:
-        """Ask for the result of a log until it is there; return why there is none, else ""."""
+    def _await(self, given: _Log) -> str:
+        """Ask for the result of a log until it is there; return why there is none, else "".
+
+        When the job ends, a result is taken of which the model has said nothing yet.
+        """
         deadline, problem, asked = time.monotonic() + RESULT_TIMEOUT, "the service is not done", 0
+        known: dict[str, Any] = {}
         while time.monotonic() < deadline and not self._ending.is_set():
             try:
-                answer = parse_object(self._ask("GET", f"/logs?log_path={quote(path, safe='')}"))
+                answer = parse_object(self._ask("GET", f"/logs?log_path={quote(given.path, safe='')}"))
             except (OSError, ValueError, http.client.HTTPException) as error:
                 answer, problem = {}, str(error) or type(error).__name__
+            known = answer if "recommendation" in answer else known
             match str(answer.get("status", "")).lower():
                 case "completed":
-                    self._advised(Advice.of(cycle, answer))
+                    self._advised(Advice.of(given.cycle, answer))
                     return ""
                 case "failed":
                     return shown(str(answer.get("error", "")))
@@ -146,21 +177,29 @@ class AttributionClient:
                     pass
             asked += 1
             self._ending.wait(TRIES.pause(asked))
+        if known:
+            self._advised(Advice.of(given.cycle, known))
+            return ""
         return problem
 
     def _ask(self, method: str, path: str, body: str | None = None) -> bytes:
-        """Return the answer to a request.
+        """Return the answer to a request; one that is not there after `ANSWER_TIMEOUT` is cut off.
 
         Raises:
             OSError, ValueError, HTTPException: when there is none, or another one than 2xx.
         """
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(self._parts.netloc.rpartition("@")[2], timeout=ANSWER_TIMEOUT)
+        self._connection = connection = kind(self._parts.netloc, timeout=ANSWER_TIMEOUT)
+        timer = threading.Timer(ANSWER_TIMEOUT, self._cut)
+        timer.name, timer.daemon = "nvrx-attribution-timeout", True
+        timer.start()
         try:
             connection.request(method, self._parts.path.rstrip("/") + path, body, self._headers)
             response = connection.getresponse()
             answer = response.read(MAX_ANSWER)
         finally:
+            timer.cancel()
+            timer.join()
             connection.close()
         if not 200 <= response.status < 300:
             text = shown(answer.decode(errors="replace"))

@@ -41,6 +41,8 @@ END_TIMEOUT: Final = 10.0
 """Seconds that the end of the job waits for logs that cannot be read."""
 SIGNALLED_TIMEOUT: Final = 1.0
 """The same, of a launcher that was sent a signal."""
+STOP: Final = "stop"
+"""The action of a verdict whose failure a restart would repeat."""
 MAX_THREADS: Final = 8
 """Verdicts that are made at a time: a file system that does not answer holds them up. Further cycles have none."""
 MAX_OUTPUT: Final = 1 << 15
@@ -69,6 +71,7 @@ class LogPath(Protocol):
     """The log of all workers of a cycle (`LogService`)."""
 
     path: str
+    begins_at: int
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class CycleEvidence:
         failures: node and text of each failure, the first one first.
         output: that of the workers of this node, by rank.
         log: the file with the output of all workers; "" for none.
+        begins_at: where the output of this cycle begins in it.
         events: the folder of the event files; None for none.
     """
 
@@ -91,6 +95,7 @@ class CycleEvidence:
     failures: tuple[tuple[str | None, str], ...]
     output: Mapping[int, WorkerOutput]
     log: str
+    begins_at: int
     events: str | None
 
 
@@ -120,6 +125,7 @@ class CycleVerdicts:
         self._is_stopped, self.deadline = False, math.inf
         self._collected = list[CycleEvidence]()
         self._threads = list[HelperThread]()
+        self._stops = set[int]()
 
     def decided(self, decision: Decision, *, now: float) -> None:
         """Handle a decision for all nodes, before it is carried out; call `make` afterwards."""
@@ -152,6 +158,10 @@ class CycleVerdicts:
     def stopped(self) -> None:
         """Record that this launcher was sent a signal: that its job ends is no fault."""
         self._is_stopped = True
+
+    def says_stop(self, cycle: int) -> bool:
+        """Return whether the verdict of a cycle is there, and says that a restart would fail again."""
+        return cycle in self._stops
 
     def tick(self, *, now: float) -> None:
         """Make a verdict that the next cycle, or a node that is silent, has kept waiting."""
@@ -223,7 +233,7 @@ class CycleVerdicts:
             CycleEvidence(
                 running.cycle, self._began, ranks | dict.fromkeys(output, self._host),
                 _failures(reason, reported, self._host, self._failures.values() if is_here else (), lost=self._lost),
-                output, self._cycle_log.path if is_here else "", self._events,
+                output, self._cycle_log.path if is_here else "", self._cycle_log.begins_at, self._events,
             )
         )  # fmt: skip
 
@@ -236,6 +246,8 @@ class CycleVerdicts:
             who = f"rank {found.rank}" + (f" on {found.host}" if found.host else "")
         first = next(iter(found.evidence), None)
         see = f"; see {first.file}:{first.line}" if first is not None and os.path.isabs(first.file) else ""
+        if found.as_json()["action"] == STOP:
+            self._stops.add(evidence.cycle)
         self._history.judged(evidence.cycle, found.sentence, found.as_json())
         log.warning(
             "verdict of cycle %d: %s, %s; action %s, confidence %.2f%s", evidence.cycle, cause, who, found.action.value,
@@ -271,7 +283,7 @@ def judged(evidence: CycleEvidence) -> attribution.Verdict:
     from nvrx_core.attribution.reading import last_lines, open_faults
 
     logs, events = dict[tuple[int | None, str], tuple[str, ...]](), list[str]()
-    whole = _end(evidence.log, MAX_CYCLE_LOG)
+    whole = _end(evidence.log, MAX_CYCLE_LOG, evidence.begins_at)
     logs[None, _name(evidence.log, whole, MAX_CYCLE_LOG)] = last_lines(whole, MAX_CYCLE_LOG)
     for rank, output in evidence.output.items():
         tail = output.tail.rstrip()
@@ -291,11 +303,11 @@ def _name(file: str, end: bytes, size: int) -> str:
     return file if len(end) < size else f"the end of {file}"
 
 
-def _end(file: str, size: int) -> bytes:
-    """Return the last bytes of a file, b"" of one that cannot be read."""
+def _end(file: str, size: int, begin: int = 0) -> bytes:
+    """Return the last bytes of a file, not those before `begin`; b"" of one that cannot be read."""
     try:
         with open(file, "rb") as stream:
-            stream.seek(max(0, stream.seek(0, os.SEEK_END) - size))
+            stream.seek(max(begin, stream.seek(0, os.SEEK_END) - size))
             return stream.read(size)
     except OSError:
         return b""

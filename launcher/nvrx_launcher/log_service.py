@@ -67,6 +67,10 @@ class LogService:
         where: the place of this launcher.
         environ: the launcher's environment.
 
+    Attributes:
+        path: the file of the present cycle, "" before the first one.
+        begins_at: its size when the cycle began: what was there before is of an earlier run.
+
     Raises:
         ConfigurationError: when grpcio is missing, or the folder of a log file or the file with the token cannot be
             used.
@@ -75,7 +79,7 @@ class LogService:
     def __init__(self, options: LogOptions, loop: EventLoop, where: Where, environ: Mapping[str, str]) -> None:
         self._options, self._where, self._writer = options, where, Writer()
         self._environ = {"GRPC_VERBOSITY": "NONE", **environ}
-        self.path, self._outlet = "", Outlet(None, "", self._writer, Backlog(0))
+        self.path, self.begins_at, self._outlet = "", 0, Outlet(None, "", self._writer, Backlog(0))
         self._handler: _FileHandler | None = None
         self._servers = list[ServiceProgram]()
         self._sender: ServiceProgram | None = None
@@ -107,7 +111,9 @@ class LogService:
 
     def begin(self, cycle: int) -> None:
         """Write to the file of a cycle from now on."""
-        self.path = cycle_file(self._options.prefix, cycle)
+        self.path, self.begins_at = cycle_file(self._options.prefix, cycle), 0
+        with suppress(OSError):  # there is none, unless an earlier run has had this prefix
+            self.begins_at = os.stat(self.path).st_size
         log.info("output of the workers of cycle %d is in %s", cycle, self.path)
         if self._options.has_server:
             return

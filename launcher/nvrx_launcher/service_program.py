@@ -42,6 +42,7 @@ class ServiceProgram:
         log_file: gets its standard error; "": that of the launcher.
         environ: its environment.
         started: gets its standard input, each time.
+        inherits: descriptors that it has under the same numbers.
 
     Attributes:
         deadline: when `tick` is due, monotonic seconds.
@@ -49,10 +50,10 @@ class ServiceProgram:
 
     def __init__(
         self, loop: EventLoop, name: str, command: Sequence[str], *, token: bytes, log_file: str = "",
-        environ: Mapping[str, str], started: Callable[[IO[bytes]], object] = bool,
+        environ: Mapping[str, str], started: Callable[[IO[bytes]], object] = bool, inherits: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._loop, self._name, self._command, self._token, self._log_file = loop, name, command, token, log_file
-        self._environ, self._started = environ, started
+        self._environ, self._started, self._inherits = environ, started, inherits
         self._process: subprocess.Popen[bytes] | None = None
         self._ended, self._pause, self._began, self.deadline = -1, FIRST_PAUSE, 0.0, math.inf
 
@@ -70,7 +71,7 @@ class ServiceProgram:
             errors = open(self._log_file, "ab", buffering=0) if self._log_file else None  # noqa: SIM115
             self._process = subprocess.Popen(
                 [*self._command, "--token-file", f"/proc/self/fd/{token}"], stdin=subprocess.PIPE, env=self._environ,
-                stdout=subprocess.DEVNULL, stderr=errors, pass_fds=[token], start_new_session=True,
+                stdout=subprocess.DEVNULL, stderr=errors, pass_fds=[token, *self._inherits], start_new_session=True,
             )  # fmt: skip
             if errors is not None:
                 errors.close()
@@ -120,7 +121,10 @@ class ServiceProgram:
 
     def _forget(self) -> None:
         assert self._process is not None
-        self._process.wait(ENDS_LATER)
+        try:
+            self._process.wait(ENDS_LATER)
+        except subprocess.TimeoutExpired:
+            log.warning("the %s (pid %d) survives SIGKILL, and is left behind", self._name, self._process.pid)
         os.close(self._ended)
         assert self._process.stdin is not None
         with suppress(OSError):

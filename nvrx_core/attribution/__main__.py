@@ -20,10 +20,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("nvrx-why", description="Say who was to blame for the end of a job, and why.")
     parser.add_argument("logs", metavar="DIR|LOG", nargs="+", type=Path, help="the job's logs, or folders of them")
     parser.add_argument("--json", action="store_true", help="print one object, for programs")
+    parser.add_argument("--skip", metavar="N", type=int, default=0, help="leave out so many bytes at their begin")
     arguments = parser.parse_args(argv)
     try:
         files = log_files(arguments.logs)
-        verdict = verdict_of_files(files)
+        verdict = verdict_of_files(files, skip=max(0, arguments.skip))
     except OSError as error:
         print(f"nvrx-why: {shown(str(error))}; name the job's logs, or a folder of them", file=sys.stderr)
         return 2

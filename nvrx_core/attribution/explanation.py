@@ -63,8 +63,8 @@ def numbered(verdict: Verdict, last: Sequence[str]) -> dict[int, str]:
         last: the last lines.
     """
     texts = [each.text for each in verdict.evidence]
-    texts += [text for each in last[-MAX_LINES:] if (text := shown(each))]
-    return dict(enumerate(dict.fromkeys(texts[:MAX_LINES]), 1))
+    texts += [text for each in last[len(texts) - MAX_LINES :] if (text := shown(each))]
+    return dict(enumerate(dict.fromkeys(texts), 1))
 
 
 def request(model: str, verdict: Verdict, lines: Mapping[int, str]) -> dict[str, object]:

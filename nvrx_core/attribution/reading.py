@@ -40,15 +40,19 @@ _NOT_LOGS: Final = frozenset(
 )
 
 
-def verdict_of_files(files: Iterable[Path]) -> Verdict:
+def verdict_of_files(files: Iterable[Path], *, skip: int = 0) -> Verdict:
     """Return the verdict of the logs of one job.
+
+    Args:
+        files: the logs.
+        skip: bytes at the beginning of each that are left out; their lines are counted.
 
     Raises:
         OSError: when a file cannot be read; what is no log, or broken as a gzip file, is read as far as it goes.
     """
     classifier, boring = Classifier(), set[bytes]()
     for file in files:
-        _read(file, classifier, boring)
+        _read(file, classifier, boring, skip)
     return decide(classifier.findings(), classifier.seen)
 
 
@@ -109,10 +113,10 @@ def open_faults(file: Path, since: float) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _read(file: Path, classifier: Classifier, boring: set[bytes]) -> None:
+def _read(file: Path, classifier: Classifier, boring: set[bytes], skip: int) -> None:
     origin, name = of_file(str(file)), str(file)
-    number, until = 0, 0
-    for lines, is_edge in _chunks(file):
+    number, until = _lines_before(file, skip), 0
+    for lines, is_edge in _chunks(file, skip):
         patterns = [each.translate(None, _DIGITS) for each in lines] if is_edge else _patterns(lines)
         for index, pattern in enumerate(patterns):
             if pattern in boring and not is_edge and number + index > until:
@@ -138,12 +142,24 @@ def _feed(classifier: Classifier, line: tuple[str, int], raw: bytes, origin: Ori
     return says_something
 
 
-def _chunks(file: Path) -> Iterator[tuple[list[bytes], bool]]:
+def _lines_before(file: Path, end: int) -> int:
+    """Return how many lines end before a position."""
+    found = 0
+    if end:
+        with file.open("rb") as stream:
+            while (left := end - stream.tell()) > 0 and (data := stream.read(min(left, CHUNK))):
+                found += data.count(b"\n")
+    return found
+
+
+def _chunks(file: Path, skip: int) -> Iterator[tuple[list[bytes], bool]]:
     """Yield the lines of a file in chunks, and whether they are of its beginning or its end."""
     with file.open("rb") as raw:
         is_zipped = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         stream = gzip.GzipFile(fileobj=raw) if is_zipped else raw
+        if not is_zipped:
+            raw.seek(skip)
         rest, chunk, is_first = b"", _some(stream, EDGE), True
         while chunk:
             following = _some(stream, CHUNK)

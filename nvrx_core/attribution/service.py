@@ -39,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--listen", metavar="address", default="127.0.0.1:50050", help="address and port; port 0 for a free one"
     )
+    parser.add_argument("--listen-descriptor", metavar="n", type=int, default=-1, help="a socket that listens already")
     parser.add_argument("--root", metavar="folder", required=True, help="the folder below which the logs are")
     parser.add_argument(
         "--token-file", metavar="file", default="", help="the file with the token that requests must show"
@@ -105,7 +106,7 @@ def _settings(given: argparse.Namespace) -> ServiceSettings:
     if not root.is_dir():
         raise ConfigurationError("command line", "--root", f"{given.root} is no folder", "name that of the logs")
     token = read_token(Path(given.token_file), "attribution service") if given.token_file else None
-    return ServiceSettings(host, port, str(root), token, model, given.export_url)
+    return ServiceSettings(host, port, str(root), given.listen_descriptor, token, model, given.export_url)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@ import importlib.util
 import os
 import stat
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from nvrx_core.errors import ConfigurationError
 
-__all__ = ["Model", "ServiceSettings", "check_export_url", "check_installed", "check_model_url", "read_key"]
+__all__ = [
+    "Model", "ServiceSettings", "check_export_url", "check_installed", "check_model_url", "check_url", "read_key",
+]  # fmt: skip
 
 NEEDED: Final = ("starlette", "uvicorn", "httpx")
 LOCAL: Final = ("localhost", "127.0.0.1", "::1")
@@ -40,6 +41,7 @@ class ServiceSettings:
 
     Attributes:
         host, port: where it listens.
+        descriptor: a socket that listens already, -1 for none.
         root: the folder below which the logs are, without symbolic links.
         token: what requests must show, None for nothing.
         model: explains verdicts; None: nothing is sent anywhere.
@@ -49,6 +51,7 @@ class ServiceSettings:
     host: str
     port: int
     root: str
+    descriptor: int = -1
     token: bytes | None = None
     model: Model | None = None
     export_url: str = ""
@@ -74,16 +77,18 @@ def read_key(path: str, option: str) -> str:
     """
     advice = f"name a file with the key, of mode 600, with {option} or in LLM_API_KEY_FILE"
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:  # of a FIFO
             found = os.fstat(file.fileno())
             key = file.read(MAX_KEY + 1).decode("ascii").strip() if stat.S_ISREG(found.st_mode) else ""
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError("command line", option, f"{path!r} cannot be read: {error}", advice) from None
     if not 0 < len(key) <= MAX_KEY or not key.isprintable():
         raise ConfigurationError("command line", option, f"{path!r} has no key", advice)
-    if found.st_mode & 0o077 or found.st_uid not in (0, os.geteuid()):
+    by_group = 0o040 if found.st_uid == 0 and found.st_gid in (os.getegid(), *os.getgroups()) else 0  # a pod's secret
+    if found.st_mode & 0o077 & ~by_group or found.st_uid not in (0, os.geteuid()):
         problem = f"{path!r} is open to others: mode {stat.S_IMODE(found.st_mode):o}, user {found.st_uid}"
-        raise ConfigurationError("command line", option, problem, f"chmod 600 {path}, and use a new key")
+        advice = f"chmod 600 {path} (of a Kubernetes secret, set defaultMode to 0400), and use a new key"
+        raise ConfigurationError("command line", option, problem, advice)
     return key
 
 
@@ -93,10 +98,7 @@ def check_model_url(url: str, option: str) -> None:
     Raises:
         ConfigurationError: when it is none, or neither https nor local.
     """
-    parts = _parts(url, option)
-    if parts.scheme == "http" and parts.hostname not in LOCAL:
-        problem = f"{url!r} would get the key and lines of logs without encryption"
-        raise ConfigurationError("command line", option, problem, "write it with https://")
+    _refuse_clear(check_url(url, option), url, option)
 
 
 def check_export_url(url: str, option: str) -> None:
@@ -105,19 +107,31 @@ def check_export_url(url: str, option: str) -> None:
     Raises:
         ConfigurationError: when it is no http(s) URL, or has a query or a fragment.
     """
-    parts = _parts(url, option)
+    parts = check_url(url, option)
+    _refuse_clear(parts, url, option)
     if parts.query or parts.fragment:
         problem = f"{url!r} has a query or a fragment"
         raise ConfigurationError("command line", option, problem, "write it without what follows ? or #")
 
 
-def _parts(url: str, option: str) -> SplitResult:
+def _refuse_clear(parts: SplitResult, url: str, option: str) -> None:
+    if parts.scheme == "http" and parts.hostname not in LOCAL:
+        problem = f"{url!r} would get lines of logs, or the key, without encryption"
+        raise ConfigurationError("command line", option, problem, "write it with https://")
+
+
+def check_url(url: str, option: str) -> SplitResult:
+    """Return the parts of a URL of http or https, without user and password, which would be shown.
+
+    Raises:
+        ConfigurationError: when it is none.
+    """
     try:
         parts = urlsplit(url)
         is_plain = url.isascii() and url.isprintable() and " " not in url
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and is_plain:
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and is_plain and "@" not in url:
             return parts
     except ValueError:
         pass
-    problem = f"{url!r} is no URL of http or https"
+    problem = f"{url.rpartition('@')[2]!r} is no plain URL of http or https"
     raise ConfigurationError("command line", option, problem, "write it as in https://host.example.com/v1")

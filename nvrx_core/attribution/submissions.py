@@ -31,6 +31,8 @@ class Status(enum.Enum):
 
     QUEUED = "queued"
     RUNNING = "running"
+    EXPLAINING = "explaining"
+    """The verdict is there, and a model is asked."""
     COMPLETED = "completed"
     FAILED = "failed"
 
@@ -43,12 +45,19 @@ class Submission:
         path: its file.
         user, job_id: whose job has written it, None for unknown.
         stamp: of the file, when it was submitted.
+        offset: bytes at its beginning that are of another run.
     """
 
     path: str
     user: str | None
     job_id: str | None
     stamp: Stamp
+    offset: int = 0
+
+    @property
+    def part(self) -> tuple[Stamp, int]:
+        """What of the file is to be analysed."""
+        return self.stamp, self.offset
 
     @property
     def metadata(self) -> dict[str, object]:
@@ -75,9 +84,10 @@ class Submissions:
     def submit(self, submission: Submission) -> bool:
         """Queue a log, unless it is known as it is; return whether there was room."""
         known = self._known.get(submission.path)
-        if known is not None and known.submission.stamp == submission.stamp and known.status is not Status.FAILED:
+        is_same = known is not None and known.submission.part == submission.part
+        if known is not None and is_same and known.status is not Status.FAILED:
             return True
-        if known is not None and known.status is Status.RUNNING:
+        if known is not None and known.status in (Status.RUNNING, Status.EXPLAINING):
             known.submission, known.is_outdated = submission, True
             return True
         if sum(each.status is Status.QUEUED for each in self._known.values()) >= WAITING:
@@ -96,6 +106,11 @@ class Submissions:
                 known.status = Status.RUNNING
                 return known.submission
         return None
+
+    def explaining(self, path: str, result: Mapping[str, object]) -> None:
+        """Record the result of the log that was taken, as far as it is known without a model."""
+        known = self._known[path]
+        known.result, known.status = result, Status.EXPLAINING
 
     def completed(self, path: str, result: Mapping[str, object]) -> None:
         """Record the result of the log that was taken."""
@@ -117,7 +132,7 @@ class Submissions:
         said: dict[str, object] = {**known.submission.metadata, "status": known.status.value}
         if known.status is Status.FAILED:
             said["error"] = known.error
-        if known.status is Status.COMPLETED and known.result is not None:
+        if known.status in (Status.COMPLETED, Status.EXPLAINING) and known.result is not None:
             said |= known.result
         return said
 

@@ -20,7 +20,7 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final
 
@@ -35,7 +35,7 @@ from nvrx_core.attribution.explanation import Explanation, explanation_in, numbe
 from nvrx_core.attribution.reading import last_lines
 from nvrx_core.attribution.service_settings import Model, ServiceSettings
 from nvrx_core.attribution.submissions import Submission, Submissions, result_of
-from nvrx_core.attribution.verdict import Verdict
+from nvrx_core.attribution.verdict import Verdict, shown
 from nvrx_core.parsing import parse_object
 
 __all__ = ["serve"]
@@ -45,14 +45,19 @@ MAX_BODY: Final = 1 << 16
 """Bytes of a request."""
 MAX_ANSWER: Final = 1 << 20
 """Bytes of a model's answer."""
+MAX_PATH: Final = 4_096
 MAX_TEXT: Final = 1_024
-"""Characters of a path, and of what a request says of the job."""
+"""Characters of what a request says of the job."""
 ANALYSIS_TIMEOUT: Final = 3_600.0
 """Seconds for a log: one of 10 GB takes a minute, or two hours where all its lines look like errors."""
 MODEL_TIMEOUT: Final = 60.0
 EXPORT_TIMEOUT: Final = 10.0
-ENDS_WITHIN: Final = 2
+ENDS_WITHIN: Final = 1
 """Seconds that requests have to end in when the service ends."""
+LAST_EXPORT_TIMEOUT: Final = 2.0
+"""Seconds that the service takes for a result of which no model has said anything yet, when it ends."""
+REQUESTS: Final = 64
+"""Requests that are answered at a time."""
 TAIL: Final = 1 << 16
 """Bytes at the end of a log of which a model may get lines."""
 
@@ -84,12 +89,11 @@ class AttributionService:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        async with httpx.AsyncClient() as client:
-            worker = asyncio.create_task(self._work(client))
-            yield
-            worker.cancel()
-            with suppress(asyncio.CancelledError):
-                await worker
+        worker = asyncio.create_task(self._work())
+        yield
+        worker.cancel()
+        with suppress(asyncio.CancelledError):
+            await worker
 
     def _answering(
         self, handler: Callable[[Request], Awaitable[JSONResponse]]
@@ -116,7 +120,10 @@ class AttributionService:
             given = parse_object(bytes(body))
         except ValueError as error:
             raise _RefusedError(400, str(error)) from None
-        path = self._path(given.get("log_path"))
+        path = await asyncio.to_thread(self._path, given.get("log_path"))
+        offset = given.get("log_offset", 0)
+        if type(offset) is not int or not 0 <= offset < 1 << 62:
+            raise _RefusedError(400, "log_offset is a number of bytes")
         user, job = (self._text(name, given.get(name)) for name in ("user", "job_id"))
         try:
             found = await asyncio.to_thread(os.stat, path)  # a file system over the network may not answer
@@ -124,14 +131,14 @@ class AttributionService:
             raise _RefusedError(404, f"{path}: {error.strerror}") from None
         if not stat.S_ISREG(found.st_mode):
             raise _RefusedError(400, f"{path} is no regular file")
-        if not self._submissions.submit(Submission(path, user, job, (found.st_size, found.st_mtime_ns))):
+        if not self._submissions.submit(Submission(path, user, job, (found.st_size, found.st_mtime_ns), offset)):
             raise _RefusedError(429, "too many logs wait to be analysed; try again later")
         self._submitted.set()
         return JSONResponse(self._submissions.answer(path), 202)
 
     async def _result(self, request: Request) -> JSONResponse:
         self._authorise(request)
-        path = self._path(request.query_params.get("log_path"))
+        path = await asyncio.to_thread(self._path, request.query_params.get("log_path"))
         if (said := self._submissions.answer(path)) is None:
             raise _RefusedError(404, f"{path} was not submitted")
         return JSONResponse(said)
@@ -144,8 +151,11 @@ class AttributionService:
             raise _RefusedError(401, "show the token of the job, as in: Authorization: Bearer TOKEN")
 
     def _path(self, given: object) -> str:
-        """Return the file that a request names, without symbolic links; it is below the folder of the logs."""
-        if not isinstance(given, str) or not given.startswith("/") or "\0" in given or len(given) > 4 * MAX_TEXT:
+        """Return the file that a request names, without symbolic links; it is below the folder of the logs.
+
+        A file system over the network may not answer: called in a thread.
+        """
+        if not isinstance(given, str) or not given.startswith("/") or not given.isprintable() or len(given) > MAX_PATH:
             raise _RefusedError(400, "log_path is the absolute path of a log")
         path = os.path.realpath(given)
         if os.path.commonpath([path, self._settings.root]) != self._settings.root:
@@ -157,7 +167,7 @@ class AttributionService:
             return given or None
         raise _RefusedError(400, f"{name} is a text of {MAX_TEXT} characters or fewer")
 
-    async def _work(self, client: httpx.AsyncClient) -> None:
+    async def _work(self) -> None:
         """Analyse one log after the other."""
         while True:
             if (submission := self._submissions.take()) is None:
@@ -165,53 +175,70 @@ class AttributionService:
                 await self._submitted.wait()
                 continue
             try:
-                result = await self._analyse(client, submission)
-            except (OSError, ValueError, TimeoutError) as error:
-                log.warning("%s is not analysed: %s", submission.path, error)
-                self._submissions.failed(submission.path, str(error))
-                continue
-            self._submissions.completed(submission.path, result)
-            await self._export(client, {**submission.metadata, **result})
+                await self._handle(submission)
+            except Exception as error:  # boundary: one log of many; the others are analysed all the same
+                problem = shown(str(error)) or type(error).__name__
+                log.warning("%s is not analysed: %s", submission.path, problem)
+                self._submissions.failed(submission.path, problem)
 
-    async def _analyse(self, client: httpx.AsyncClient, submission: Submission) -> dict[str, object]:
-        verdict = await _verdict_of(submission.path)
+    async def _handle(self, submission: Submission) -> None:
+        verdict = await _verdict_of(submission.path, submission.offset)
         log.info("%s: %s: %s", submission.path, verdict.failure, verdict.sentence)
         explanation: Explanation | None = None
         problem = ""
-        if self._settings.model is not None and verdict.failure != "clean":
+        model = self._settings.model
+        if model is not None and verdict.failure != "clean":
+            without = result_of(verdict, None, "the model has not answered yet")
+            self._submissions.explaining(submission.path, without)
             try:
-                explanation = await self._ask(client, self._settings.model, verdict, submission.path)
-            except (httpx.HTTPError, OSError, ValueError, TimeoutError) as error:
-                problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                explanation = await self._ask(model, verdict, submission)
+            except asyncio.CancelledError:
+                await self._export({**submission.metadata, **without}, LAST_EXPORT_TIMEOUT)
+                raise
+            except Exception as error:  # boundary: whatever the model, or the way to it, has answered
+                problem = shown(f"{type(error).__name__}: {error}")
                 log.warning("the model explains nothing of %s: %s", submission.path, problem)
-        return result_of(verdict, None if explanation is None else explanation.as_json(), problem)
+        result = result_of(verdict, None if explanation is None else explanation.as_json(), problem)
+        self._submissions.completed(submission.path, result)
+        await self._export({**submission.metadata, **result}, EXPORT_TIMEOUT)
 
-    async def _ask(self, client: httpx.AsyncClient, model: Model, verdict: Verdict, path: str) -> Explanation:
-        lines = numbered(verdict, await asyncio.to_thread(_tail_of, path))
+    async def _ask(self, model: Model, verdict: Verdict, submission: Submission) -> Explanation:
+        lines = numbered(verdict, await asyncio.to_thread(_tail_of, submission.path, submission.offset))
         url, body = f"{model.base_url.rstrip('/')}/chat/completions", bytearray()
-        headers = {"authorization": f"Bearer {model.key}"}
-        asked = client.stream("POST", url, json=request(model.name, verdict, lines), headers=headers, timeout=None)
-        async with asyncio.timeout(MODEL_TIMEOUT), asked as answer:
-            answer.raise_for_status()
+        headers = {"authorization": f"Bearer {model.key}", "accept-encoding": "identity"}
+        content = request(model.name, verdict, lines)
+        async with asyncio.timeout(MODEL_TIMEOUT), _posted(url, content, headers) as answer:
             async for part in answer.aiter_bytes():
                 body += part
                 if len(body) > MAX_ANSWER:
                     raise ValueError(f"the answer has more than {MAX_ANSWER} bytes")
         return explanation_in(bytes(body), model.name, verdict, lines)
 
-    async def _export(self, client: httpx.AsyncClient, result: dict[str, object]) -> None:
-        if not self._settings.export_url:
+    async def _export(self, result: dict[str, object], within: float) -> None:
+        if not (url := self._settings.export_url):
             return
         try:
-            async with asyncio.timeout(EXPORT_TIMEOUT):
-                answer = await client.post(self._settings.export_url, json=result, timeout=None)
-            answer.raise_for_status()
-        except (httpx.HTTPError, OSError, TimeoutError) as error:
-            log.warning("the result of %s is not exported: %s", result["log_path"], str(error) or type(error).__name__)
+            async with asyncio.timeout(within), _posted(url, result, {}):
+                pass  # what it answers besides is of no use
+        except Exception as error:  # boundary: whoever gets the results
+            problem = shown(str(error)) or type(error).__name__
+            log.warning("the result of %s is not exported: %s", result["log_path"], problem)
 
 
-async def _verdict_of(path: str) -> Verdict:
-    """Return the verdict of a log, which a process makes that can be ended.
+@asynccontextmanager
+async def _posted(url: str, content: object, headers: Mapping[str, str]) -> AsyncIterator[httpx.Response]:
+    """Return the answer to a request, whose body is not read yet; one that is no success raises `HTTPError`.
+
+    Only what is encrypted goes through a proxy that the environment names.
+    """
+    client = httpx.AsyncClient(trust_env=url.startswith("https://"))
+    async with client, client.stream("POST", url, json=content, headers=headers, timeout=None) as answer:
+        answer.raise_for_status()
+        yield answer
+
+
+async def _verdict_of(path: str, offset: int) -> Verdict:
+    """Return the verdict of a log from a position on, which a process makes that can be ended.
 
     Raises:
         OSError: when it cannot be started.
@@ -219,7 +246,8 @@ async def _verdict_of(path: str) -> Verdict:
         ValueError: when the log cannot be read.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "nvrx_core.attribution", "--json", "--", path, stdin=asyncio.subprocess.DEVNULL,
+        sys.executable, "-m", "nvrx_core.attribution", "--json", "--skip", str(offset), "--", path,
+        stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -234,10 +262,17 @@ async def _verdict_of(path: str) -> Verdict:
     return Verdict.from_json(json.loads(output))
 
 
-def _tail_of(path: str) -> Sequence[str]:
+def _tail_of(path: str, offset: int) -> Sequence[str]:
     with open(path, "rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+        file.seek(max(offset, file.seek(0, os.SEEK_END) - TAIL))
         return last_lines(file.read(TAIL), TAIL)
+
+
+def _listener(settings: ServiceSettings) -> socket.socket:
+    if settings.descriptor >= 0:
+        return socket.socket(fileno=settings.descriptor)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    return socket.create_server((settings.host, settings.port), family=family)
 
 
 class _Server(uvicorn.Server):
@@ -258,11 +293,10 @@ async def serve(settings: ServiceSettings, until: Callable[[], Awaitable[object]
     Raises:
         OSError: when it cannot listen.
     """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.create_server((settings.host, settings.port), family=family) as listener:
+    with _listener(settings) as listener:
         config = uvicorn.Config(
             AttributionService(settings).application(), log_config=None, access_log=False, lifespan="on",
-            timeout_graceful_shutdown=ENDS_WITHIN,
+            timeout_graceful_shutdown=ENDS_WITHIN, limit_concurrency=REQUESTS,
         )  # fmt: skip
         server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -168,6 +168,9 @@ class FaultToleranceConfig(HealthSettings):
     attribution_startup_timeout: float = setting(
         20.0, SECONDS, "Time in which it must answer; later it is warned of.", rule=POSITIVE
     )
+    attribution_token_file: str | None = setting(
+        None, PATH, "File with the token that a service which runs already wants to be shown."
+    )
     attribution_llm_api_key_file: str | None = setting(
         None, PATH, "File with the key of its language model, of mode 600; LLM_API_KEY_FILE by default.",
     )  # fmt: skip

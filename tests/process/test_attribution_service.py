@@ -219,7 +219,7 @@ def test_what_a_model_says_changes_no_action(service: Service, logs: Path, key: 
     [
         (("--llm-base-url", "http://models.example.com/v1", "--llm-model", "m"), "without encryption"),
         (("--llm-base-url", "https://models.example.com/v1"), "give both"),
-        (("--llm-base-url", "ftp://x", "--llm-model", "m"), "no URL"),
+        (("--llm-base-url", "ftp://x", "--llm-model", "m"), "no plain URL"),
         (("--llm-base-url", "https://models.example.com/v1", "--llm-model", "m"), "cannot be read"),
         (("--export-url", "https://x.example.com/a?b=1"), "a query or a fragment"),
         (("--listen", "nowhere"), "nowhere"),
@@ -235,7 +235,7 @@ def test_bad_options_end_it_with_code_2(service: Service, options: tuple[str, ..
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize(("mode", "content", "says"), [(0o640, "sk-x", "chmod 600"), (0o600, " \n", "has no key")])
+@pytest.mark.parametrize(("mode", "content", "says"), [(0o604, "sk-x", "chmod 600"), (0o600, " \n", "has no key")])
 def test_a_key_that_others_can_read_is_refused(
     service: Service, tmp_path: Path, mode: int, content: str, says: str
 ) -> None:

@@ -71,12 +71,85 @@ def test_its_advice_ends_the_job_with_93_where_that_is_wanted(launcher: Start, p
     assert "by the attribution of cycle 0: rank 1 lacks a file" in log
 
 
+def test_a_healthy_cycle_is_not_ended_by_late_advice(launcher: Start, tmp_path: Path, prefix: Path) -> None:
+    """It comes while the next cycle runs, and is followed only when that fails as well."""
+
+    def answer(asked: Asked) -> tuple[int, bytes]:
+        return 200, json.dumps(ADVICE if asked.method == "GET" and "log_path" in asked.path else {}).encode()
+
+    with HttpStub(answer) as service:
+        options = ("--max-restarts", "9", "--ft-attribution-stop-action", "no-restart")
+        job = start(launcher, prefix, service.url, *options, case="lacks_twice")
+        job.await_log("attribution of cycle 0: STOP")
+        (tmp_path / "gate").touch()
+        code, log = job.finish()
+    assert code == 93, log
+    assert "cycle 1 ends here" in log
+    assert "cycle 2" not in log
+
+
+def test_advice_that_this_launcher_does_not_share_ends_no_job(launcher: Start, prefix: Path) -> None:
+    def answer(asked: Asked) -> tuple[int, bytes]:
+        return 200, json.dumps(ADVICE if asked.method == "GET" and "log_path" in asked.path else {}).encode()
+
+    with HttpStub(answer) as service:
+        options = ("--max-restarts", "1", "--ft-restart-backoff", "3", "--ft-attribution-stop-action", "no-restart")
+        code, log = start(launcher, prefix, service.url, *options, case="raises_once").finish()
+    assert code == 0, log
+    assert "attribution of cycle 0: STOP" in log
+
+
+def test_a_prefix_that_is_used_again_brings_no_cause_of_an_earlier_run(
+    launcher: Start, tmp_path: Path, prefix: Path, key: str
+) -> None:
+    endpoint = f"localhost:{free_ports()}"
+    for case in ("lacks", "raises_once"):
+        options = ("--ft-attribution-llm-api-key-file", key)
+        code, log = start(launcher, prefix, endpoint, *options, case=case).finish()
+        assert code == 1, log
+    said = [each["reason"] for each in events_of(tmp_path, "cycle_attribution")]
+    assert len(said) == 2
+    assert "lacks a file" in said[0]
+    assert "lacks a file" not in said[1]
+
+
+def test_a_port_that_is_taken_ends_it_before_any_worker_starts(launcher: Start, prefix: Path, key: str) -> None:
+    with HttpStub(lambda asked: (200, b"{}")) as other:
+        endpoint = other.url.replace("http://127.0.0.1", "localhost")
+        code, log = start(launcher, prefix, endpoint, "--ft-attribution-llm-api-key-file", key).finish()
+        assert other.asked.empty(), "nobody else gets the token"
+    refused(code, log, "cannot be used: Address already in use; name another one")
+
+
+def test_a_model_that_is_slow_costs_its_explanation_only(
+    launcher: Start, tmp_path: Path, prefix: Path, key: str
+) -> None:
+    def answer(asked: Asked) -> tuple[int, bytes]:
+        model.closing.wait(60)
+        return 200, b""
+
+    with HttpStub(answer) as model, HttpStub(lambda asked: (200, b"")) as export:
+        job = start(
+            launcher, prefix, f"localhost:{free_ports()}", "--ft-attribution-llm-api-key-file", key,
+            "--ft-attribution-llm-base-url", model.url, "--ft-attribution-llm-model", "slow",
+            "--ft-attribution-export-url", export.url,
+        )  # fmt: skip
+        code, log = job.finish()
+        exported = export.asked.get(timeout=10).body
+    assert code == 1, log
+    (said,) = events_of(tmp_path, "cycle_attribution")
+    assert (said["advice"], said["explanation"]) == ("STOP", "")
+    assert exported["verdict"]["class"] == "missing_file"
+
+
 def test_a_service_that_is_there_gets_the_log_and_what_is_known_of_the_job(launcher: Start, prefix: Path) -> None:
     def answer(asked: Asked) -> tuple[int, bytes]:
         return 200, json.dumps(ADVICE if asked.method == "GET" and "log_path" in asked.path else {}).encode()
 
     with HttpStub(answer) as service:
-        code, log = start(launcher, prefix, service.url, USER="mia").finish()
+        (file := prefix.parent.with_name("token")).write_text("the token of the service\n")
+        job = start(launcher, prefix, service.url, "--ft-attribution-token-file", str(file), USER="mia")
+        code, log = job.finish()
         asked = [service.asked.get_nowait() for _ in range(service.asked.qsize())]
     assert code == 1, log
     assert "attribution of cycle 0: STOP: it will? fail again" in log
@@ -85,6 +158,7 @@ def test_a_service_that_is_there_gets_the_log_and_what_is_known_of_the_job(launc
     path = str(prefix.with_name("train_cycle0.log"))
     intents = ["progressive", "terminal"]
     assert submitted == [{"log_path": path, "analysis_intent": each, "user": "mia"} for each in intents]
+    assert {each.authorization for each in asked} == {"Bearer the token of the service"}
 
 
 @pytest.mark.parametrize("fault", ["down", "silent", "garbage"])
@@ -108,7 +182,11 @@ def test_a_service_that_does_not_answer_holds_up_nothing_but_the_end(launcher: S
         (("--ft-attribution-endpoint", "localhost"), "give --ft-per-cycle-applog-prefix as well"),
         (("--ft-attribution-llm-model", "small"), "localhost starts a service"),
         (("--ft-attribution-endpoint", "http://x", "--ft-attribution-export-url", "http://y"), "is not started here"),
-        (("--ft-attribution-endpoint", "localhost", "--ft-attribution-export-url", "http://y/?a=1"), "a query"),
+        (("--ft-attribution-endpoint", "localhost", "--ft-attribution-export-url", "https://y/?a=1"), "a query"),
+        (("--ft-attribution-endpoint", "localhost", "--ft-attribution-export-url", "http://y/a"), "without encryption"),
+        (("--ft-attribution-endpoint", "http://[::1"), "no plain URL"),
+        (("--ft-attribution-endpoint", "http://me:secret@x/"), "'x/' is no plain URL"),
+        (("--ft-attribution-endpoint", "localhost", "--nnodes", "2", "--rdzv-backend", "etcd-v2"), "in no launcher"),
         (("--ft-attribution-endpoint", "localhost", "--ft-attribution-llm-model", "m"), "give both, or none"),
         (("--ft-attribution-endpoint", "localhost:0"), "is no port"),
         (("--ft-attribution-endpoint", "localhost"), "LLM_API_KEY_FILE"),

@@ -35,7 +35,7 @@ DEFAULTS = {
     "gpu_memory_tolerance_mb": 512.0, "gpu_memory_poll_interval": 2.0, "check_remaining_processes": False,
     "install_exception_hook": False, "max_no_progress_cycles": 3, "min_progress_iterations": 1,
     "checkpoint_iteration_file": None, "attribution_endpoint": None,
-    "attribution_startup_timeout": 20.0, "attribution_llm_api_key_file": None,
+    "attribution_startup_timeout": 20.0, "attribution_token_file": None, "attribution_llm_api_key_file": None,
     "attribution_llm_base_url": None, "attribution_llm_model": None, "attribution_analysis_backend": None,
     "attribution_log_level": "INFO", "attribution_stop_action": "log",
     "attribution_export_url": None, "cycle_info_dir": None,
@@ -91,6 +91,7 @@ fault_tolerance:
   attribution_stop_action: no-restart
   attribution_export_url: https://example.test/posting
   attribution_startup_timeout: 30
+  attribution_token_file: /secure/token
   attribution_llm_api_key_file: /secure/llm_api_key
   attribution_llm_base_url: https://models.example.test/v1
   attribution_llm_model: small

@@ -38,7 +38,7 @@ class World:
     """A launcher with two workers on n0."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, ""
+        self.folder, self.path, self.begins_at = folder, "", 0
         self.reported: CycleFailures | None = CycleFailures(HOSTS, ((0, ENDED),), frozenset(HOSTS))
         self.placement: Placement | None = Placement(
             group_rank=0, group_world_size=2, first_rank=0, world_size=4, local_world_size=2, master_addr="",

@@ -34,6 +34,22 @@ def lacks_once() -> None:
         lacks()
 
 
+def lacks_twice() -> None:
+    """The same in cycle 0, and in cycle 1 once its test has opened a gate."""
+    while cycle and not os.path.exists(os.environ["NVRX_TEST_GATE"]):
+        time.sleep(0.02)
+    if cycle < 2:
+        lacks()
+
+
+def raises_once() -> None:
+    """Rank 1 raises in cycle 0, what a restart may mend."""
+    if cycle == 0:
+        if rank == 1:
+            raise ValueError("the batch is empty")
+        time.sleep(60)
+
+
 def is_killed() -> None:
     """Rank 2 kills itself right after a print, in the middle of a line."""
     if cycle == 0:
@@ -68,7 +84,10 @@ def floods() -> None:
         raise TimeoutError("a worker waits for its log")
 
 
-CASES = {each.__name__: each for each in (fails, lacks, lacks_once, is_killed, prints, waits_for_its_gate, floods)}
+CASES = {
+    each.__name__: each
+    for each in (fails, lacks, lacks_once, lacks_twice, raises_once, is_killed, prints, waits_for_its_gate, floods)
+}
 
 if __name__ == "__main__":
     CASES[sys.argv[1]]()
