@@ -24,7 +24,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.pat
 def standby(kind: str, target: list[str], folder: Path, imports: str = "decimal") -> Ran:
     """Run a target in a standby; returns code and output."""
     environment = {**ENVIRONMENT, "RANK": "3", "NAME": "\udcff"}
-    waiting = Standby([sys.executable, kind, imports, *target], {**ENVIRONMENT, "GONE": "1"}, None)
+    waiting = Standby([sys.executable, "returns", kind, imports, *target], {**ENVIRONMENT, "GONE": "1"}, None)
     assert readable([waiting.control], 60.0)
     assert waiting.control.recv(1) == b"r", waiting.last_error_line()
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as errors:
@@ -83,7 +83,7 @@ def test_a_module_beside_the_script_shadows_an_installed_one_and_prints_where_th
 
 
 def test_a_standby_whose_imports_fail_says_why(tmp_path: Path) -> None:
-    failed = Standby([sys.executable, "script", "no_such_module", PROBE, "returns"], ENVIRONMENT, None)
+    failed = Standby([sys.executable, "returns", "script", "no_such_module", PROBE, "returns"], ENVIRONMENT, None)
     assert readable([failed.control], 60.0)
     assert failed.control.recv(1) == b""
     assert failed.last_error_line() == "ModuleNotFoundError: No module named 'no_such_module'"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.process.launch import Start
+from tests.harness.process.launch import Nodes, Start
 from tests.harness.process.monitored import environment_of
 
 Run = Callable[..., tuple[int, str, str]]
@@ -56,6 +56,14 @@ def test_the_line_names_exception_and_place_in_the_first_cycle_and_in_a_standby(
     assert all(re.fullmatch(r"TypeError: injected in cycle \d, at .*/launcher_worker.py:\d+", line) for line in lines)
     assert log.count("Traceback (most recent call last)") == 2, "each is printed once, by its worker"
     assert "worker_program.py" not in log.partition("Traceback")[2].partition("TypeError")[0]
+
+
+def test_each_launcher_of_the_job_names_it(nodes: Nodes) -> None:
+    for code, log in [job.finish() for job in nodes(2, "raises", "--nnodes", "2")]:
+        assert code == 1
+        assert re.search(
+            r"rank 1 .* has failed with exit code 1: TypeError: injected, at .*/launcher_worker.py:\d+", log
+        )
 
 
 CHAINED = """\
