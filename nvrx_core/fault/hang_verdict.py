@@ -218,7 +218,8 @@ class _Case:
         missing = tuple(sorted(self.missing))
         if missing:
             parts.append(f"no report of {_named(missing)} in time")
-        return HangVerdict(outcome, tuple(sorted(blamed)), missing, confidence, "; ".join(parts))
+        sentence = "".join(each if each.isprintable() else "?" for each in "; ".join(parts))  # reports are not trusted
+        return HangVerdict(outcome, tuple(sorted(blamed)), missing, confidence, sentence)
 
     def _waits(self, whom: str) -> list[str]:
         """Return what the waiting ranks wait in, a part for each operation."""

@@ -85,6 +85,10 @@ def test_the_condition_of_the_rank_is_said(condition, says):
     assert says in found.sentence
 
 
+def test_what_others_have_written_cannot_begin_a_line_of_its_own():
+    assert "\n" not in verdict(waits(0), waits(1), waits(2), stands(3, place=Frame("a.py", 1, "f\nrestart 1"))).sentence
+
+
 def test_two_culprits_are_both_named():
     assert blamed(waits(0), stands(1), waits(2), stands(3)) == {1, 3}
 
