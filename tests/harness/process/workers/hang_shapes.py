@@ -114,6 +114,15 @@ def child() -> None:
             process.kill()
 
 
+def dead_worker() -> None:
+    """A worker died with the lock that it was to release."""
+    worker = subprocess.Popen(["false"])
+    try:
+        lock()
+    finally:
+        worker.wait()
+
+
 def file_lock() -> None:
     with tempfile.NamedTemporaryFile() as held, open(held.name, "rb") as again:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -370,13 +379,15 @@ def gil_and_lock(me: int, rank: Rank) -> None:
 WITH_RANK = (busy, livelock, missing_key)
 BLOCKED = {
     lock: "a lock", sleep: "the end of a sleep", event: "a lock", empty_queue: "a lock", receive: "data from a socket",
-    read_pipe: "data from a pipe", child: "a child process", file_lock: "a lock on /", thread_join: "a lock",
+    read_pipe: "data from a pipe", child: "a child process",
+    dead_worker: "a lock, with dead child processes: false pid", file_lock: "a lock on /", thread_join: "a lock",
     future: "a lock", coroutine: "a descriptor", open_fifo: "the opening of a file", await_signal: "a signal",
     loader: "", missing_key: "a descriptor|data from", holds_gil: "in a call that holds the GIL",
     pattern: "in a call that holds the GIL", busy: "running", livelock: "",
 }  # fmt: skip
 SHAPES = {
-    each.__name__: Shape(others_reduce(each), (2,), (each.__name__, "wait"), text) for each, text in BLOCKED.items()
+    each.__name__: Shape(others_reduce(each), (2,), (each.__name__, "lock", "wait"), text)
+    for each, text in BLOCKED.items()
 } | {
     "asynchronous": Shape(asynchronous, (2,), ("lock",)),
     "subgroups": Shape(subgroups, (3,), ("lock",)),
