@@ -18,12 +18,13 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import dropwhile
 from types import FrameType
 from typing import Final
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.attribution import Interruption
-from nvrx_core.fault.hang_report import Collective, HangReport, RankCondition, Waiting
+from nvrx_core.fault.hang_report import RENDEZVOUS, Collective, HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangVerdict, judge
 from nvrx_core.fault.stack_text import Frame, place_of
 from nvrx_core.fault.user_frames import is_users
@@ -54,6 +55,8 @@ ENDS_WITHIN: Final = 1.0
 _REPORTED: Final = (Stage.STARTING, Stage.RUNNING, Stage.WAITING)
 MAX_FRAMES: Final = 128
 _TORCH: Final = "/torch/"
+_OWN: Final = "/nvrx_core/inprocess/"
+"""The handler of an interruption, which has come before, and what stands between the function and torch."""
 
 
 @value
@@ -140,7 +143,7 @@ class HangReporter:
         """Return the report; no other thread runs bytecode meanwhile, unless a file of /proc takes long to read."""
         page, state, sample = self._page, self._state, self._sample
         inner_frame = sys._current_frames().get(self._interrupt.thread)
-        frames = list(_outwards(inner_frame))
+        frames = list(dropwhile(lambda frame: _OWN in frame.f_code.co_filename, _outwards(inner_frame)))
         stack = [Frame(each.f_code.co_filename, each.f_lineno, each.f_code.co_name) for each in frames]
         place, inner = place_of(stack, user_packages())
         del inner_frame
@@ -156,7 +159,7 @@ class HangReporter:
         return HangReport(
             rank=rank if in_group is None else in_group[0], initial_rank=state.initial_rank, host=self._host,
             pid=os.getpid(), condition=condition, waiting=waiting, place=place, inner=inner, wait=wait.text,
-            silent=now - page.alive_at(), stalled=sample.stalled, collective=collective,
+            silent=max(0.0, now - page.alive_at()), stalled=sample.stalled, collective=collective,
             begun=torch_groups.counts_of_groups(), rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
             step=page[ProgressField.STEP] - 1, section=section, section_seconds=seconds,
         )  # fmt: skip
@@ -169,7 +172,7 @@ class HangReporter:
         if condition in (RankCondition.COMPLETED, RankCondition.RESERVE):
             return Waiting.ELSEWHERE, None
         if self._page[ProgressField.RENDEZVOUS_DEPTH]:
-            return Waiting.WAITS, Collective("rendezvous")
+            return Waiting.WAITS, Collective(RENDEZVOUS)
         inside = []
         for frame in frames:
             if is_users(frame.f_code.co_filename, user_packages()):

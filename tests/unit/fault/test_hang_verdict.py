@@ -126,7 +126,7 @@ def test_a_rank_that_runs_excuses_nobody_who_is_stuck():
 def test_ranks_inside_torch_are_told_apart_by_their_counts():
     found = verdict(inside_torch(0, 57), inside_torch(1, 57), inside_torch(2, 57), stands(3, 56))
     assert found.culprits == (3,)
-    assert "ranks 0-2 wait for it in a collective" in found.sentence
+    assert "ranks 0-2 wait for it in collective #57 of the default group" in found.sentence
     assert blamed(inside_torch(0, 57), inside_torch(1, 57), inside_torch(2, 56), inside_torch(3, 57)) == {2}
 
 

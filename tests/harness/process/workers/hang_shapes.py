@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import ctypes
 import fcntl
+import importlib
 import json
 import os
 import queue
@@ -418,6 +419,8 @@ def main() -> None:
     names: list[str] = json.loads(os.environ["NVRX_TEST_HANGS"])
     settings = json.loads(os.environ["NVRX_TEST_SETTINGS"])
     record = Record.of_environment()
+    if "backward" in names:
+        importlib.import_module("torch._dynamo")  # DDP imports it, in seconds on a busy machine
     timeouts = {name: timedelta(seconds=value) for name, value in settings.items()}
 
     @inprocess.Wrapper(no_progress_limit=None, **timeouts)
