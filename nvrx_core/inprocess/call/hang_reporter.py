@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from itertools import dropwhile
 from types import FrameType
 from typing import Final
@@ -153,6 +152,7 @@ class HangReporter:
             condition = RankCondition.COMPLETED if state.mode is Mode.ACTIVE else RankCondition.RESERVE
         waiting, collective = self._waiting(frames, inner or place, condition)
         frames.clear()
+        is_suspect = sample.stalled and waiting is Waiting.ELSEWHERE  # its cleanup may reap its children
         in_group = torch_groups.rank_and_size()
         rank = state.rank if state.active_rank is None else state.active_rank
         section, seconds = open_section(page, now)
@@ -162,6 +162,7 @@ class HangReporter:
             silent=max(0.0, now - page.alive_at()), stalled=sample.stalled, collective=collective,
             begun=torch_groups.counts_of_groups(), rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
             step=page[ProgressField.STEP] - 1, section=section, section_seconds=seconds,
+            children=tuple(dead_children(os.getpid())) if is_suspect else (),
         )  # fmt: skip
 
     def _waiting(
@@ -202,7 +203,6 @@ class HangReporter:
             fault = self._store.rounds.read_event(iteration)
             if fault is None or fault.interruption != Interruption.SOFT_TIMEOUT.name or self._closed.is_set():
                 return
-            report = replace(report, children=tuple(dead_children(report.pid)))
             written = self._store.hangs.put(iteration, report)
             is_first = written.by_ranks == 1
             for pause in LOOKS if is_first else ():
