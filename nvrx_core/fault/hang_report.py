@@ -8,6 +8,7 @@ object of at most `MAX_BYTES`, without a line break. Unknown fields are ignored.
 from __future__ import annotations
 
 import enum
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,13 +17,14 @@ from typing import Any, Final, Self
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.parsing import integer, number, parse_ranges, ranges, string
 
-__all__ = ["MAX_BYTES", "MAX_CHILDREN", "Collective", "HangReport", "RankCondition", "Waiting"]
+__all__ = ["MAX_BYTES", "MAX_CHILDREN", "RENDEZVOUS", "Collective", "HangReport", "RankCondition", "Waiting"]
 
 MAX_BYTES: Final = 4096
 MAX_TEXT: Final = 300
 MAX_GROUPS: Final = 33
 """Groups whose collectives a report has: the default one, and as many others as a rank counts."""
 MAX_CHILDREN: Final = 4
+RENDEZVOUS: Final = "rendezvous"
 
 
 class Waiting(enum.Enum):
@@ -57,7 +59,7 @@ class Collective:
     """The operation of torch.distributed in which a main thread waits.
 
     Attributes:
-        operation: as `all_reduce`; "rendezvous" for the creation of a process group or a store.
+        operation: as `all_reduce`; `RENDEZVOUS` for the creation of a process group or a store.
         group: the name of its group, the same on all its ranks; "" if it is not known.
         label: the name for people; "" for the default group.
         number: the number of the collective in its group, from 1; 0 if it is not known.
@@ -90,7 +92,7 @@ class HangReport:
         silent: seconds since the last sign of life.
         stalled: it has been silent for long enough to count as stalled, or was reported.
         collective: the operation that it waits in; None for none.
-        begun: the collectives that it has begun, by the name of the group.
+        begun: the collectives that it has begun, by the name of the group, the default one first.
         rendezvous: how many rendezvous it has begun.
         step: the step that it has reported, -1 for none.
         section: the open section, "" for none.
@@ -173,8 +175,8 @@ class HangReport:
                 string(group),
                 string(label),
                 integer(count, 0),
-                parse_ranges(members),
-                parse_ranges(peers),
+                _ranks(string(members)),
+                _ranks(string(peers)),
             )
         return cls(
             rank=integer(data["rank"], 0), initial_rank=integer(data["initial_rank"], 0),
@@ -193,6 +195,12 @@ def _cut(value: Any, *, from_end: bool = False) -> Any:
     if not isinstance(value, str):
         return value
     return value[-MAX_TEXT:] if from_end else value[:MAX_TEXT]
+
+
+@functools.lru_cache(maxsize=64)
+def _ranks(text: str) -> frozenset[int]:
+    """Return the ranks of a text; the reports of a large group share one set."""
+    return parse_ranges(text)
 
 
 def _frame(data: Any) -> Frame | None:

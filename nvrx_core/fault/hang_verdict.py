@@ -11,11 +11,11 @@ is missing never makes another rank a culprit.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from nvrx_core.fault.hang_report import Collective, HangReport, RankCondition, Waiting
+from nvrx_core.fault.hang_report import RENDEZVOUS, Collective, HangReport, RankCondition, Waiting
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.parsing import ranges
 
@@ -92,8 +92,10 @@ class _Case:
 
     def __init__(self, reports: Mapping[int, HangReport], ranks: Collection[int]) -> None:
         self.reports = dict(sorted(reports.items()))
-        self.missing = frozenset(ranks) - reports.keys()
+        self.missing = frozenset(set(ranks) - reports.keys())
         self.awaited = dict[int, _Awaited]()
+        self._joined = dict[tuple[Collective, int], _Awaited]()
+        self._counted = dict[tuple[str, int], frozenset[int]]()
         self.elsewhere = set[int]()
         for rank, report in self.reports.items():
             found = self._awaited_by(report)
@@ -104,7 +106,7 @@ class _Case:
 
     def verdict(self) -> HangVerdict:
         """Return the verdict: the first rule that has one."""
-        behind = {rank for found in self.awaited.values() for rank in found.behind} & self.elsewhere
+        behind = frozenset[int]().union(*{found.behind for found in self.awaited.values()}) & self.elsewhere
         blamed = {rank for rank in behind if self._is_stuck(rank)} or (set() if self.missing else behind)
         if blamed:
             sure = not any(_may_wait(self.reports[rank]) for rank in blamed)
@@ -121,27 +123,34 @@ class _Case:
             return _Awaited()
         found = report.collective
         if found is None:
-            return self._behind_in_counts(report)
+            counts = [self._behind_in_count(group, begun) for group, begun in (report.begun or {}).items()]
+            return _Awaited(frozenset[int]().union(*counts), self.missing)
         if found.peers:
-            return _Awaited(found.peers & self.reports.keys(), found.peers & self.missing)
-        if found.operation == "rendezvous":
-            return self._select(self.reports, lambda other: other.rendezvous < report.rendezvous)
-        members = found.ranks or {rank for rank, other in self.reports.items() if found.group in (other.begun or {})}
-        return self._select(members or self.reports, lambda other: _has_not_joined(other, found))
+            return _Awaited(found.peers - self.missing, found.peers & self.missing)
+        rendezvous = report.rendezvous if found.operation == RENDEZVOUS else 0
+        if (found, rendezvous) not in self._joined:  # thousands of ranks wait in one collective
+            self._joined[found, rendezvous] = self._not_joined(found, rendezvous)
+        return self._joined[found, rendezvous]
 
-    def _select(self, members: Iterable[int], is_behind: Callable[[HangReport], bool]) -> _Awaited:
-        known = frozenset(rank for rank in members if rank in self.reports)
-        return _Awaited(frozenset(rank for rank in known if is_behind(self.reports[rank])), self.missing - known)
+    def _not_joined(self, found: Collective, rendezvous: int) -> _Awaited:
+        """Return the ranks that have not begun what a rank waits in, a collective or this rendezvous."""
+        reports = self.reports
+        if rendezvous:
+            return _Awaited(
+                frozenset(rank for rank, each in reports.items() if each.rendezvous < rendezvous), self.missing
+            )
+        members = found.ranks or {rank for rank, each in reports.items() if found.group in (each.begun or {})}
+        known = members & reports.keys() or reports.keys()
+        return _Awaited(
+            frozenset(rank for rank in known if _has_not_joined(reports[rank], found)), frozenset(self.missing - known)
+        )
 
-    def _behind_in_counts(self, report: HangReport) -> _Awaited:
-        """Return the ranks that have begun fewer collectives of any group that both are members of."""
-        own = report.begun or {}
-
-        def is_behind(other: HangReport) -> bool:
-            counts = other.begun or {}
-            return any(0 < begun - counts.get(group, begun) <= MAX_AHEAD for group, begun in own.items())
-
-        return self._select(self.reports, is_behind)
+    def _behind_in_count(self, group: str, begun: int) -> frozenset[int]:
+        """Return the ranks that have begun fewer collectives of a group that both are members of."""
+        if (group, begun) not in self._counted:
+            counts = ((rank, (other.begun or {}).get(group, begun)) for rank, other in self.reports.items())
+            self._counted[group, begun] = frozenset(rank for rank, its in counts if 0 < begun - its <= MAX_AHEAD)
+        return self._counted[group, begun]
 
     def _is_stuck(self, rank: int) -> bool:
         report = self.reports[rank]
@@ -156,9 +165,9 @@ class _Case:
 
     def _incomplete(self) -> HangVerdict:
         """Nobody is named for what a rank without a report may have done, but that rank itself."""
-        unreported = {
-            rank for found in self.awaited.values() if not found.behind & self.elsewhere for rank in found.unreported
-        }
+        unreported = frozenset[int]().union(
+            *(each.unreported for each in set(self.awaited.values()) if not each.behind & self.elsewhere)
+        )
         if len(unreported) == 1:
             (rank,) = unreported
             parts = [f"rank {rank} has not joined the others, or they wait for each other", *self._waits("")]
@@ -218,13 +227,14 @@ class _Case:
         missing = tuple(sorted(self.missing))
         if missing:
             parts.append(f"no report of {_named(missing)} in time")
-        return HangVerdict(outcome, tuple(sorted(blamed)), missing, confidence, "; ".join(parts))
+        sentence = "".join(each if each.isprintable() else "?" for each in "; ".join(parts))  # reports are not trusted
+        return HangVerdict(outcome, tuple(sorted(blamed)), missing, confidence, sentence)
 
     def _waits(self, whom: str) -> list[str]:
         """Return what the waiting ranks wait in, a part for each operation."""
         groups = dict[str, set[int]]()
         for rank in self.awaited:
-            found = self.reports[rank].collective
+            found = self.reports[rank].collective or self._uncalled(rank)
             peers = f" from {_named(found.peers)}" if found is not None and found.peers and not whom else ""
             groups.setdefault(f"{whom}{_operation(found)}{peers}", set()).add(rank)
         parts = [
@@ -232,6 +242,13 @@ class _Case:
             for text, ranks in sorted(groups.items(), key=lambda group: min(group[1]))
         ]
         return parts[:MAX_NAMED] + (["and so on"] if len(parts) > MAX_NAMED else [])
+
+    def _uncalled(self, rank: int) -> Collective | None:
+        """Return the collective in which a rank waits by the counts alone, None if it cannot be told."""
+        for index, (group, begun) in enumerate((self.reports[rank].begun or {}).items()):
+            if self._behind_in_count(group, begun):
+                return Collective("collective", group, group if index else "", begun)
+        return None
 
     def _places(self, ranks: Collection[int] | None = None) -> list[str]:
         """Return where ranks are, those at one place together."""
@@ -270,7 +287,7 @@ def _at(frame: Frame) -> str:
 def _operation(found: Collective | None) -> str:
     if found is None:
         return " in a collective"
-    if found.operation == "rendezvous":
+    if found.operation == RENDEZVOUS:
         return " in the creation of a process group"
     number = f" #{found.number}" if found.number else ""
     default = " of the default group" if found.group and not found.peers else ""

@@ -95,20 +95,20 @@ def write_flight_record(directory: str | os.PathLike[str], state: FrozenState) -
     A failure, or a disk that takes longer than `RECORD_WITHIN`, is logged as one warning.
     """
     folder = Path(directory) / f"iter_{state.iteration}"
-    errors = call_all_bounded({"flight record": lambda: _write(folder, state.initial_rank)}, RECORD_WITHIN)
+    errors = call_all_bounded({"flight record": lambda: _write(folder, state)}, RECORD_WITHIN)
     for error in errors.values():
         log.warning("no flight record in %s: %s: %s", folder, type(error).__name__, error)
 
 
-def _write(folder: Path, rank: int) -> None:
+def _write(folder: Path, state: FrozenState) -> None:
     from nvrx_core.inprocess.groups.torch_groups import flight_record, flight_recorders, rank_and_size
 
     folder.mkdir(parents=True, exist_ok=True)
     for recorder, dump in flight_recorders().items():
-        _write_atomically(folder / f"rank_{rank}.{recorder}.json", dump())
+        _write_atomically(folder / f"rank_{state.initial_rank}.{recorder}.json", dump())
     present = rank_and_size()
     for recorder, record in flight_record().items():
-        _write_atomically(folder / f"{recorder}_rank_{rank if present is None else present[0]}", record)
+        _write_atomically(folder / f"{recorder}_rank_{state.rank if present is None else present[0]}", record)
 
 
 def _write_atomically(path: Path, text: bytes) -> None:

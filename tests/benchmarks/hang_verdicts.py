@@ -46,7 +46,10 @@ def report(job: Job, names: list[str], soft: float) -> None:
         if not faults or not verdicts:
             continue
         named += 1
-        right += tuple(verdicts[0]["ranks"]) == SHAPES[name].culprits
+        if tuple(verdicts[0]["ranks"]) == SHAPES[name].culprits:
+            right += 1
+        else:
+            print(f"{name}: {verdicts[0]['sentence']}")
         seconds.append(verdicts[0]["monotonic"] - min(each["occurred"] for each in faults) - soft)
     worst = max(seconds) if len(seconds) < 100 else statistics.quantiles(seconds, n=100)[-1]
     print(f"{named} lines of {len(names)} hangs, the right ranks in {right}")

@@ -39,6 +39,11 @@ def assert_blamed(job: Job, planned: list[Hang]) -> None:
     wrong = {(number, hang) for number, hang in enumerate(planned, start=1) if (number, (hang[1],)) not in told}
     assert not wrong, f"of {len(planned)} hangs these were blamed on others: {wrong}; told: {sorted(told)}"
     assert len(told) == len(planned), f"more restarts than hangs: {sorted(told)}"
+    lines = {line["iteration"]: line for line in job.events("hang_verdict")}
+    others = [
+        lines.get(number) for number, hang in enumerate(planned) if lines.get(number, {}).get("ranks") != [hang[1]]
+    ]
+    assert not others, f"of {len(planned)} lines these name others: {others}"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.harness.process.workers.hang_shapes import ENDS_A_RANK, SHAPES, WORLD
 from .conftest import Launch
 
 MODULE = "tests.harness.process.workers.hang_shapes"
-SHORT = ("lock", "subgroups", "holds_gil", "pipeline", "two_at_once", "all_sleep", "each_from_the_next")
+SHORT = ("dead_worker", "subgroups", "holds_gil", "pipeline", "two_at_once", "all_sleep", "each_from_the_next")
 """The shapes in each run of the tests."""
 
 

@@ -90,6 +90,24 @@ ELSEWHERE = {
         "assert 'File' in stacks.take(os.pidfd_open(os.getpid())), 'the signal answers as well'\n"
         "sys.exit(1)\n"
     )),
+    "nvrx-hang-report": (1, (
+        "import logging, threading\n"
+        "logging.basicConfig()\n"
+        "from types import SimpleNamespace\n"
+        "from nvrx_core.inprocess.call.hang_reporter import HangReporter\n"
+        "from nvrx_core.inprocess.state import State\n"
+        "from nvrx_core.progress.page import Page, Stage\n"
+        "page, function = Page(1), SimpleNamespace(thread=threading.get_ident())\n"
+        "page.begin_round(0, 0, 1)\n"
+        "page.enter(Stage.RUNNING)\n"
+        "state, sample = State(rank=0, world_size=1), SimpleNamespace(stalled=True)\n"
+        "reporter = HangReporter(\n"
+        "    state, page, None, interrupt=function, sample=sample, control_store=None, shortest=0.0\n"
+        ")\n"
+        "reporter.notice(0)\n"
+        "reporter.finish()\n"
+        "sys.exit(1)\n"
+    )),
     "nvrx-owner-lock": (75, (
         "import select\n"
         "from nvrx_core.inprocess.monitor.process_ports import _end_of_owner\n"

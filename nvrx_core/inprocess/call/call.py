@@ -441,7 +441,6 @@ class WrappedCall:
                 thread_faults=resources.thread_faults,
                 monitor=monitor,
                 faults=resources.faults,
-                hangs=resources.hangs,
                 trace=trace,
             ),
             faults=resources.faults,

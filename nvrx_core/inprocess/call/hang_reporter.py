@@ -17,13 +17,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from itertools import dropwhile
 from types import FrameType
 from typing import Final
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.attribution import Interruption
-from nvrx_core.fault.hang_report import Collective, HangReport, RankCondition, Waiting
+from nvrx_core.fault.hang_report import RENDEZVOUS, Collective, HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangVerdict, judge
 from nvrx_core.fault.stack_text import Frame, place_of
 from nvrx_core.fault.user_frames import is_users
@@ -40,6 +40,8 @@ from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import open_section
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
+from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.values import value
 
 __all__ = ["HangReporter"]
 
@@ -49,9 +51,20 @@ LOOKS: Final = (0.02, 0.03, 0.05, 0.1, 0.1, 0.15)
 UNHURRIED: Final = 0.05
 """Seconds for which a rank that has not stalled leaves the store to the restart."""
 ENDS_WITHIN: Final = 1.0
-_REPORTED: Final = (Stage.RUNNING, Stage.WAITING)
+_REPORTED: Final = (Stage.STARTING, Stage.RUNNING, Stage.WAITING)
 MAX_FRAMES: Final = 128
 _TORCH: Final = "/torch/"
+_OWN: Final = "/nvrx_core/inprocess/"
+"""The handler of an interruption, which has come before, and what stands between the function and torch."""
+
+
+@value
+class _Job:
+    """The job in the round that has ended; the page may have the next one meanwhile."""
+
+    iteration: int
+    members: frozenset[InitialRank]
+    world_size: int
 
 
 class HangReporter:
@@ -64,7 +77,7 @@ class HangReporter:
         interrupt: knows the thread of the function.
         sample: the progress of the rank when the round ended.
         control_store: the call's operations, on a connection on which nobody waits.
-        shortest: seconds; a round that was shorter on this rank was not ended by a soft timeout.
+        shortest: seconds; a round that was shorter was not ended by a soft timeout.
     """
 
     def __init__(
@@ -81,14 +94,10 @@ class HangReporter:
         self._state, self._page, self._events, self._interrupt = state, page, events, interrupt
         self._sample, self._store, self._shortest = sample, control_store, shortest
         self._native_id, self._host = threading.get_native_id(), socket.gethostname()
-        self._entered_at = 0.0
+        self._began_at = time.monotonic()
         self._older = frozenset[tuple[str, str]]()
         self._closed = threading.Event()
-        self._thread: HelperThread | None = None
-
-    def begin(self) -> None:
-        """Record that the function is entered."""
-        self._entered_at = time.monotonic()
+        self._threads = list[HelperThread]()
 
     def notice(self, iteration: int) -> None:
         """Look where the main thread is, now that the round has ended; report it if that was for a hang.
@@ -97,17 +106,22 @@ class HangReporter:
         """
         now, page, stalled = time.monotonic(), self._page, self._sample.stalled
         is_reported = page[ProgressField.LOOKED_AT] == iteration + 1 or page[ProgressField.STAGE] not in _REPORTED
-        if self._closed.is_set() or now < self._entered_at + self._shortest or is_reported:
+        began_at, self._began_at = self._began_at, now
+        if self._closed.is_set() or now < began_at + self._shortest or is_reported:
             return
-        report = self._look(now)
-        members = len(page.members())
-        self._thread = HelperThread(
-            lambda: self._share(iteration, report, members, 0.0 if stalled else UNHURRIED),
-            name="nvrx-hang-report",
-            failed=lambda error: log.warning("there is no report of the hang: %s", error),
-        )
-        with suppress(RuntimeError):  # the process has no threads left
-            self._thread.start()
+        job = _Job(iteration, page.members(), page[ProgressField.WORLD_SIZE])
+        try:
+            report = self._look(now)
+            thread = HelperThread(
+                lambda: self._share(job, report, 0.0 if stalled else UNHURRIED),
+                name="nvrx-hang-report",
+                failed=lambda error: log.warning("there is no report of the hang: %s", error),
+            )
+            thread.start()
+        except Exception:  # boundary: a restart does not depend on a report, and objects of the user's are looked at
+            log.warning("initial rank %d does not report where it is", self._state.initial_rank, exc_info=True)
+            return
+        self._threads = [*filter(HelperThread.is_alive, self._threads), thread]
 
     def finish(self) -> None:
         """Wait until what has begun is reported, within a bound: afterwards the call's keys may be deleted."""
@@ -120,15 +134,15 @@ class HangReporter:
         self._join()
 
     def _join(self) -> None:
-        thread = self._thread
-        if thread is not None and thread.ident is not None:
-            thread.join(ENDS_WITHIN)
+        deadline = time.monotonic() + ENDS_WITHIN
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _look(self, now: float) -> HangReport:
         """Return the report; no other thread runs bytecode meanwhile, unless a file of /proc takes long to read."""
         page, state, sample = self._page, self._state, self._sample
         inner_frame = sys._current_frames().get(self._interrupt.thread)
-        frames = list(_outwards(inner_frame))
+        frames = list(dropwhile(lambda frame: _OWN in frame.f_code.co_filename, _outwards(inner_frame)))
         stack = [Frame(each.f_code.co_filename, each.f_lineno, each.f_code.co_name) for each in frames]
         place, inner = place_of(stack, user_packages())
         del inner_frame
@@ -138,14 +152,17 @@ class HangReporter:
             condition = RankCondition.COMPLETED if state.mode is Mode.ACTIVE else RankCondition.RESERVE
         waiting, collective = self._waiting(frames, inner or place, condition)
         frames.clear()
-        found = torch_groups.rank_and_size()
+        is_suspect = sample.stalled and waiting is Waiting.ELSEWHERE  # its cleanup may reap its children
+        in_group = torch_groups.rank_and_size()
+        rank = state.rank if state.active_rank is None else state.active_rank
         section, seconds = open_section(page, now)
         return HangReport(
-            rank=state.rank if found is None else found[0], initial_rank=state.initial_rank, host=self._host,
+            rank=rank if in_group is None else in_group[0], initial_rank=state.initial_rank, host=self._host,
             pid=os.getpid(), condition=condition, waiting=waiting, place=place, inner=inner, wait=wait.text,
-            silent=now - page.alive_at(), stalled=sample.stalled, collective=collective,
+            silent=max(0.0, now - page.alive_at()), stalled=sample.stalled, collective=collective,
             begun=torch_groups.counts_of_groups(), rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
             step=page[ProgressField.STEP] - 1, section=section, section_seconds=seconds,
+            children=tuple(dead_children(os.getpid())) if is_suspect else (),
         )  # fmt: skip
 
     def _waiting(
@@ -156,7 +173,7 @@ class HangReporter:
         if condition in (RankCondition.COMPLETED, RankCondition.RESERVE):
             return Waiting.ELSEWHERE, None
         if self._page[ProgressField.RENDEZVOUS_DEPTH]:
-            return Waiting.WAITS, Collective("rendezvous")
+            return Waiting.WAITS, Collective(RENDEZVOUS)
         inside = []
         for frame in frames:
             if is_users(frame.f_code.co_filename, user_packages()):
@@ -164,8 +181,10 @@ class HangReporter:
             inside.append(frame)
         if (call := torch_groups.call_of(inside)) is not None:
             return Waiting.WAITS, Collective(*call)
-        in_torch = inner is not None and (_TORCH in inner.file or (bool(frames) and _calls(frames[0]) == "wait"))
-        return (Waiting.MAY_WAIT if in_torch and pending is not False else Waiting.ELSEWHERE), None
+        if pending is False or inner is None:
+            return Waiting.ELSEWHERE, None
+        may_wait = _TORCH in inner.file or _calls(frames[0]) == "wait"
+        return (Waiting.MAY_WAIT if may_wait else Waiting.ELSEWHERE), None
 
     def _is_pending(self) -> bool | None:
         """Return whether an operation of a group of this round may be pending, None if torch does not tell."""
@@ -175,15 +194,15 @@ class HangReporter:
         older, self._older = self._older, frozenset(status)
         return any(pending for key, pending in status.items() if key not in older)
 
-    def _share(self, iteration: int, report: HangReport, members: int, delay: float) -> None:
+    def _share(self, job: _Job, report: HangReport, delay: float) -> None:
         """Write the report, if a soft timeout has ended the round, and give the verdict, if that is up to this rank."""
+        iteration, members = job.iteration, len(job.members)
         if delay and self._closed.wait(delay):
             return
         with suppress(StoreFailure):
             fault = self._store.rounds.read_event(iteration)
             if fault is None or fault.interruption != Interruption.SOFT_TIMEOUT.name or self._closed.is_set():
                 return
-            report = replace(report, children=tuple(dead_children(report.pid)))
             written = self._store.hangs.put(iteration, report)
             is_first = written.by_ranks == 1
             for pause in LOOKS if is_first else ():
@@ -191,15 +210,16 @@ class HangReporter:
                     break
                 written = self._store.hangs.written(iteration)
             if (is_first or sum(written) >= members) and self._store.hangs.claim(iteration, self._state.initial_rank):
-                self._judge(iteration)
+                self._judge(job)
 
-    def _judge(self, iteration: int) -> None:
-        reports = self._store.hangs.read(iteration, self._page.members())
-        by_rank = {report.rank: report for report in reports.values()}
-        missing = self._page.members() - reports.keys()
-        size = self._page[ProgressField.WORLD_SIZE]
-        verdict = judge(by_rank, range(max(size, len(by_rank) + len(missing))))
-        say(verdict, iteration, self._events)
+    def _judge(self, job: _Job) -> None:
+        """Give the verdict. A reserve has no rank among those that run the function, and nobody waits for it."""
+        reports = self._store.hangs.read(job.iteration, job.members)
+        by_rank = {report.rank: report for report in reports.values() if report.condition is not RankCondition.RESERVE}
+        reserves = {report.rank for report in reports.values() if report.condition is RankCondition.RESERVE}
+        missing = len(job.members - reports.keys())
+        unreported = sorted(set(range(job.world_size)) - by_rank.keys() - reserves)[:missing]
+        say(judge(by_rank, [*by_rank, *unreported]), job.iteration, self._events)
 
 
 def say(verdict: HangVerdict, iteration: int, events: EventLog) -> None:

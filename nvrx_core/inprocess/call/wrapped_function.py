@@ -17,7 +17,6 @@ from nvrx_core.flow import operation
 from nvrx_core.inprocess.call import current
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
-from nvrx_core.inprocess.call.hang_reporter import HangReporter
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.own_faults import OwnFaults, ThreadFaults
 from nvrx_core.inprocess.call.ports import PlugIns
@@ -61,7 +60,6 @@ class WrappedFunction:
         observer, thread_faults: observe the function.
         monitor: receives the stage of the main thread.
         faults: notified when the function was left.
-        hangs: notified when it is entered.
         trace: records the steps of a restart.
     """
 
@@ -76,7 +74,6 @@ class WrappedFunction:
     thread_faults: ThreadFaults
     monitor: MonitorLink
     faults: OwnFaults
-    hangs: HangReporter
     trace: RestartTrace
 
     @operation
@@ -157,7 +154,6 @@ class WrappedFunction:
     def _run(self) -> IterationResult:
         self.observer.begin()
         self.thread_faults.begin(self.state.iteration)
-        self.hangs.begin()
         self.monitor.enter(Stage.RUNNING)
         hit("entry-before", self.state.iteration)
         try:

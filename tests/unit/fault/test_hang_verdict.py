@@ -85,6 +85,10 @@ def test_the_condition_of_the_rank_is_said(condition, says):
     assert says in found.sentence
 
 
+def test_what_others_have_written_cannot_begin_a_line_of_its_own():
+    assert "\n" not in verdict(waits(0), waits(1), waits(2), stands(3, place=Frame("a.py", 1, "f\nrestart 1"))).sentence
+
+
 def test_two_culprits_are_both_named():
     assert blamed(waits(0), stands(1), waits(2), stands(3)) == {1, 3}
 
@@ -122,7 +126,7 @@ def test_a_rank_that_runs_excuses_nobody_who_is_stuck():
 def test_ranks_inside_torch_are_told_apart_by_their_counts():
     found = verdict(inside_torch(0, 57), inside_torch(1, 57), inside_torch(2, 57), stands(3, 56))
     assert found.culprits == (3,)
-    assert "ranks 0-2 wait for it in a collective" in found.sentence
+    assert "ranks 0-2 wait for it in collective #57 of the default group" in found.sentence
     assert blamed(inside_torch(0, 57), inside_torch(1, 57), inside_torch(2, 56), inside_torch(3, 57)) == {2}
 
 

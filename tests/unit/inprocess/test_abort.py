@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import pickle
 import sys
 import threading
 from datetime import timedelta
@@ -146,6 +147,7 @@ def test_the_timeout_of_an_nccl_group_is_reported_once():
 def recorders(monkeypatch):
     def install(**dumps):
         monkeypatch.setattr(torch_groups, "flight_recorders", lambda: dumps)
+        monkeypatch.setattr(torch_groups, "flight_record", lambda: {name: dump() for name, dump in dumps.items()})
 
     return install
 
@@ -164,8 +166,10 @@ def record(group, tmp_path, monkeypatch, by_variable=False, **variables):
 @pytest.mark.parametrize("by_variable", [False, True], ids=["argument", "NVRX_FR_TRACE_PATH"])
 @pytest.mark.parametrize("name", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
 def test_a_flight_record_is_written_when_torch_keeps_one(group, tmp_path, monkeypatch, name, by_variable):
-    (file,) = record(group, tmp_path, monkeypatch, by_variable, **{name: "100"})
-    assert file == "iter_3/rank_5.cpu.json"
+    analysers, file = record(group, tmp_path, monkeypatch, by_variable, **{name: "100"})
+    assert (analysers, file) == ("iter_3/cpu_rank_0", "iter_3/rank_5.cpu.json")
+    groups = pickle.loads((tmp_path / analysers).read_bytes())["pg_config"]
+    assert [each["ranks"] for each in groups.values()] == ["[0]"]
     entries = json.loads((tmp_path / file).read_text())["entries"]
     assert entries[-1]["profiling_name"].startswith("gloo:")
     assert "frames" not in entries[-1]
@@ -202,7 +206,9 @@ def test_each_recorder_has_a_file_and_a_second_record_replaces_the_first(recorde
     folder = tmp_path / "iter_3"
     assert {path.name: path.read_text() for path in folder.iterdir()} == {
         "rank_5.nccl.json": "second",
+        "nccl_rank_1": "second",
         "rank_5.cpu.json": "gloo",
+        "cpu_rank_1": "gloo",
     }
 
 

@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import ctypes
 import fcntl
+import importlib
 import json
 import os
 import queue
@@ -112,6 +113,15 @@ def child() -> None:
             process.wait()
         finally:
             process.kill()
+
+
+def dead_worker() -> None:
+    """A worker died with the lock that it was to release."""
+    worker = subprocess.Popen(["false"])
+    try:
+        lock()
+    finally:
+        worker.wait()
 
 
 def file_lock() -> None:
@@ -370,13 +380,15 @@ def gil_and_lock(me: int, rank: Rank) -> None:
 WITH_RANK = (busy, livelock, missing_key)
 BLOCKED = {
     lock: "a lock", sleep: "the end of a sleep", event: "a lock", empty_queue: "a lock", receive: "data from a socket",
-    read_pipe: "data from a pipe", child: "a child process", file_lock: "a lock on /", thread_join: "a lock",
+    read_pipe: "data from a pipe", child: "a child process",
+    dead_worker: "a lock, with dead child processes: false pid", file_lock: "a lock on /", thread_join: "a lock",
     future: "a lock", coroutine: "a descriptor", open_fifo: "the opening of a file", await_signal: "a signal",
     loader: "", missing_key: "a descriptor|data from", holds_gil: "in a call that holds the GIL",
     pattern: "in a call that holds the GIL", busy: "running", livelock: "",
 }  # fmt: skip
 SHAPES = {
-    each.__name__: Shape(others_reduce(each), (2,), (each.__name__, "wait"), text) for each, text in BLOCKED.items()
+    each.__name__: Shape(others_reduce(each), (2,), (each.__name__, "lock", "wait"), text)
+    for each, text in BLOCKED.items()
 } | {
     "asynchronous": Shape(asynchronous, (2,), ("lock",)),
     "subgroups": Shape(subgroups, (3,), ("lock",)),
@@ -407,6 +419,8 @@ def main() -> None:
     names: list[str] = json.loads(os.environ["NVRX_TEST_HANGS"])
     settings = json.loads(os.environ["NVRX_TEST_SETTINGS"])
     record = Record.of_environment()
+    if "backward" in names:
+        importlib.import_module("torch._dynamo")  # DDP imports it, in seconds on a busy machine
     timeouts = {name: timedelta(seconds=value) for name, value in settings.items()}
 
     @inprocess.Wrapper(no_progress_limit=None, **timeouts)
