@@ -45,11 +45,12 @@ HOOKS = ("on_train_epoch_start", "on_train_batch_start", "backward", "optimizer_
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a fault cost: seconds until the slowest rank had done its first step again, and which step that was."""
+    """What a fault cost: seconds until the slowest rank had done a step again, which one, and the steps repeated."""
 
     fault: Line
     seconds: float
     step: int
+    repeated: int
 
 
 @dataclass
@@ -64,6 +65,7 @@ class RunHistory:
     finished: list[Line] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
     _first: dict[int, Line] = field(default_factory=dict)
+    _before: int = 0  # the last step before the fault
 
     def read(self, lines: Sequence[Line]) -> Iterator[Line | Recovery]:
         """Take in lines; yields faults and recoveries."""
@@ -77,6 +79,8 @@ class RunHistory:
                 yield from self._stepped(line)
 
     def _stepped(self, line: Line) -> Iterator[Recovery]:
+        if self.fault is None or line["attempt"] <= self.attempt:
+            self._before = max(self._before, line["step"])
         self.reached = max(self.reached, line["step"])
         self.loss = line["loss"] if line["rank"] == 0 else self.loss
         if self.fault is None or line["attempt"] <= self.attempt:
@@ -84,7 +88,8 @@ class RunHistory:
         self._first.setdefault(line["rank"], line)
         if len(self._first) == self.ranks:
             last = max(each["monotonic"] for each in self._first.values())
-            self.recoveries.append(Recovery(self.fault, last - self.fault["monotonic"], line["step"]))
+            repeated = self._before + 1 - min(each["step"] for each in self._first.values())
+            self.recoveries.append(Recovery(self.fault, last - self.fault["monotonic"], line["step"], max(0, repeated)))
             self.attempt, self.fault, self._first = line["attempt"], None, {}
             yield self.recoveries[-1]
 
@@ -160,7 +165,8 @@ def tell(happening: Line | Recovery, terminal: Terminal) -> None:
     """Says what has just happened."""
     if isinstance(happening, Recovery):
         took = after_timeout(happening.seconds) if happening.fault["kind"] == "hang" else duration(happening.seconds)
-        terminal.say(f"  ✓ {took} later both ranks have done step {happening.step}", Style.GREEN)
+        repeated = f"{happening.repeated} steps repeated"
+        terminal.say(f"  ✓ {took} later both ranks have done step {happening.step}, {repeated}", Style.GREEN)
     else:
         kind, rank, step = (happening[name] for name in ("kind", "rank", "step"))
         terminal.say(f"  ✗ step {step}, rank {rank}: {FAULTS[kind][1]}", Style.RED)

@@ -20,6 +20,9 @@ from nvrx_core.settings.spelling import nearest
 __all__ = ["InProcessOptions", "refuse_unknown"]
 
 NO_PROGRESS_LIMIT: Final = 3
+MEMORY: Final = "memory"
+_CHOOSING: Final = (MEMORY, "checkpoint", "auto")
+"""The values of `resume` with which a restart chooses what it goes on from; "auto" is "checkpoint"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +34,9 @@ class InProcessOptions:
     """
 
     resume: str | os.PathLike[str] | None = parameter(
-        "auto", "Where a restart goes on from: the newest valid checkpoint of the fit, else as the fit began; a path: "
-        "always this checkpoint; None: always as the fit began.",
+        MEMORY, "Where a restart goes on from: the last optimizer step, from the memory of the ranks, and where they "
+        'do not have it whole, the newest valid checkpoint of the fit, else as the fit began; "checkpoint": always the '
+        "checkpoint; a path: always this checkpoint; None: always as the fit began.",
     )  # fmt: skip
     min_ranks: int = parameter(1, "With fewer ranks left, the fit ends.", kind=int, rule=at_least(1))
     max_restarts: int | None = parameter(
@@ -63,9 +67,14 @@ class InProcessOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.resume, str | os.PathLike | None):
-            raise ParameterError("resume", self.resume, '"auto", a path or None')
+            raise ParameterError("resume", self.resume, '"memory", "checkpoint", a path or None')
         check(self)
         self.make_wrapper()
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a restart chooses what it goes on from."""
+        return self.resume in _CHOOSING
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import importlib
 import inspect
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
@@ -27,6 +27,7 @@ from nvrx_lightning.options import InProcessOptions, refuse_unknown
 from nvrx_lightning.restart.checkpoint import atomic_writes
 from nvrx_lightning.restart.fit import CHECKPOINT_KEY, RestartableFit
 from nvrx_lightning.restart.launcher import wrap_launcher
+from nvrx_lightning.restart.memory import IN_MEMORY
 from nvrx_lightning.restart.tuners import is_of_search
 from nvrx_lightning.subclassing import become, tell_parameters
 
@@ -88,6 +89,25 @@ class InProcessStrategy:
         if self._nvrx_fit is not None:
             self._nvrx_fit.group_made(self)
 
+    def setup(self: Any, trainer: Any) -> None:
+        """Set up model and optimizers, with parameters that stay as they are if the attempt goes on from memory."""
+        fit = self._nvrx_fit
+        with _without_sync(self) if fit is not None and fit.memory.choice is not None else nullcontext():
+            super().setup(trainer)  # type: ignore[misc]
+        if fit is not None:
+            fit.set_up()
+
+    def optimizer_step(self: Any, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
+        """Step, after a vote of all ranks."""
+        fit = self._nvrx_fit
+        with nullcontext() if fit is None else fit.committing(self, optimizer):
+            return super().optimizer_step(optimizer, closure, model, **kwargs)  # type: ignore[misc]
+
+    def nvrx_batch_ended(self: Any, *, validates: bool = False) -> None:
+        """Keep the state of the Trainer in memory."""
+        if self._nvrx_fit is not None:
+            self._nvrx_fit.batch_ended(self, validates=validates)
+
     def _fit_mesh(self: Any) -> None:
         """Fit the device mesh of a sharding strategy to the remaining ranks."""
         if hasattr(self, "_tensor_parallel_size"):
@@ -139,8 +159,11 @@ class InProcessStrategy:
             super().save_checkpoint(checkpoint, filepath, *args, **kwargs)  # type: ignore[misc]
             return
         can_resume = "optimizer_states" in checkpoint and not is_of_search(filepath)
+        if is_of_search(filepath):
+            fit.memory.searching(True)
         step = checkpoint.get("global_step", 0)
         fit.saving(checkpoint, *self._nvrx_replica())
+        fit.saved.writing(filepath, step)
         if can_resume:
             fit.saved.saving(filepath, step, checkpoint[CHECKPOINT_KEY]["token"])
         super().save_checkpoint(checkpoint, filepath, *args, **kwargs)  # type: ignore[misc]
@@ -152,10 +175,18 @@ class InProcessStrategy:
         super().remove_checkpoint(filepath)  # type: ignore[misc]
         if self._nvrx_fit is not None:
             self._nvrx_fit.saved.removed(filepath)
+            if is_of_search(filepath):
+                self._nvrx_fit.memory.searching(False)
 
     def load_checkpoint(self: Any, checkpoint_path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Load a checkpoint and its position in the data; one that fails to load is not tried again."""
         fit = self._nvrx_fit
+        if fit is not None and checkpoint_path == IN_MEMORY:
+            kept: dict[str, Any] = fit.memory.checkpoint()
+            fit.loaded(kept, self._nvrx_replica()[0])
+            if not self.lightning_restore_optimizer:
+                fit.take_over()
+            return kept
         try:
             checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, *args, **kwargs)  # type: ignore[misc]
         except Exception as error:  # boundary: any CheckpointIO
@@ -165,6 +196,19 @@ class InProcessStrategy:
         if fit is not None:
             fit.loaded(checkpoint, self._nvrx_replica()[0])
         return checkpoint
+
+    def load_model_state_dict(self: Any, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
+        """Load the weights, unless they are in memory."""
+        if self._nvrx_fit is None or self._nvrx_fit.memory.resumed is None:
+            super().load_model_state_dict(checkpoint, *args, **kwargs)  # type: ignore[misc]
+
+    def load_optimizer_state_dict(self: Any, checkpoint: Any, *args: Any, **kwargs: Any) -> None:
+        """Load the state of the optimizers, or take it over with the weights from memory."""
+        fit = self._nvrx_fit
+        if fit is None or fit.memory.resumed is None:
+            super().load_optimizer_state_dict(checkpoint, *args, **kwargs)  # type: ignore[misc]
+        elif self.lightning_restore_optimizer:
+            fit.take_over()
 
     def on_train_start(self) -> None:
         """Restore the random state, and log the restart."""
@@ -176,7 +220,20 @@ class InProcessStrategy:
         """Report progress."""
         super().on_train_batch_start(batch, batch_idx)  # type: ignore[misc]
         if self._nvrx_fit is not None:
-            self._nvrx_fit.batch_started()
+            self._nvrx_fit.batch_started(batch)
+
+
+@contextmanager
+def _without_sync(strategy: Any) -> Iterator[None]:
+    """Let DistributedDataParallel leave the parameters as they are: rank 0 may be the one that lacks them."""
+    options = getattr(strategy, "_ddp_kwargs", None)
+    if options is not None:
+        strategy._ddp_kwargs = {**options, "init_sync": False}
+    try:
+        yield
+    finally:
+        if options is not None:
+            strategy._ddp_kwargs = options
 
 
 @contextmanager

@@ -40,10 +40,12 @@ class LiveState:
     Args:
         replicate: each vote carries the local state of all ranks to all ranks, some 10 KB each: who takes the place of
             a lost rank goes on with its random numbers and its position in the data. False: with fresh ones.
+        schedules_advance: schedulers step in `advance`. False: they step after the commit, and the caller takes them
+            back to it; the settings that they have put into the optimizers' groups go back to it in `resume`.
     """
 
-    def __init__(self, *, replicate: bool = True) -> None:
-        self._replicate = replicate
+    def __init__(self, *, replicate: bool = True, schedules_advance: bool = True) -> None:
+        self._replicate, self._schedules_advance = replicate, schedules_advance
         self._training: LiveTraining[Objects, torch.Tensor, Sequence[torch.Tensor]] = LiveTraining()
         self._call: object = None
         self._ports: _Ports | None = None
@@ -98,10 +100,12 @@ class LiveState:
         left, failed = (None, None) if self._ports is None else (self._ports.left, self._ports.failed)
         if left is not None:
             self._notice_changes(left, new)
+            if not self._schedules_advance:
+                left.restore_settings()
         self._ports = ports = _Ports(call, new, replicate=self._replicate, left=left, failed=failed)
         if self._training.memory.objects is None:
             tensors.check_shared(new)
-            if not new.shared and tensors.is_scheduled(new):
+            if self._schedules_advance and not new.shared and tensors.is_scheduled(new):
                 log.warning("an optimizer has a scheduler, and resume() got no `shared`: after a fault, the scheduler "
                             "would begin anew")  # fmt: skip
         first = run(self._training.resume(ports, new))
@@ -118,6 +122,28 @@ class LiveState:
         self._versions = tensors.versions(new)
         return first
 
+    @property
+    def shard(self) -> Shard | None:
+        """Which part of the parameters the objects of the last `resume` have; None before it."""
+        objects = self._training.memory.objects
+        return None if objects is None else objects.shard
+
+    def holding(self) -> Holding | None:
+        """Return what this rank has in memory since the fault; None if it has nothing.
+
+        Ranks that exchange it know, before they have a process group, what `resume` would do
+        (`nvrx_core.inprocess.live.memory.recover`).
+        """
+        memory, left = self._training.memory, None if self._ports is None else self._ports.left
+        objects, passed = memory.objects, memory.passed
+        if objects is None or passed is None or left is None:
+            return None
+        if objects is left.objects and not memory.torn:
+            self._refuse_changed(left)
+        return self._training.memory.holding(
+            objects.shard, objects.shard, 0 if passed.rows is None else len(passed.rows)
+        )
+
     def _notice_changes(self, left: Left, new: Objects) -> None:
         """Keep only what the function has left as it was: a model that outlives it is in its reach before resume()."""
         memory = self._training.memory
@@ -129,10 +155,12 @@ class LiveState:
         if not tensors.shares(left.objects, new):
             return
         left.restore_settings()
-        if left.versions != (now := tensors.versions(left.objects)):
-            log.warning("%s was changed before resume(): this rank has lost the step that it had in memory",
-                        tensors.changed(left.objects, left.versions, now))  # fmt: skip
-            self._training.memory = memory.begin_change()
+        self._refuse_changed(left)
+
+    def _refuse_changed(self, left: Left) -> None:
+        if name := left.changed_parameter():
+            log.warning("%s was changed before resume(): this rank has lost the step that it had in memory", name)
+            self._training.memory = self._training.memory.begin_change()
 
     def start(self, step: int) -> None:
         """Begin with `step`: the objects of the last `resume` are as before it, from a checkpoint or fresh.
@@ -147,26 +175,30 @@ class LiveState:
         assert self._training.memory.objects is not None
         self._versions = tensors.versions(self._training.memory.objects)
 
-    def commit(self, step: int) -> None:
+    def commit(self, step: int, *, watched: bool = True) -> None:
         """Call `advance` for `step` on all ranks, or on none; gradients are complete, clipped and unscaled.
+
+        Args:
+            step: the step.
+            watched: the step is a sign of life (`CallWrapper.progress`).
 
         Raises:
             RuntimeError: before `resume`, when ranks commit different steps, or a step not greater than the last.
         """
-        ports, objects, watched = self._here("commit"), self._training.memory.objects, self._versions
+        ports, objects, expected = self._here("commit"), self._training.memory.objects, self._versions
         if not self._warned and objects is not None and all(each.grad is None for each in objects.parameters):
             self._warned = True
             log.warning("no parameter that resume() was given has a gradient in commit(): if another model is trained, "
                         "nothing of it is kept")  # fmt: skip
         run(self._training.commit(ports, step))
         assert objects is not None
-        if not self._warned and watched is not None and watched != ports.before:
-            self._warned, name = True, tensors.changed(objects, watched, ports.before)
+        if not self._warned and expected is not None and expected != ports.before:
+            self._warned, name = True, tensors.changed(objects, expected, ports.before)
             log.warning("%s was changed outside of commit(): after a fault, ranks may go on with different values; "
                             "change it in the function that commit() calls", name)  # fmt: skip
         self._versions = None if ports.left is None else ports.left.versions
         if ports.call is not None:
-            ports.call.progress(step)
+            ports.call.progress(step, watched=watched)
 
     def _here(self, what: str) -> _Ports:
         if self._ports is None or self._ports.call is not current_call():  # each iteration resumes

@@ -24,7 +24,7 @@ from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 from nvrx_core.fault.exceptions import text_of
 from nvrx_core.inprocess import current_call
 
-__all__ = ["Saved", "SavedCheckpoints", "agree", "atomic_writes", "is_whole", "newest_in", "step_in"]
+__all__ = ["Saved", "SavedCheckpoints", "agree", "atomic", "atomic_writes", "is_whole", "newest_in", "step_in"]
 
 log = logging.getLogger("nvrx_lightning")
 CONSIDERED: Final = 8
@@ -73,6 +73,15 @@ class SavedCheckpoints:
         self._saved: dict[str, Saved] = {}
         self._unusable = set[str]()
         self._tokens: dict[str, deque[str]] = {}
+        self._written: dict[str, int] = {}
+
+    def writing(self, path: object, step: int) -> None:
+        """Note a file of any kind, with its global step."""
+        self._written[str(path)] = step
+
+    def later_than(self, step: int) -> frozenset[str]:
+        """Return the files that this rank has seen written at a later global step."""
+        return frozenset(path for path, at in self._written.items() if at > step)
 
     @property
     def tokens(self) -> set[str]:
@@ -107,8 +116,8 @@ class SavedCheckpoints:
 
     def removed(self, path: object) -> None:
         """Forget a checkpoint."""
-        self._saved.pop(str(path), None)
-        self._tokens.pop(str(path), None)
+        for known in (self._saved, self._tokens, self._written):
+            known.pop(str(path), None)
 
     def failed_to_load(self, path: object, error: BaseException) -> None:
         """Never load this checkpoint again."""

@@ -7,7 +7,7 @@ lengths tell that something has stayed, and its name.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -34,6 +34,7 @@ class Containers:
     def __init__(self, trainer: Any, module: torch.nn.Module, own: frozenset[str]) -> None:
         self._trainer, self._module, self._own = trainer, module, own
         self._begun: dict[str, int] | None = None
+        self._known: list[tuple[str, dict[str, Any], str]] = []
         self._saved: OrderedDict[str, dict[str, int]] = OrderedDict()
         self._named = set[str]()
 
@@ -41,6 +42,7 @@ class Containers:
         """Keep the lengths for a restart without a checkpoint, once: hooks have made the containers until then."""
         if self._begun is None:
             self._begun = self._lengths()
+        self._known = [(name, attributes, key) for name, attributes, key in self._places()]
 
     def keep(self, token: str) -> None:
         """Keep the lengths for a checkpoint, by its token."""
@@ -54,7 +56,10 @@ class Containers:
         Args:
             token: of the checkpoint; None without one, for the begin of the fit.
         """
-        before = self._begun if token is None else self._saved.get(token)
+        return self.differing(self._begun if token is None else self._saved.get(token))
+
+    def differing(self, before: Mapping[str, int] | None) -> dict[str, str]:
+        """Return the containers that differ from these lengths, each once, by name, and how."""
         if before is None:
             return {}
         now = self._lengths()
@@ -62,10 +67,15 @@ class Containers:
         self._named.update(found)
         return {name: f"{name} has {now[name]} items and had {before.get(name, 0)}" for name in found}
 
-    def _lengths(self) -> dict[str, int]:
-        return {name: _length(each) for name, each in self._containers()}
+    def lengths(self) -> dict[str, int]:
+        """Return the lengths of the containers that were there when the attempt began to train, at little cost."""
+        present = ((name, attributes.get(key)) for name, attributes, key in self._known)
+        return {name: _length(each) for name, each in present if isinstance(each, _KINDS)}
 
-    def _containers(self) -> Iterator[tuple[str, Any]]:
+    def _lengths(self) -> dict[str, int]:
+        return {name: _length(attributes[key]) for name, attributes, key in self._places()}
+
+    def _places(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         for name, part in self._module.named_modules(prefix="module"):
             if part is self._module or not type(part).__module__.startswith(("torch.", "torchmetrics.")):
                 yield from _attributes(name, part, self._own)
@@ -83,7 +93,8 @@ def _length(container: Any) -> int:
     return len(container) - len(inner) + sum(inner)
 
 
-def _attributes(owner: str, each: object, own: frozenset[str]) -> Iterator[tuple[str, Any]]:
+def _attributes(owner: str, each: object, own: frozenset[str]) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield the name of each container of an object, the object's attributes, and the name there."""
     for name, value in vars(each).items():
         if isinstance(value, _KINDS) and name not in own:
-            yield f"{owner}.{name}", value
+            yield f"{owner}.{name}", vars(each), name

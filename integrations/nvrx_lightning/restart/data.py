@@ -200,10 +200,10 @@ class TrainData:
             else:
                 _silence()
 
-    def position(self, trainer: Any) -> Position:
-        """Return the current position, for a checkpoint."""
-        loop = trainer.fit_loop
-        batches, length = loop.epoch_loop.batch_progress.current.processed, trainer.num_training_batches
+    def position(self, trainer: Any, *, further: int = 0) -> Position:
+        """Return the current position, for a checkpoint; `further` batches count as processed."""
+        loop, length = trainer.fit_loop, trainer.num_training_batches
+        batches = loop.epoch_loop.batch_progress.current.processed + further
         length = int(length) if length != math.inf else 0
         return Position(self._replicas, batches, length, self._samples(loop, batches))
 

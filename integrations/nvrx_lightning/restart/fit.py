@@ -15,11 +15,13 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import torch.distributed as dist
+from torchmetrics import Metric
 
 from nvrx_core.errors import PeerExited, RestartAbort
 from nvrx_core.inprocess import CallWrapper, FrozenState, last_restart
@@ -29,7 +31,7 @@ from nvrx_core.inprocess.restart_record import RestartRecord
 from nvrx_lightning import environment
 from nvrx_lightning.callback_base import logger_of
 from nvrx_lightning.families import lookup
-from nvrx_lightning.options import InProcessOptions
+from nvrx_lightning.options import MEMORY, InProcessOptions
 from nvrx_lightning.restart.checkpoint import Saved, SavedCheckpoints, agree, newest_in, step_in
 from nvrx_lightning.restart.containers import Containers
 from nvrx_lightning.restart.data import Position, TrainData, begins_epoch
@@ -37,8 +39,10 @@ from nvrx_lightning.restart.drawn_order import EpochDraws
 from nvrx_lightning.restart.job import Job, Start, gathered
 from nvrx_lightning.restart.loggers import RESTARTS, CsvRows, logger_versions, use_logger_versions
 from nvrx_lightning.restart.loops import (
+    at_vote,
     begin_epoch,
     continue_exactly,
+    counters,
     finish_epoch,
     forget_results,
     is_over,
@@ -48,16 +52,25 @@ from nvrx_lightning.restart.loops import (
     state_at,
     stopped_after,
 )
+from nvrx_lightning.restart.memory import IN_MEMORY, Ending, FitMemory, TrainerState, copied
+from nvrx_lightning.restart.memory_choice import Stage
+from nvrx_lightning.restart.monitors import Monitors
 from nvrx_lightning.restart.preparation import prepare_data
 from nvrx_lightning.restart.random_state import RandomState
 from nvrx_lightning.restart.rank_states import RankState, RankStates
-from nvrx_lightning.restart.running_metrics import shown_metrics, use_shown_metrics
+from nvrx_lightning.restart.running_metrics import (
+    MetricStates,
+    RunningMetrics,
+    metrics_in,
+    shown_metrics,
+    use_shown_metrics,
+)
 from nvrx_lightning.restart.save_point import SavePoint
 from nvrx_lightning.restart.snapshot import (
+    EpochSettings,
     TrainerSnapshot,
     checkpoint_folders,
     checkpoint_saves,
-    epoch_settings,
     go_on_averaging,
     overrides,
     sigterm_ends_the_batch,
@@ -131,12 +144,14 @@ class RestartableFit(Finalize):
         self._arguments = inspect.signature(function).bind(*call[0], **call[1])
         self._arguments.apply_defaults()
         self._users_checkpoint = self._arguments.arguments.get("ckpt_path")
-        self._continues_job = options.resume == "auto" and self._users_checkpoint is None
+        self._continues_job = options.chooses and self._users_checkpoint is None
         self._has_looked = False  # for the checkpoints that the job had saved before it was started again
         self.saved, self._rank_states, self._draws = SavedCheckpoints(), RankStates(), EpochDraws()
         self._job = Job(frozenset(environment.job_ids().values()), next(_FITS))
         self._log = logger_of(trainer)
         self._workers = WorkerStates()
+        self.memory = FitMemory(trainer, family, on=options.resume == MEMORY)
+        self._version = lookup(family, "__version__")
         self._tuner_exit = lookup(family, "utilities.exceptions._TunerExitException")
         self._sigterm = lookup(family, "utilities.exceptions.SIGTERMException")
         self._call: CallWrapper | None = None
@@ -145,6 +160,7 @@ class RestartableFit(Finalize):
         self._highest_step = 0
         self._warned_at_save = self._warned_of_thawed = self._warned_of_rates = False
         self._stopped_after: int | None = None
+        self._is_told = False  # how rank 0 logs
         self.attempt = 0
         self._begin_attempt(0.0)
 
@@ -157,6 +173,8 @@ class RestartableFit(Finalize):
         self._own = False  # the checkpoint is one of this job's
         self._goes_on = False  # the state of the checkpoint is restored
         self._frozen: list[str] = []
+        self._settings: EpochSettings | None = None
+        self._metrics: dict[str, Metric] = {}
 
     def run(self) -> Any:
         """Run the fit until all ranks have completed it.
@@ -217,9 +235,15 @@ class RestartableFit(Finalize):
             raise
 
     def _restore(self, rank: int, world_size: int) -> None:
-        """Restore the Trainer, and choose the checkpoint of the attempt."""
+        """Restore the Trainer, and choose what the attempt goes on from."""
         assert self._call is not None
-        checkpoint = self._checkpoint(rank, world_size)
+        why_not = self.memory.choose(self._call.store, rank, world_size)
+        if why_not and rank == 0:
+            level = logging.INFO if why_not == self.memory.refusal else logging.WARNING  # it was told at the start
+            self._log.log(level, "this restart does not go on from memory, but from a checkpoint: %s", why_not)
+        in_memory = self.memory.choice is not None
+        self._own = in_memory
+        checkpoint = IN_MEMORY if in_memory else self._checkpoint(rank, world_size)
         if checkpoint is None and not self._snapshot.module.has_weights:
             nothing = RestartAbort(
                 "a restart before the first checkpoint, and no initial weights were kept",
@@ -227,7 +251,7 @@ class RestartableFit(Finalize):
             )
             restart = last_restart()
             raise given_up(nothing, restart.exit if restart is not None else None)
-        self._snapshot.restore(weights=checkpoint is None)
+        self._snapshot.restore(weights=checkpoint is None, in_memory=in_memory)
         self._workers.begin_attempt()
         forget_results(self._trainer)
         self._random_at_entry.restore()
@@ -241,7 +265,7 @@ class RestartableFit(Finalize):
     def _checkpoint(self, rank: int, world_size: int) -> Any:
         """Choose the checkpoint of the attempt."""
         assert self._call is not None
-        if self._options.resume != "auto":
+        if not self._options.chooses:
             self._own = self._options.resume is not None
             return os.fspath(self._options.resume) if self._options.resume is not None else self._users_checkpoint
         looks = self._continues_job and self._look_for_own(rank, world_size)
@@ -320,6 +344,7 @@ class RestartableFit(Finalize):
         if self._goes_on:  # else the decision of an earlier attempt is not taken yet
             self._stopped_after = stopped_after(self._trainer)
         error, self._error = self._error, None
+        self.memory.ended(error)
         tear_down(self._trainer, error or RankShouldRestart(), self._family)
         self._begin_attempt(0.0)
         self._call = None
@@ -334,11 +359,13 @@ class RestartableFit(Finalize):
     # Hooks called by the strategy
 
     def group_made(self, strategy: Any) -> None:
-        """Share the state that only rank 0 had, and stand in for lost ranks: the process group exists."""
+        """Share the state that only rank 0 has had, and stand in for lost ranks: the process group exists."""
         trainer = self._trainer
-        sent = (logger_versions(trainer), self._rows.at_entry) if strategy.is_global_zero else None
-        versions, self._rows.at_entry = strategy.broadcast(sent)
+        sent: list[Any] = [None] * strategy.world_size
+        dist.all_gather_object(sent, (self._is_told, logger_versions(trainer), self._rows.at_entry))
+        _, versions, self._rows.at_entry = next((each for each in sent if each[0]), sent[0])  # rank 0 may be new
         use_logger_versions(trainer, versions)
+        self._is_told = True
         if self.attempt > 0 and strategy.is_global_zero:
             self._rows.begin_attempt(anew=not self._own)
         mine = strategy.node_rank, strategy.local_rank
@@ -364,23 +391,92 @@ class RestartableFit(Finalize):
         self._rank_states.retain(self.saved.tokens)
         token = self._rank_states.keep(self.attempt, trainer.global_step, state_at(trainer, point))
         position = self.data(replicas, rank).position(trainer)
-        checkpoint[CHECKPOINT_KEY] = {"position": position.written(), "token": token, "world_size": replicas}
-        stepped = trainer.fit_loop.epoch_loop._batches_that_stepped
-        checkpoint[CHECKPOINT_KEY]["logged"] = self._rows.counted(stepped)
-        checkpoint[CHECKPOINT_KEY]["settings"] = settings = epoch_settings(trainer)
-        if trainer.is_global_zero:
-            self._warn_of_thawed(set(settings["frozen"]))
-        checkpoint[CHECKPOINT_KEY]["saves"] = checkpoint_saves(trainer)
-        checkpoint[CHECKPOINT_KEY] |= shown_metrics(trainer)
-        checkpoint[CHECKPOINT_KEY]["job"] = self._job.written()
-        checkpoint[CHECKPOINT_KEY]["saved_at"] = point.value
+        checkpoint[CHECKPOINT_KEY] = {
+            **self._added(point, position, replicas), **shown_metrics(trainer), "token": token,
+            "job": self._job.written(),
+        }  # fmt: skip
         if point is SavePoint.EPOCH_START:
             checkpoint[CHECKPOINT_KEY]["drawn"] = loader_is_drawn(trainer)
-        checkpoint[CHECKPOINT_KEY]["should_stop"] = bool(trainer.should_stop)
+        if trainer.is_global_zero:
+            self._warn_of_thawed(set(checkpoint[CHECKPOINT_KEY]["settings"]["frozen"]))
         if trainer.is_global_zero and not self._warned_at_save:
             self._warn_at_save(point)
         self._workers.keep(token, position.batches)
         self._containers.keep(token)
+
+    def _added(self, point: SavePoint, position: Position, replicas: int) -> dict[str, Any]:
+        """Return what an attempt needs besides what Lightning saves."""
+        trainer = self._trainer
+        stepped = trainer.fit_loop.epoch_loop._batches_that_stepped
+        return {
+            "position": position.written(), "world_size": replicas, "logged": self._rows.counted(stepped),
+            "settings": (self._settings or EpochSettings(trainer)).now(), "saves": checkpoint_saves(trainer),
+            "saved_at": point.value, "should_stop": bool(trainer.should_stop),
+        }  # fmt: skip
+
+    def _trainer_state(
+        self, point: SavePoint, replica: tuple[int, int], ending: Ending | None = None
+    ) -> TrainerState:  # fmt: skip
+        """Return the state of the Trainer.
+
+        Args:
+            point: where in the loops it is: at a vote, at the begin of a validation, or of a batch.
+            replica: the number of replicas of the data, and that of this rank.
+            ending: at the vote of an optimizer step, how the batch ends.
+        """
+        trainer, voting = self._trainer, point is SavePoint.VOTE
+        loops, step = counters(trainer.fit_loop), int(trainer.global_step) + voting
+        loops = at_vote(loops) if voting else loops
+        position = self.data(*replica).position(trainer, further=int(voting))
+        states = {each.state_key: copied(each.state_dict()) for each in trainer.callbacks}
+        checkpoint = {
+            "epoch": trainer.current_epoch, "global_step": step, "pytorch-lightning_version": self._version,
+            "state_dict": {}, "optimizer_states": [], "loops": {"fit_loop": loops},
+            "callbacks": {name: each for name, each in states.items() if each},
+            "lr_schedulers": [copied(each.scheduler.state_dict()) for each in trainer.lr_scheduler_configs],
+            CHECKPOINT_KEY: self._added(point, position, replica[0]),
+        }  # fmt: skip
+        if (data := trainer.datamodule) is not None and (state := data.state_dict()):
+            checkpoint[type(data).__qualname__] = copied(state)
+        if point is SavePoint.VALIDATION:
+            metrics = state_at(trainer, point).metrics
+        else:
+            metrics = RunningMetrics.now(trainer, MetricStates.of(self._metrics))
+        rank = RankState(RandomState.now(), metrics, Monitors([], [], {}, {}))
+        kept = self._workers.now(position.batches)
+        settings = [] if voting else [
+            [{name: copied(each) for name, each in group.items() if name != "params"} for group in each.param_groups]
+            for each in trainer.optimizers
+        ]  # fmt: skip
+        return TrainerState(step, checkpoint, settings, rank, kept, self._containers.lengths(), ending)
+
+    def committing(self, strategy: Any, optimizer: Any) -> AbstractContextManager[None]:
+        """Return the context of an optimizer step, which a vote of all ranks precedes."""
+        replica = strategy._nvrx_replica()
+        return self.memory.committing(
+            optimizer, lambda ending: self._trainer_state(SavePoint.VOTE, replica, ending)
+        )  # fmt: skip
+
+    def batch_ended(self, strategy: Any, *, validates: bool) -> None:
+        """Keep the state of the Trainer: a validation is about to begin, or the next batch to be fetched."""
+        point, stage = (SavePoint.VALIDATION, Stage.VALIDATION) if validates else (SavePoint.NEXT_BATCH, Stage.ENDED)
+        self.memory.reached(stage, lambda: self._trainer_state(point, strategy._nvrx_replica()))
+
+    def set_up(self) -> None:
+        """Prepare to keep model and optimizers in memory, and say once where that cannot be."""
+        self.memory.set_up()
+        if self.memory.refusal and self.attempt == 0 and self._trainer.is_global_zero:
+            self._log.info("a restart will go on from a checkpoint, and not from memory: %s", self.memory.refusal)
+
+    def take_over(self) -> None:
+        """Take parameters, optimizer state and random numbers over from memory."""
+        self.memory.take_over()
+        taken = self.memory.resumed
+        assert taken is not None
+        # A lost rank has had no random state of its own: it has that of the vote, from the ranks that have voted.
+        random = RandomState.now() if taken.state is None or taken.ending is not None else taken.state.random
+        self._random = random
+        self._state = None if taken.state is None else replace(taken.state, random=random)
 
     def _warn_at_save(self, point: SavePoint) -> None:
         """Warn, once, of a save from which a restart repeats a part of the batch, or leaves one out."""
@@ -401,9 +497,21 @@ class RestartableFit(Finalize):
         if self._own and self.attempt > 0:
             self._rows.go_back(self._resumed.get("logged"))
         self._snapshot.keep_time(checkpoint)
-        saves = self._resumed.get("saves", {}) if self._own else {}
-        use_checkpoint_saves(self._trainer, int(checkpoint.get("global_step", 0)), saves)
-        if self._resumed.get("world_size") == replicas:
+        saves, step = self._resumed.get("saves", {}) if self._own else {}, int(checkpoint.get("global_step", 0))
+        taken = self.memory.resumed
+        later = None
+        if (choice := self.memory.choice) is not None:  # until the batch has ended, hooks that save are called again
+            later = self.saved.later_than(step if choice.stage is Stage.ENDED else step - 1)
+        use_checkpoint_saves(self._trainer, step, saves, later)
+        if taken is not None:
+            if taken.state is None:
+                log.warning(
+                    "this rank takes the place of a lost one: the metrics of the epoch that the lost one had "
+                    "accumulated begin anew on it"
+                )
+            self._trainer.fit_loop.epoch_loop.nvrx_ending = taken.ending
+            self._workers.go_on(taken.workers)
+        elif self._resumed.get("world_size") == replicas:
             expected = self._own and self.attempt > 0
             self._state = self._rank_states.of(self._resumed.get("token"), expected=expected)
             self._random = self._state.random if self._state is not None else None
@@ -432,8 +540,11 @@ class RestartableFit(Finalize):
 
     def train_started(self) -> None:
         """Restore random state and metrics, and log the restart: the attempt is about to train."""
+        self.memory.started()
         self._restore_random()
+        self._rows.begin_training()
         self._frozen = unsynchronized(self._trainer, self._family)
+        self._settings, self._metrics = EpochSettings(self._trainer), metrics_in(self._trainer.lightning_module)
         rates = self._go_on(self._resumed or {}) if self._own else None
         if self._own and self._state is not None and is_over(self._trainer):
             self._state.random.restore()  # the loader has drawn a seed for an epoch that does not begin
@@ -442,7 +553,10 @@ class RestartableFit(Finalize):
             begin_epoch(self._trainer)
             self._log_restart()
             self._containers.begin()
-            left = self._containers.compare((self._resumed or {}).get("token", "") if self._own else None)
+            if (taken := self.memory.resumed) is not None:
+                left = self._containers.differing(taken.containers)
+            else:
+                left = self._containers.compare((self._resumed or {}).get("token", "") if self._own else None)
             self._warn_once(rates, left)
             return
         self._containers.begin()
@@ -513,8 +627,12 @@ class RestartableFit(Finalize):
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step)
 
-    def batch_started(self) -> None:
-        """Report progress, which only the limit on restarts without progress uses; it does not count as a ping."""
+    def batch_started(self, batch: Any) -> None:
+        """Keep the batch for a vote, and report progress.
+
+        Only the limit on restarts without progress uses it; it does not count as a ping.
+        """
+        self.memory.batch_begins(batch)
         if self._call is not None:
             self._call.progress(self._trainer.fit_loop.total_batch_idx, watched=False)
 

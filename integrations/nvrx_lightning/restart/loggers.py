@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvrx_lightning.families import lookup
+from nvrx_lightning.restart.checkpoint import atomic
 from nvrx_lightning.subclassing import become
 
 __all__ = ["RESTARTS", "CsvRows", "logger_versions", "use_logger_versions"]
@@ -49,11 +50,17 @@ class CsvRows:
     def counted(self, step: int) -> dict[str, Any]:
         """Return the number of rows of each file, including rows that are not yet written.
 
+        Rows that are in a file already and are still to be logged `again` are among them.
+
         Args:
             step: the step of the current batch, as loggers count it; -1 before the first one.
         """
-        rows = {str(file): _lines(file) + len(writer.metrics) for file, writer in self._writers()}
-        return {"rows": rows, "step": step}
+        rows, again = dict[str, int](), dict[str, list[tuple[int, list[str]]]]()
+        for file, writer in self._writers():
+            rows[str(file)] = _lines(file) + len(writer.metrics)
+            if logged := getattr(writer, "nvrx_logged", None):
+                again[str(file)] = [(at, sorted(names)) for at, names in logged]
+        return {"rows": rows, "step": step, "again": again}
 
     def begin_attempt(self, *, anew: bool) -> None:
         """Keep the existing rows; without a checkpoint of this fit (`anew`), only those from before the fit."""
@@ -61,6 +68,11 @@ class CsvRows:
             _take_over(each)
         if anew:
             self.go_back(self.at_entry)
+
+    def begin_training(self) -> None:
+        """Let no restart interrupt a writer from now on."""
+        for _, writer in self._writers():
+            become(writer, logging_once)
 
     def go_back(self, counted: dict[str, Any] | None) -> None:
         """Drop the rows of the steps that are rolled back.
@@ -73,7 +85,9 @@ class CsvRows:
         for file, writer in self._writers():
             writer.save()
             if file.is_file():
-                _go_back(file, writer, counted["rows"].get(str(file), 0), counted["step"])
+                logged = _go_back(file, writer, counted["rows"].get(str(file), 0), counted["step"])
+                logged |= {(at, frozenset(names)) for at, names in counted.get("again", {}).get(str(file), ())}
+                become(writer, logging_once).nvrx_logged = frozenset(logged)
 
     def _loggers(self) -> list[Any]:
         return [each for each in self._trainer.loggers if isinstance(each, self._kind)]
@@ -95,15 +109,19 @@ def _take_over(logger: Any) -> None:
     writer.metrics_keys = rows.partition("\n")[0].strip().split(",")
 
 
-def _go_back(file: Path, writer: Any, count: int, step: int) -> None:
+def _go_back(file: Path, writer: Any, count: int, step: int) -> set[tuple[int, frozenset[str]]]:
+    """Drop the rows of later steps; return those after `count` that stay."""
     rows = _read(file)
     later = [row for row in rows[count:] if _is_of_restart(row) or _step(row) <= step]
     _replace(file, [*rows[:count], *later], writer.metrics_keys)
-    become(writer, logging_once).nvrx_logged = frozenset(_key(row) for row in later if not _is_of_restart(row))
+    return {_key(row) for row in later if not _is_of_restart(row)}
 
 
 def logging_once(kind: Any) -> type[Any]:
-    """Return a subclass of a CSV writer that skips rows which are in the file already."""
+    """Return a subclass of a CSV writer that skips rows which are in the file already, and that no restart interrupts.
+
+    For a metric that is new, a writer empties its file and writes all rows again.
+    """
 
     class LoggingOnce(kind):  # type: ignore[misc]
         nvrx_logged: frozenset[tuple[int, frozenset[str]]] = frozenset()
@@ -114,6 +132,10 @@ def logging_once(kind: Any) -> type[Any]:
                 self.nvrx_logged = self.nvrx_logged - {key}
             else:
                 super().log_metrics(metrics_dict, step)
+
+        def save(self) -> None:
+            with atomic():
+                super().save()
 
     return LoggingOnce
 

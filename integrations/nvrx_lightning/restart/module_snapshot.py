@@ -49,11 +49,12 @@ class ModuleSnapshot:
         self._structure = None if self.rebuilt else _Structure(module)
         self._weights = _Weights(module) if keep_weights and not self.rebuilt else None
 
-    def restore(self, *, weights: bool) -> None:
+    def restore(self, *, weights: bool, in_memory: bool = False) -> None:
         """Restore the model.
 
         Args:
             weights: restore the weights, too; else a checkpoint has them.
+            in_memory: a step that a fault has interrupted may still be done: gradients stay.
         """
         module = self.module
         vars(module).pop("forward", None)
@@ -62,18 +63,19 @@ class ModuleSnapshot:
         if self._structure is not None:
             self._structure.restore(wholly=weights)
         if self.rebuilt:
-            self._restore_parts()
+            self._restore_parts(kept=in_memory)
         elif weights and self._weights is not None:
             self._weights.restore()
         for name, each in module.named_modules():
             each.training = self._modes.get(name, each.training)
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(self._grads.get(name, parameter.requires_grad))
-            parameter.grad = None
+            if not in_memory:
+                parameter.grad = None
 
-    def _restore_parts(self) -> None:
+    def _restore_parts(self, *, kept: bool) -> None:
         module = self.module
-        replaced = [weakref.ref(each) for each in module.parameters()]
+        replaced = [] if kept else [weakref.ref(each) for each in module.parameters()]
         module.__class__ = self._class
         vars(module).update(copy.deepcopy(self._parts))
         vars(module).update({name: each for name, each in self._plain.items() if name not in vars(module)})

@@ -7,14 +7,14 @@ Lightning's checkpoints lack them, and schedulers, early stopping and checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import torch
 from torchmetrics import Metric
 
-__all__ = ["MetricStates", "RunningMetrics", "shown_metrics", "use_shown_metrics"]
+__all__ = ["MetricStates", "RunningMetrics", "metrics_in", "shown_metrics", "use_shown_metrics"]
 
 _OWN: Final = ("_update_count", "_computed", "_forward_cache", "has_reset")
 """Attributes of a metric besides its states; the last one belongs to Lightning's results only."""
@@ -72,7 +72,16 @@ class MetricStates:
     """
 
     def __init__(self, module: torch.nn.Module, validated: Collection[Metric] = ()) -> None:
-        metrics = {name: each for name, each in module.named_modules() if isinstance(each, Metric)}
+        self._take(metrics_in(module), validated)
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Metric]) -> Self:
+        """Return the states of these metrics of a model."""
+        made = object.__new__(cls)
+        made._take(metrics, ())
+        return made
+
+    def _take(self, metrics: Mapping[str, Metric], validated: Collection[Metric]) -> None:
         reset = {id(each) for each in validated}
         self._states = {name: _state(each) for name, each in metrics.items() if id(each) not in reset}
         self._reset = {name for name, each in metrics.items() if id(each) in reset}
@@ -94,10 +103,15 @@ class RunningMetrics:
         self._connector: dict[str, Any] = {}
 
     @classmethod
-    def now(cls, trainer: Any) -> Self:
-        """Return the current values."""
+    def now(cls, trainer: Any, metrics: MetricStates | None = None) -> Self:
+        """Return the current values.
+
+        Args:
+            trainer: the Trainer.
+            metrics: the states of the metrics in the model, if they are known.
+        """
         results = trainer.fit_loop.epoch_loop._results
-        metrics = MetricStates(trainer.lightning_module, _validated(trainer))
+        metrics = metrics or MetricStates(trainer.lightning_module, _validated(trainer))
         made = cls({key: (each, _state(each)) for key, each in results.items()}, metrics)
         connector = trainer._logger_connector
         made._connector = {
@@ -106,6 +120,10 @@ class RunningMetrics:
             **{name: dict(vars(connector)[name]) for name in _SHOWN},
         }
         return made
+
+    def shown(self) -> dict[str, dict[str, float]]:
+        """Return the values that the Trainer shows, as `shown_metrics` does."""
+        return {name.removeprefix("_"): _numbers(self._connector[name]) for name in _SHOWN}
 
     def after(self, before: Self) -> Self:
         """Return the values at the end of a validation: Lightning then goes on with the training's first iteration.
@@ -126,6 +144,11 @@ class RunningMetrics:
         self._metrics.restore(trainer.lightning_module)
         shown = {name: dict(self._connector[name]) for name in _SHOWN}
         vars(trainer._logger_connector).update({**self._connector, **shown})
+
+
+def metrics_in(module: torch.nn.Module) -> dict[str, Metric]:
+    """Return the torchmetrics in a model, by name."""
+    return {name: each for name, each in module.named_modules() if isinstance(each, Metric)}
 
 
 def _validated(trainer: Any) -> list[Metric]:

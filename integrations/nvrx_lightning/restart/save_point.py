@@ -31,6 +31,9 @@ class SavePoint(enum.Enum):
     """Before anything of a batch was computed: the batch is begun anew."""
     IN_BATCH = "in_batch"
     """While a batch was computed: the batch is repeated, with what it has drawn and logged until then."""
+    VOTE = "vote"
+    """At the vote of an optimizer step, which is done: what follows it in the batch is done first. No checkpoint is
+    saved here: it is in the memory of the ranks."""
     BATCH_END = "batch_end"
     """In the last hook of a batch: what follows it is done first."""
     VALIDATION = "validation"
@@ -39,6 +42,8 @@ class SavePoint(enum.Enum):
     """In the last hook of a validation."""
     EPOCH_END = "epoch_end"
     """In the last hook of an epoch."""
+    NEXT_BATCH = "next_batch"
+    """Between two batches, in the memory of the ranks: the next batch is fetched again, and nothing else is to do."""
     ELSEWHERE = "elsewhere"
     """Between two batches, or at the end of the fit."""
 

@@ -4,7 +4,8 @@ Lightning expects that a Trainer whose fit has failed is discarded. State that a
 the next attempt, mostly without an error: counters, a model in eval mode or with `forward` replaced, a `GradScaler` in
 the middle of a step. Each entry of `restore` resets one such state. Checkpoint and launcher do the rest.
 
-Private names of Lightning are used here and in `launcher.py`, `loggers.py`, `loops.py` and `running_metrics.py` only.
+Private names of Lightning are used here and in `launcher.py`, `loggers.py`, `loops.py`, `memory.py` and
+`running_metrics.py` only.
 `PRIVATE_NAMES` and `PRIVATE_ATTRIBUTES` list them for the test that fails when one has moved.
 """
 
@@ -28,9 +29,21 @@ from nvrx_lightning.restart.running_metrics import MetricStates
 from nvrx_lightning.subclassing import become, keep_name
 
 __all__ = [
-    "PRIVATE_ATTRIBUTES", "PRIVATE_NAMES", "TrainerSnapshot", "checkpoint_folders", "checkpoint_saves",
-    "epoch_settings", "go_on_averaging", "overrides", "release", "spare_from_exceptions", "tear_down", "unsynchronized",
-    "use_checkpoint_saves", "use_epoch_settings",
+    "PRIVATE_ATTRIBUTES",
+    "PRIVATE_NAMES",
+    "EpochSettings",
+    "TrainerSnapshot",
+    "checkpoint_folders",
+    "checkpoint_saves",
+    "epoch_settings",
+    "go_on_averaging",
+    "overrides",
+    "release",
+    "spare_from_exceptions",
+    "tear_down",
+    "unsynchronized",
+    "use_checkpoint_saves",
+    "use_epoch_settings",
 ]  # fmt: skip
 
 log = logging.getLogger("nvrx_lightning")
@@ -42,6 +55,7 @@ PRIVATE_NAMES: Final = {
     "Trainer": ("_teardown",),
     "strategies.Strategy": ("_reset_optimizers_and_schedulers", "_configure_launcher"),
     "strategies.launchers._SubprocessScriptLauncher": ("_call_children_scripts",),
+    "trainer.call": ("_call_callback_hooks", "_call_lightning_module_hook"),
     "utilities.exceptions._TunerExitException": (),
     "utilities.model_helpers.is_overridden": (),
 }
@@ -86,7 +100,9 @@ PRIVATE_ATTRIBUTES: Final = {
     ),
     "val_loop": ("_combined_loader", "_data_fetcher"),
     "checkpoint_connector": ("_loaded_checkpoint",),
-    "strategy": ("_launcher",),
+    "strategy": ("_ddp_comm_state", "_ddp_kwargs", "_launcher"),
+    "automatic_optimization": ("_make_closure",),
+    "Closure": ("_result",),
     "logger": ("_version", "_experiment"),
     "csv_writer": ("log_metrics", "metrics", "metrics_file_path", "metrics_keys", "save"),
     "tensorboard": ("_version", "_experiment"),
@@ -155,11 +171,12 @@ class TrainerSnapshot:
         timer = lookup(family, "callbacks.Timer")
         self._timers = [each for each in trainer.callbacks if isinstance(each, timer)]
 
-    def restore(self, *, weights: bool) -> None:
+    def restore(self, *, weights: bool, in_memory: bool = False) -> None:
         """Restore Trainer and model; a checkpoint is loaded on top later.
 
         Args:
             weights: restore the initial weights, too, because there is no checkpoint.
+            in_memory: parameters, gradients and precision plugin stay as the fault has left them.
         """
         trainer = self._trainer
         vars(trainer.state).update(self._state)
@@ -168,10 +185,11 @@ class TrainerSnapshot:
         trainer._checkpoint_connector._loaded_checkpoint = {}
         vars(self.module.module)["_current_fx_name"] = None
         self._restore_callbacks()
-        self._restore_precision()
+        if not in_memory:
+            self._restore_precision()
         _close_progress_bars(trainer)
         _forget_failed_writes(trainer.strategy)
-        self.module.restore(weights=weights)
+        self.module.restore(weights=weights, in_memory=in_memory)
         self._metrics.restore(self.module.module)
 
     def _restore_callbacks(self) -> None:
@@ -225,16 +243,21 @@ def checkpoint_saves(trainer: Any) -> dict[str, dict[str, Any]]:
     return saves
 
 
-def use_checkpoint_saves(trainer: Any, step: int, saves: dict[str, dict[str, Any]]) -> None:
+def use_checkpoint_saves(
+    trainer: Any, step: int, saves: dict[str, dict[str, Any]], later: frozenset[str] | None = None
+) -> None:
     """Tell checkpoint callbacks of their saves until the checkpoint from which the attempt resumes.
 
     Args:
         trainer: the Trainer.
         step: the global step of the checkpoint.
         saves: what they knew; one that is not in it takes the checkpoint to be its own.
+        later: files of this fit that were saved later; they are saved again, under the same names. None if the attempt
+            does not resume from memory.
     """
     for callback in _saving(trainer):
         vars(callback).update(saves.get(callback.state_key, {_SAVED_AT: step}))
+        callback.nvrx_saves_again = later
 
 
 def _saving(trainer: Any) -> list[Any]:
@@ -246,6 +269,13 @@ def telling_its_save(kind: Any) -> type[Any]:
 
     class TellingItsSave(kind):  # type: ignore[misc]
         nvrx_saves_to: str | None = None
+        nvrx_saves_again: frozenset[str] | None = None
+
+        def file_exists(self, filepath: Any, trainer: Any) -> bool:
+            exists = bool(super().file_exists(filepath, trainer))
+            if not exists or self.nvrx_saves_again is None:
+                return exists
+            return str(filepath) not in trainer.strategy.broadcast(self.nvrx_saves_again)
 
         def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
             self.nvrx_saves_to = filepath
@@ -376,11 +406,24 @@ def release(trainer: Any) -> None:
 
 def epoch_settings(trainer: Any) -> dict[str, Any]:
     """Return what callbacks set at the start of an epoch: the frozen layers, the batches to accumulate."""
-    module = trainer.lightning_module
-    toggled = module._param_requires_grad_state  # for one optimizer's step
-    frozen = [name for name, each in module.named_parameters() if not toggled.get(each, each.requires_grad)]
-    untracked = [name for name, each in module.named_modules() if not getattr(each, "track_running_stats", True)]
-    return {"accumulated": trainer.accumulate_grad_batches, "frozen": frozen, "untracked": untracked}
+    return EpochSettings(trainer).now()
+
+
+class EpochSettings:
+    """`epoch_settings`, asked often: the parameters and modules of an attempt are looked up once."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        module = trainer.lightning_module
+        self._parameters = list(module.named_parameters())
+        self._norms = [each for each in module.named_modules() if hasattr(each[1], "track_running_stats")]
+
+    def now(self) -> dict[str, Any]:
+        """Return the settings."""
+        toggled = self._trainer.lightning_module._param_requires_grad_state  # for one optimizer's step
+        frozen = [name for name, each in self._parameters if not toggled.get(each, each.requires_grad)]
+        untracked = [name for name, each in self._norms if not each.track_running_stats]
+        return {"accumulated": self._trainer.accumulate_grad_batches, "frozen": frozen, "untracked": untracked}
 
 
 def use_epoch_settings(trainer: Any, settings: dict[str, Any]) -> None:

@@ -151,14 +151,24 @@ class WorkerStates:
     def keep(self, token: str, batch: int) -> None:
         """Keep the states for a checkpoint, by its token, whose training resumes with a batch of the epoch."""
         if self._ring is not None:
-            self._drawn = self._ring.drawn
-            self._saved[token] = self._ring.at(batch)
+            self._saved[token] = self.now(batch)
             while len(self._saved) > KEPT:
                 self._saved.popitem(last=False)
 
+    def now(self, batch: int) -> _Kept:
+        """Return the states for a training that resumes with a batch of the epoch."""
+        if self._ring is None:
+            return _States
+        self._drawn = self._ring.drawn
+        return self._ring.at(batch)
+
     def resume(self, token: str | None) -> None:
         """Resume from a checkpoint."""
-        self._resumed = self._saved.get(token or "", _States)()
+        self.go_on(self._saved.get(token or "", _States))
+
+    def go_on(self, kept: _Kept) -> None:
+        """Resume with these states."""
+        self._resumed = kept()
 
     def begin_attempt(self) -> None:
         """Begin an attempt, without a checkpoint until one is loaded."""

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             job, source = {}, Source.parse(given.source)
             settings = Settings(
                 epochs=given.epochs, batches=given.batches, hooks=tuple(filter(None, given.hooks.split(","))),
-                every=given.every, limit=given.limit,
+                every=given.every, limit=given.limit, resume=given.resume,
             )  # fmt: skip
         else:
             parser.error("name the function: path/to/file.py:make")
@@ -73,5 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hooks", default="", metavar="NAME,NAME", help="only these (default: all)")
     parser.add_argument("--every", action="store_true", help="each hook of each object, and its first call, too")
     parser.add_argument("--limit", type=float, default=defaults.limit, help="seconds for a fit (default %(default)s)")
+    parser.add_argument(
+        "--resume", default="", metavar="WHAT", help="memory or checkpoint: from what restarts go on (default: as the "
+        "strategy says)",
+    )  # fmt: skip
     parser.add_argument("--job", help=argparse.SUPPRESS)
     return parser

@@ -151,7 +151,8 @@ class _Verification:
             shutil.rmtree(order.folder, ignore_errors=True)
 
     def _order(self, name: str, fault: Fault | None) -> FitOrder:
-        return FitOrder(self._folder / name, fault, self._settings.epochs, self._settings.batches)
+        chosen = self._settings
+        return FitOrder(self._folder / name, fault, chosen.epochs, chosen.batches, chosen.resume)
 
     def _run(self, orders: Iterable[FitOrder]) -> Iterator[tuple[FitOrder, str]]:
         at_once = self._settings.at_once or max(1, (os.cpu_count() or RANKS) // RANKS)

@@ -26,7 +26,7 @@ class VerificationObserver(callback_class()):  # type: ignore[misc]
         self._trainer: Any = None
         self._pending: tuple[int, Event] | None = None
         self._interrupted: tuple[list[Event], tuple[int, Event] | None] = [], None
-        self._seen: dict[str, list[Event]] = {}
+        self._seen: dict[str, tuple[list[Event], tuple[int, Event] | None]] = {}
         self._attempt = self._saves = 0
         self.events: list[Event] = []
         self.resumed: list[int] = []
@@ -48,19 +48,25 @@ class VerificationObserver(callback_class()):  # type: ignore[misc]
         """Return a name for what has been seen, the same on each rank."""
         name = f"{self._attempt}-{self._saves}"
         self._saves += 1
-        self._seen[name] = list(self.events)
+        self._seen[name] = list(self.events), self._pending
         return {"name": name, "step": self._trainer.global_step if self._trainer is not None else -1}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go back to what had been seen."""
         if state_dict["name"] in self._seen:
-            self.events = list(self._seen[state_dict["name"]])
+            events, self._pending = self._seen[state_dict["name"]]
+            self.events = list(events)
         else:
             events, pending = self._interrupted
             self.events = events if pending is None or pending[0] >= state_dict["step"] else [*events, pending[1]]
-        self._pending = None
+            self._pending = None
         if self._attempt:
             self.resumed[-1] = max(0, state_dict["step"])
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """See from which step an attempt goes on."""
+        if self._attempt:
+            self.resumed[-1] = trainer.global_step
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """See the metrics of the epoch before."""

@@ -7,7 +7,7 @@ import json
 import logging
 import traceback
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,14 @@ class FitOrder:
         fault: None for none.
         epochs: at most so many.
         batches: at most so many in an epoch.
+        resume: what restarts go on from; "" for what the strategy says.
     """
 
     folder: Path
     fault: Fault | None
     epochs: int
     batches: int
+    resume: str = ""
 
     def answer(self, rank: int) -> Path:
         """Return the file of what a rank has seen."""
@@ -72,6 +74,8 @@ def run_rank(source: Source, order: FitOrder, rank: int) -> None:
     trainer, arguments = made
     scaled = scale_down(trainer, order.epochs, order.batches)
     redirect(trainer, order.folder)
+    if order.resume:
+        trainer.strategy.in_process_options = replace(trainer.strategy.in_process_options, resume=order.resume)
     observer = VerificationObserver()
     trainer.callbacks.insert(0, observer)
     mine = order.fault if order.fault is not None and order.fault.rank == rank else None

@@ -11,7 +11,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -37,6 +37,8 @@ __all__ = [
     "versions",
 ]
 
+_WATCHED: Final = 6
+"""Parameters of which a value is compared, of those that an optimizer steps and of the others."""
 Versions = tuple[int, ...]
 Settings = list[list[dict[str, Any]]]
 
@@ -56,6 +58,8 @@ class Objects:
         shared: objects that only the advance changes, by name.
         local: objects that change anywhere, by name.
         coordinates: which part of the sharded parameters this rank has.
+        watched: the indices of some parameters, with and without an optimizer: what changes them by `.data` changes no
+            version, but their values.
     """
 
     names: tuple[str, ...]
@@ -67,6 +71,7 @@ class Objects:
     shared: Mapping[str, Stateful]
     local: Mapping[str, Stateful]
     coordinates: ShardOfRank
+    watched: tuple[int, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -144,7 +149,7 @@ class Objects:
         places = tuple((weakref.ref(model.get_submodule(owner)), name) for owner, _, name in parts)
         return cls(
             tuple(named), parameters, tuple(buffers.values()), places, optimizers, advance, shared, local,
-            _coordinates_of(parameters),
+            _coordinates_of(parameters), _watched(parameters, optimizers),
         )  # fmt: skip
 
 
@@ -155,25 +160,34 @@ class Left:
     Attributes:
         objects: the objects.
         versions: of their tensors.
+        values: one of each watched parameter.
         settings: of the optimizers' groups, such as the learning rate.
         gradients: the identity and the version of each parameter's; None where it has none.
     """
 
     objects: Objects
     versions: Versions
+    values: tuple[float, ...]
     settings: Settings
     gradients: tuple[tuple[int, int] | None, ...]
 
     @classmethod
     def of(cls, objects: Objects) -> Left:
         """Return it as it is now."""
-        return cls(objects, versions(objects), _settings(objects), _gradients(objects))
+        return cls(objects, versions(objects), _values(objects), _settings(objects), _gradients(objects))
 
     def is_changed(self) -> bool:
         """Return whether anything of it has changed."""
-        if self.versions != versions(self.objects) or self.are_gradients_changed():
+        if self.changed_parameter() or self.are_gradients_changed():
             return True
         return not _same(self.settings, _settings(self.objects))
+
+    def changed_parameter(self) -> str:
+        """Return the name of a parameter that has changed, or of an optimizer's state; "" if none has."""
+        if self.versions != (now := versions(self.objects)):
+            return changed(self.objects, self.versions, now)
+        found = zip(self.objects.watched, self.values, _values(self.objects), strict=True)
+        return next((self.objects.names[index] for index, then, since in found if then != since), "")
 
     def are_gradients_changed(self) -> bool:
         """Return whether the gradients are others."""
@@ -261,6 +275,26 @@ def versions(objects: Objects) -> Versions:
     """Return the versions of all tensors that only the advance changes, as autograd counts changes in place."""
     states = (each for optimizer, parameter in _optimized(objects) for each in _tensors(optimizer, parameter))
     return tuple(each._version for each in (*objects.parameters, *states))
+
+
+def _watched(parameters: tuple[torch.Tensor, ...], optimizers: tuple[torch.optim.Optimizer, ...]) -> tuple[int, ...]:
+    """Return the indices of a few parameters of each kind: an average that follows the others is of no optimizer."""
+    stepped = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+    kinds: tuple[list[int], list[int]] = [], []
+    for index, each in enumerate(parameters):
+        if _local(each).numel():
+            kinds[id(each) in stepped].append(index)
+    return tuple(index for kind in kinds for index in kind[:: max(1, len(kind) // _WATCHED)][:_WATCHED])
+
+
+def _values(objects: Objects) -> tuple[float, ...]:
+    tensors = [_local(objects.parameters[index]).detach() for index in objects.watched]
+    values = [each[(-1,) * each.dim()] for each in tensors if not each.is_meta]
+    if not values:
+        return ()
+    if objects.device.type == "cpu":
+        return tuple(float(each) for each in values)
+    return tuple(torch.stack([each.double() for each in values]).tolist())
 
 
 def changed(objects: Objects, before: Versions, now: Versions) -> str:

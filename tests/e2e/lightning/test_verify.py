@@ -43,9 +43,11 @@ def run(*arguments: str, limit: float = LIMIT) -> subprocess.CompletedProcess[st
     return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=limit, check=False)
 
 
-def unmet(folder: Path, hooks: str, *names: str, limit: float = LIMIT) -> dict[str, list[str]]:
+def unmet(
+    folder: Path, hooks: str, *names: str, resume: str = "checkpoint", limit: float = LIMIT
+) -> dict[str, list[str]]:
     """Verify programs; return what is not as it is written beside each of them."""
-    done = run("-m", "tests.harness.lightning.verifying", str(folder / "reports"), hooks, *names, limit=limit)
+    done = run("-m", "tests.harness.lightning.verifying", str(folder / "reports"), hooks, resume, *names, limit=limit)
     assert done.returncode == 0, done.stdout + done.stderr
     print(done.stdout)
     lines = [json.loads(line) for line in (folder / "reports").read_text().splitlines()]
@@ -68,7 +70,7 @@ def test_the_function_names_a_list_that_keeps_leftovers_and_warns_of_it_with_wha
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"found module.losses at epoch \d, batch \d", done.stdout), done.stdout
     assert re.search(r"^InProcessDDPStrategy.backward .* module.losses differs at epoch", done.stdout, re.MULTILINE)
-    warning = r"^warning: module.losses has \d items and had 2: .* Use self.log\(..., on_epoch=True\)"
+    warning = r"^warning: module.losses has \d items and had 4: .* Use self.log\(..., on_epoch=True\)"
     assert re.search(warning, done.stdout, re.MULTILINE), done.stdout
 
 
@@ -81,6 +83,12 @@ def test_a_handful_of_trainings_are_found_as_expected_and_what_cannot_be_verifie
         "state:metrics_of_validations",
     )
     assert unmet(tmp_path, "on_train_epoch_start,backward", "refusals", *handful) == {}
+
+
+def test_restarts_from_memory_leave_the_same_bits(tmp_path):
+    trainings = "ends:two_saves_in_a_step", "optimization:accumulation"
+    hooks = "on_train_epoch_start,optimizer_step,on_validation_end,save_checkpoint"
+    assert unmet(tmp_path, hooks, *trainings, resume="memory") == {}
 
 
 @pytest.mark.nightly

@@ -62,6 +62,7 @@ class Setting:
     best: bool = False  # a second `ModelCheckpoint`, of the validations
     saves_in: str = ""  # a hook in which a callback saves a checkpoint each time
     ckpt_path: str | None = None
+    active: int = 0  # how many ranks train; the others wait in reserve
     logs: bool = False  # also the lines that are no warnings
 
     def plain(self) -> Setting:

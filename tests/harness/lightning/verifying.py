@@ -1,6 +1,6 @@
 """Verifies several programs in one process, as the command does one: Lightning is imported once.
 
-    python -m tests.harness.lightning.verifying OUTPUT HOOKS PART | PART:NAME ...
+    python -m tests.harness.lightning.verifying OUTPUT HOOKS RESUME PART | PART:NAME ...
 
 `OUTPUT` gets one JSON line for each program: its name, its report, and what of it is not as expected.
 """
@@ -23,13 +23,13 @@ __all__: list[str] = []
 PROGRAMS = "tests.harness.lightning.programs"
 
 
-def main(output: str, hooks: str, *names: str) -> None:
+def main(output: str, hooks: str, resume: str, *names: str) -> None:
     environment.begin_verification()
     from nvrx_lightning.verification.flow import run_verification
 
     for name in names:
         importlib.import_module(f"{PROGRAMS}.{name.partition(':')[0]}")
-    settings = Settings(hooks=tuple(filter(None, hooks.split(","))))
+    settings = Settings(hooks=tuple(filter(None, hooks.split(","))), resume=resume)
     for name in (each for each in KNOWN if each in names or each.partition(":")[0] in names):
         report = run_verification(Source.parse(f"{PROGRAMS}.{name}"), settings, lambda line: None)
         line = {"name": name, "report": report.written(), "unmet": KNOWN[name].unmet(report)}

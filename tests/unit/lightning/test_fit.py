@@ -13,6 +13,7 @@ from nvrx_lightning.restart import fit as module
 from nvrx_lightning.restart.checkpoint import SavedCheckpoints
 from nvrx_lightning.restart.fit import RestartableFit
 from nvrx_lightning.restart.job import Job, Start, gathered
+from nvrx_lightning.restart.memory import FitMemory
 from torch.distributed import HashStore
 
 
@@ -36,7 +37,7 @@ def ended(trainer: Any) -> Any:
     fit = object.__new__(RestartableFit)
     vars(fit).update(
         _trainer=trainer, _highest_step=0, _goes_on=True, _resumed=None, _stopped_after=7, _error=None, _family="",
-        attempt=0,
+        attempt=0, memory=FitMemory(trainer, "lightning.pytorch", on=False),
     )  # fmt: skip
     return fit
 

@@ -80,7 +80,7 @@ def rows(trainer):
 
 
 def test_rows_are_counted_with_those_that_are_to_be_written(rows, writer):
-    assert rows.counted(-1) == {"rows": {writer.metrics_file_path: 0}, "step": -1}
+    assert rows.counted(-1) == {"rows": {writer.metrics_file_path: 0}, "step": -1, "again": {}}
     writer.log_metrics({"loss": 1.0}, 0)
     writer.save()
     writer.log_metrics({"loss": 1.0}, 1)
@@ -96,6 +96,18 @@ def test_rows_of_steps_that_are_taken_back_go_and_those_of_restarts_stay(rows, w
     writer.log_metrics({RESTARTS: 1.0}, 4)
     rows.go_back(counted)
     assert logged(writer) == [(0, "loss"), (1, "loss"), (2, "loss"), (3, "loss"), (4, RESTARTS)]
+
+
+def test_a_second_restart_from_the_same_step_writes_no_row_twice_either(rows, writer):
+    counted = rows.counted(0)
+    writer.log_metrics({"loss": 1.0}, 0)
+    rows.go_back(counted)
+    counted = rows.counted(0)  # with the row that is still to be logged again
+    assert counted["again"] == {writer.metrics_file_path: [(0, ["loss"])]}
+    rows.go_back(counted)
+    writer.log_metrics({"loss": 1.0}, 0)
+    writer.save()
+    assert logged(writer) == [(0, "loss")]
 
 
 def test_what_may_be_logged_again_is_written_once(rows, writer):

@@ -40,7 +40,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
-from nvrx_core.inprocess import current_call
+from nvrx_core import inprocess
+from nvrx_core.inprocess import current_call, live_state
+from nvrx_core.inprocess.rank_assignment import FillGaps, MaxActiveWorldSize
 from tests.harness.lightning.setting import Fault, Setting
 from tests.harness.lightning.workers.loaders import Samples, dist_size, initial_rank, make_loader, shards
 from tests.harness.process.workers.record import Record, usage
@@ -174,6 +176,16 @@ class Model(pl.LightningModule):
             optimizer.step()
         return loss
 
+    def on_after_backward(self) -> None:
+        self.faults("backward", self.global_step)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.faults("before_step", self.global_step)
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        self.faults("scheduler", self.global_step)
+        super().lr_scheduler_step(scheduler, metric)
+
     def on_train_batch_end(self, *_: Any) -> None:
         if self.setting.stop_at and self.global_step >= self.setting.stop_at:
             self.trainer.should_stop = True
@@ -243,6 +255,9 @@ class Observer(Callback):
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         self.faults("batch_end", trainer.global_step)
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        self.faults("epoch_start", trainer.current_epoch)
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
         self.faults("epoch_end", trainer.current_epoch)
@@ -332,10 +347,12 @@ class RefusingIO(TorchCheckpointIO):
 
 
 def make_strategy(setting: Setting) -> Any:
-    options = dict(setting.options)
+    options = {"resume": "checkpoint", **setting.options}
     for name in ("soft_timeout", "hard_timeout"):
         if name in options:
             options[name] = timedelta(seconds=options[name])
+    if setting.active:
+        options["rank_assignment"] = inprocess.Compose(MaxActiveWorldSize(setting.active), FillGaps())
     if setting.strategy == "DDPStrategy":
         return DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60))
     if setting.strategy == "ModelParallelStrategy":
@@ -394,6 +411,18 @@ def weights_of(model: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
+def fail_after_votes(faults: Faults) -> None:
+    """Inject faults after a vote that this rank does not know to be passed, while its peers step."""
+    gather = live_state._Ports._gather
+
+    def failing(ports: Any, row: Any) -> Any:
+        rows = gather(ports, row)
+        faults("vote", live_state.rows.header_of(row)[1])
+        return rows
+
+    live_state._Ports._gather = failing  # type: ignore[method-assign]
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     warnings.filterwarnings("always", "The dirpath has changed")
@@ -401,6 +430,8 @@ def main() -> None:
     setting, record = Setting.read(), Record(os.environ["NVRX_TEST_RECORDS"], INITIAL_RANK)
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO if setting.logs else logging.WARNING)
     faults = Faults(setting, record)
+    if any(each.where == "vote" for each in setting.faults):
+        fail_after_votes(faults)
     pl.seed_everything(1, verbose=False)
     trainer = make_trainer(setting, faults, record)
     kind = ShardedModel if setting.strategy.endswith("ModelParallelStrategy") else Model

@@ -39,6 +39,8 @@ def _missing_attributes(family: str) -> list[tuple[str, str]]:
         "Trainer": trainer,
         "fit_loop": trainer.fit_loop,
         "epoch_loop": trainer.fit_loop.epoch_loop,
+        "automatic_optimization": trainer.fit_loop.epoch_loop.automatic_optimization,
+        "Closure": lookup(family, "loops.optimization.automatic.Closure")(step_fn=lambda: None),
         "val_loop": trainer.fit_loop.epoch_loop.val_loop,
         "checkpoint_connector": trainer._checkpoint_connector,
         "logger_connector": trainer._logger_connector,

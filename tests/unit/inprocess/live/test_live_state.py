@@ -72,6 +72,15 @@ def test_who_has_loaded_a_checkpoint_has_lost_its_step(model, optimizer, caplog)
     assert "weight was changed before resume()" in caplog.text
 
 
+def test_a_change_that_autograd_does_not_count_is_noticed_by_a_value(model, optimizer, caplog):
+    live, _, left = in_vote(model, optimizer)
+    model.weight.data.mul_(0.9)
+    with caplog.at_level(logging.WARNING, "nvrx_core.inprocess"):
+        live._notice_changes(left, registered(model, optimizer))
+    assert not reaches(live, AT)
+    assert "weight was changed before resume()" in caplog.text
+
+
 def test_what_happens_to_another_model_does_not_matter(model, optimizer):
     live, _, left = in_vote(model, optimizer)
     with torch.no_grad():

@@ -1,0 +1,398 @@
+"""A fit that goes on from the memory of its ranks: no step is done again.
+
+Parameters and optimizer state stay where they are (`nvrx_core.inprocess.LiveState`): all ranks vote before each
+optimizer step, with complete gradients. What belongs to the Trainer is copied on each rank, at the vote and once the
+batch has ended, and an attempt loads one of these copies in place of a checkpoint (`memory_choice`).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from nvrx_core.inprocess import LiveState
+from nvrx_lightning.families import lookup
+from nvrx_lightning.restart.memory_choice import NOTHING, Choice, Kept, Stage, choose
+from nvrx_lightning.restart.rank_states import RankState
+from nvrx_lightning.restart.snapshot import overrides
+
+__all__ = ["IN_MEMORY", "Ending", "FitMemory", "MemoryLost", "TrainerState", "copied"]
+
+IN_MEMORY: Final = "the memory of the ranks"
+"""What stands for the path of a checkpoint."""
+_SEVERAL: Final = "the optimizer evaluates a batch several times in a step"
+_PLAIN: Final = (type(None), bool, int, float, str, bytes)
+_OWN: Final = ("lightning.", "pytorch_lightning.", "nvrx_lightning.")
+
+
+class MemoryLost(RuntimeError):
+    """What the ranks have in memory cannot be used: the next attempt begins from a checkpoint.
+
+    Args:
+        reason: why.
+        is_lasting: no later attempt of the fit keeps anything either.
+    """
+
+    def __init__(self, reason: str, *, is_lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.is_lasting = is_lasting
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What the hooks at the end of a batch are called with; None on a rank that has the state from another one."""
+
+    batch: Any = None
+    outputs: Any = None
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """The state of a Trainer at a step, without parameters and optimizer state.
+
+    Attributes:
+        step: the number of optimizer steps done, with that of the vote.
+        checkpoint: what a checkpoint of this moment would have besides.
+        settings: of the optimizers' groups, once the batch has ended: its schedulers have set learning rates.
+        state: of this rank; None on one that has it from another rank.
+        workers: returns the random numbers of the data loader's workers.
+        containers: the lengths of the user's containers.
+        ending: at a vote, how the batch ends.
+    """
+
+    step: int
+    checkpoint: dict[str, Any]
+    settings: list[list[dict[str, Any]]]
+    state: RankState | None = None
+    workers: Callable[[], dict[int, bytes]] = dict
+    containers: Mapping[str, int] | None = None
+    ending: Ending | None = None
+
+
+class FitMemory:
+    """The memory of a fit on this rank.
+
+    Args:
+        trainer: the Trainer.
+        family: the name of the Lightning package.
+
+    Attributes:
+        refusal: why this fit keeps nothing; "" if it does.
+        choice: from which state this attempt goes on; None for a checkpoint.
+        resumed: that state, once it is loaded.
+    """
+
+    def __init__(self, trainer: Any, family: str, *, on: bool) -> None:
+        self._trainer, self._family, self._on = trainer, family, on
+        self._live = LiveState(schedules_advance=False) if on else None
+        self._states: dict[int, dict[Stage, TrainerState]] = {}  # by step: of the last vote, and of the one before
+        self._shards: tuple[Any, ...] = ()
+        self._step: _Step | None = None
+        self._batch: Any = None
+        self._is_committed = self._begun = self._searches = False
+        self._unfit = self._lost = ""
+        self.refusal = ""
+        self.choice: Choice | None = None
+        self.resumed: TrainerState | None = None
+
+    def choose(self, store: Any, rank: int, world_size: int) -> str:
+        """Agree with the other ranks on the state from which the attempt goes on.
+
+        Returns:
+            Why it does not go on from memory; "" if it does, or if nothing is to be said.
+        """
+        self.choice = self.resumed = None
+        if self._live is None:
+            return ""
+        kept, self._lost = self._kept(), ""
+        store = dist.PrefixStore("nvrx_memory", store)
+        store.set(f"kept/{rank}", kept.written())
+        keys = [f"kept/{each}" for each in range(world_size)]
+        store.wait(keys)
+        found = choose([Kept.read(each) for each in store.multi_get(keys)])
+        if isinstance(found, Choice):
+            self.choice = found
+            return ""
+        self._forget()
+        return "" if found == NOTHING else found
+
+    def _kept(self) -> Kept:
+        assert self._live is not None
+        told = []
+        for step, states in self._states.items():
+            vote = states.get(Stage.VOTE)
+            told += [(step, stage, vote is None or _differ(state, vote)) for stage, state in states.items()]
+        refusal = self.refusal or self._lost
+        return Kept(self._live.holding(), self._shards, tuple(told), self._needs_batch(), refusal)
+
+    def _needs_batch(self) -> bool:
+        trainer, hook = self._trainer, "on_train_batch_end"
+        users = (each for each in trainer.callbacks if not type(each).__module__.startswith(_OWN))
+        base = lookup(self._family, "callbacks.Callback")
+        module = trainer.lightning_module
+        return any(getattr(type(each), hook) is not getattr(base, hook) for each in users) or (
+            module is not None and overrides(hook, module, self._family)
+        )
+
+    def _forget(self) -> None:
+        """Begin with nothing in memory: the objects of the ended attempt are released."""
+        self._live, self._states, self._step = LiveState(schedules_advance=False), {}, None
+        self._is_committed = False
+
+    def ended(self, error: BaseException | None) -> None:
+        """Note with which exception the attempt has ended."""
+        self._batch = None
+        if isinstance(error, MemoryLost):
+            self._lost = str(error)
+            if error.is_lasting:
+                self._unfit = str(error)
+
+    # In an attempt
+
+    def set_up(self) -> None:
+        """Register model and optimizers, which exist now; a chosen state is taken over later."""
+        self._begun = self._searches = False
+        self._is_committed = self.choice is not None and self.choice.stage is not Stage.ENDED
+        if self._live is None:
+            return
+        told: list[Any] = [None] * self._trainer.world_size
+        dist.all_gather_object(told, self._unfit or self._refusal())
+        self.refusal = next((each for each in told if each), "")
+        if not self.refusal and self.choice is None:
+            try:
+                self._resume()
+            except (TypeError, ValueError) as error:  # on all ranks: they have the same model and optimizers
+                self.refusal = str(error)
+
+    def _resume(self) -> int | None:
+        assert self._live is not None
+        optimizers = list(self._trainer.optimizers)
+        scaler = _scaler_of(self._trainer)
+        self._step = step = _Step()
+        shared = {} if scaler is None else {"scaler": scaler}
+        first = self._live.resume(self._trainer.lightning_module, optimizers, step, shared=shared)
+        told: list[Any] = [None] * self._trainer.world_size
+        dist.all_gather_object(told, self._live.shard)
+        self._shards = tuple(told)
+        return first
+
+    def take_over(self) -> None:
+        """Take parameters and optimizer state over from the ended attempt.
+
+        Raises:
+            MemoryLost: when they are not what the ranks have agreed on.
+        """
+        assert self.choice is not None
+        assert self.resumed is not None
+        if self.refusal:
+            raise MemoryLost(self.refusal)
+        first = self._resume()
+        if first != self.choice.step + 1:
+            self._forget()
+            raise MemoryLost(f"of step {self.choice.step}, the ranks have only {first} in memory")
+        self._begun = True
+        for optimizer, groups in zip(self._trainer.optimizers, self.resumed.settings, strict=False):
+            for group, settings in zip(optimizer.param_groups, groups, strict=True):
+                group.update(copied(settings))
+
+    def checkpoint(self) -> dict[str, Any]:
+        """Return the chosen state, for Lightning to load it as a checkpoint; ranks that lack it receive it."""
+        assert self.choice is not None
+        choice, rank = self.choice, self._trainer.global_rank
+        states = self._states.get(choice.step, {})
+        if choice.lacking:
+            mine = states.get(choice.stage)
+            sent: list[Any] = [None if mine is None else (_with_shown(mine), mine.settings)]
+            dist.broadcast_object_list(sent, choice.source)
+            if rank in choice.lacking:
+                checkpoint, settings = sent[0]
+                ending = Ending() if choice.stage is Stage.VOTE else None
+                states = {choice.stage: TrainerState(choice.step, checkpoint, settings, ending=ending)}
+        # Until the next vote, they are what a further fault goes back to; what has followed is done again.
+        self._states = {choice.step: {stage: each for stage, each in states.items() if stage <= choice.stage}}
+        self.resumed = mine = states[choice.stage]
+        names = ("validate_loop", "test_loop", "predict_loop")  # which the fit leaves as they are
+        others = {name: getattr(self._trainer, name).state_dict() for name in names}
+        return {**mine.checkpoint, "loops": {**mine.checkpoint["loops"], **others}}
+
+    def started(self) -> None:
+        """Begin to keep the state: the attempt is about to train."""
+        if self._live is not None and not self.refusal and not self._searches:
+            if self.choice is None:  # and again once Lightning has searched for a learning rate
+                self._live.start(int(self._trainer.global_step) + 1)
+            self._begun = True
+
+    def searching(self, searches: bool) -> None:
+        """Note whether Lightning searches for a learning rate: its steps are taken back, and none of them is kept."""
+        self._searches = searches
+
+    def batch_begins(self, batch: Any) -> None:
+        """Keep a batch for the hooks at its end."""
+        if self._live is not None and not self.refusal:
+            self._batch = batch
+
+    def reached(self, stage: Stage, capture: Callable[[], TrainerState]) -> None:
+        """Copy the state of the Trainer, if the batch that has ended was that of an optimizer step."""
+        if self._is_committed:
+            state = capture()
+            self._states.setdefault(state.step, {})[stage] = state
+            self._is_committed, self._batch = stage is not Stage.ENDED, None
+
+    @contextmanager
+    def committing(self, optimizer: Any, capture: Callable[[Ending], TrainerState]) -> Iterator[None]:
+        """Return a context in which the step of an optimizer is preceded by a vote of all ranks."""
+        if self._live is None or self.refusal or self._searches or not self._begun:
+            yield
+            return
+
+        def commit(advance: Callable[[], Any]) -> Any:
+            assert self._live is not None
+            assert self._step is not None
+            state = capture(Ending(self._batch, _outputs(self._trainer)))
+            newest = max(self._states, default=0)
+            self._states = {newest: self._states.get(newest, {}), state.step: {Stage.VOTE: state}}
+            self._step.advance = advance
+            self._live.commit(state.step, watched=False)
+            self._is_committed = True
+            return self._step.result
+
+        scaler = _scaler_of(self._trainer)
+        replaced = _voting(optimizer, commit) if scaler is None else _voting_scaler(scaler, commit)
+        owner = optimizer if scaler is None else scaler
+        before = {name: vars(owner)[name] for name in replaced if name in vars(owner)}
+        vars(owner).update(replaced)
+        try:
+            yield
+        finally:
+            for name in replaced:
+                vars(owner).pop(name, None)
+            vars(owner).update(before)
+
+    # What cannot be kept
+
+    def _refusal(self) -> str:
+        """Return why a fit keeps nothing in memory; "" if it does."""
+        trainer, strategy = self._trainer, self._trainer.strategy
+        module, optimizers = trainer.lightning_module, trainer.optimizers
+        ddp, sharding = (lookup(self._family, f"strategies.{name}Strategy") for name in ("DDP", "ModelParallel"))
+        scales = isinstance(strategy, sharding) and _scaler_of(trainer) is not None
+        reasons = {
+            f"it is not known what {type(strategy).__name__} does at a step": not isinstance(strategy, ddp | sharding),
+            "with manual optimization, a batch may have several steps": not module.automatic_optimization,
+            "training_step fetches its batches itself": "dataloader_iter"
+            in inspect.signature(module.training_step).parameters,
+            f"the fit has {len(optimizers)} optimizers": len(optimizers) != 1,
+            _SEVERAL: any(isinstance(each, torch.optim.LBFGS) for each in optimizers),
+            "the communication hook of DDP has a state": getattr(strategy, "_ddp_comm_state", None) is not None,
+            "with sharded parameters, the step of a GradScaler waits for other ranks": scales,
+        }
+        return next((reason for reason, applies in reasons.items() if applies), "") or self._refused_hook()
+
+    def _refused_hook(self) -> str:
+        trainer, hook = self._trainer, "on_load_checkpoint"
+        base, averaging = (
+            lookup(self._family, f"callbacks.{name}") for name in ("Callback", "StochasticWeightAveraging")
+        )
+        for callback in trainer.callbacks:
+            own = type(callback).__module__.startswith("nvrx_lightning.")
+            if isinstance(callback, averaging) or (
+                not own and getattr(type(callback), hook) is not getattr(base, hook)
+            ):
+                return f"{type(callback).__qualname__} has a state that is not copied at each step"
+        if overrides(hook, trainer.lightning_module, self._family):
+            return f"{type(trainer.lightning_module).__qualname__}.{hook} is called for checkpoints only"
+        return ""
+
+
+class _Step:
+    """The step of an attempt's optimizer; it refers to no module and to no later attempt."""
+
+    def __init__(self) -> None:
+        self.advance: Callable[[], Any] | None = None
+        self.result: Any = None
+
+    def __call__(self) -> None:
+        assert self.advance is not None
+        self.result = self.advance()
+
+
+def _voting(optimizer: Any, commit: Callable[[Callable[[], Any]], Any]) -> dict[str, Any]:
+    """Return a step that evaluates its closure, votes, and then steps."""
+    step = optimizer.step
+
+    def voting(closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        if closure is None:
+            return commit(lambda: step(**kwargs))
+        with torch.enable_grad():
+            loss = closure()
+        return commit(lambda: step(closure=_once(loss), **kwargs))
+
+    return {"step": voting}
+
+
+def _once(loss: Any) -> Callable[[], Any]:
+    """Return a closure that was evaluated."""
+    asked = iter((True,))
+
+    def closure() -> Any:
+        if not next(asked, False):
+            raise MemoryLost(_SEVERAL, is_lasting=True)
+        return loss
+
+    return closure
+
+
+def _voting_scaler(scaler: Any, commit: Callable[[Callable[[], Any]], Any]) -> dict[str, Any]:
+    """Return a step of a scaler that votes first, and updates the scale with the step: it may leave the step out."""
+    step, update = scaler.step, scaler.update
+
+    def voting(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def advance() -> Any:
+            result = step(optimizer, *args, **kwargs)
+            update()
+            return result
+
+        return commit(advance)
+
+    return {"step": voting, "update": lambda *args: None}
+
+
+def _scaler_of(trainer: Any) -> Any:
+    return getattr(trainer.precision_plugin, "scaler", None)
+
+
+def _with_shown(state: TrainerState) -> dict[str, Any]:
+    """Return the checkpoint of a state with the metrics that the Trainer shows, for a rank that has none itself."""
+    shown = {} if state.state is None else state.state.metrics.shown()
+    return {**state.checkpoint, "nvrx": {**state.checkpoint["nvrx"], **shown}}
+
+
+def _outputs(trainer: Any) -> Any:
+    """Return what `training_step` has returned, as the hooks at the end of the batch get it."""
+    result = trainer.fit_loop.epoch_loop.automatic_optimization.nvrx_closure._result
+    return {} if result is None or result.loss is None else result.asdict()
+
+
+def _differ(one: TrainerState, other: TrainerState) -> bool:
+    if one.state is None or other.state is None:
+        return True
+    a, b = one.state.random, other.state.random
+    return not torch.equal(a.torch_cpu, b.torch_cpu) or a.python != b.python or str(a.numpy) != str(b.numpy)
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a state: of tensors, and of the containers in it."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) is dict:
+        return {key: copied(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(copied, value))
+    return value if isinstance(value, _PLAIN) else copy.deepcopy(value)

@@ -1,0 +1,138 @@
+"""Where in the memory of its ranks a fit goes on after a fault, or why it needs a checkpoint; pure.
+
+Each rank keeps states of its Trainer: at the vote of the last optimizer step, at the begin of a validation that follows
+its batch, and before the next batch. All ranks go on from the last one that all have. A rank that a fault has
+interrupted in a hook at the end of the batch has only the first one: then all call these hooks again.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard, Stamp, recover
+
+__all__ = ["NOTHING", "Choice", "Kept", "Stage", "choose"]
+
+NOTHING: Final = "no optimizer step was done before the fault"
+
+
+class Stage(enum.IntEnum):
+    """Where in a batch with an optimizer step a state was copied, in order."""
+
+    VOTE = 0
+    VALIDATION = 1
+    ENDED = 2
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a rank tells the others of its memory.
+
+    Attributes:
+        holding: of parameters and optimizer state; None for nothing.
+        shards: of all ranks, by rank, in the iteration in which it has voted last.
+        states: those of its Trainer: the step, the stage, and whether it has drawn random numbers since the vote.
+        needs_batch: whether a hook of the user's at the end of a batch uses it.
+        refusal: why this rank keeps nothing; "" if it does.
+    """
+
+    holding: Holding | None = None
+    shards: tuple[Shard, ...] = ()
+    states: tuple[tuple[int, Stage, bool], ...] = ()
+    needs_batch: bool = False
+    refusal: str = ""
+
+    def written(self) -> str:
+        """Return the form that a store keeps."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return json.dumps({**fields, "holding": None if self.holding is None else vars(self.holding)})
+
+    @classmethod
+    def read(cls, text: str | bytes) -> Self:
+        """Return what a store has kept."""
+        fields: dict[str, Any] = json.loads(text)
+        if (holding := fields["holding"]) is not None:
+            for name in ("pending", "passed"):
+                holding[name] = holding[name] and (Stamp(*holding[name][0]), holding[name][1])
+            holding["version"] = holding["version"] and Stamp(*holding["version"])
+            for name in ("shard", "needs"):
+                holding[name] = tuple(holding[name])
+            fields["holding"] = Holding(**holding)
+        fields["shards"] = tuple(map(tuple, fields["shards"]))
+        fields["states"] = tuple((step, Stage(stage), draws) for step, stage, draws in fields["states"])
+        return cls(**fields)
+
+    def stages(self, step: int) -> dict[Stage, bool]:
+        """Return at which stages of a step it has a state, and whether it has drawn random numbers until there."""
+        return {stage: draws for at, stage, draws in self.states if at == step}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """From which state all ranks go on.
+
+    Attributes:
+        step: the number of optimizer steps done.
+        stage: of the batch of the last one.
+        source: the lowest rank that has the state.
+        lacking: the ranks that have it not: they take the places of lost ones.
+    """
+
+    step: int
+    stage: Stage
+    source: int
+    lacking: tuple[int, ...]
+
+
+def choose(kept: Sequence[Kept]) -> Choice | str:
+    """Return from which state all ranks go on; all compute the same.
+
+    Args:
+        kept: of all ranks, by rank.
+
+    Returns:
+        The state, or why there is none.
+    """
+    if refusal := next((each.refusal for each in kept if each.refusal), ""):
+        return refusal
+    holders = [each.holding for each in kept if each.holding is not None]
+    newest = max((each.passed[0] for each in holders if each.passed is not None), default=None)
+    if newest is None:
+        return NOTHING
+    has_voted = [each for each in kept if each.holding is not None and each.holding.passed is not None]
+    shards = next(each.shards for each in has_voted if each.holding.passed[0] == newest)  # type: ignore[union-attr,index]
+    if len(set(shards)) > 1 and len(shards) != len(kept):
+        return f"the parameters are sharded, and of {len(shards)} ranks {len(kept)} are left"
+    needs = shards
+    if len(set(shards)) == 1:  # as it is by now: a callback may have given the optimizer more parameters
+        reached = (each.shard for each in holders if each.reaches(newest) and each.shard is not None)
+        needs = (next(reached, shards[0]),) * len(kept)
+    nothing = Holding(None, None, None, False, None, needs[0])
+    found = recover([replace(each.holding or nothing, needs=need) for each, need in zip(kept, needs, strict=True)])
+    if isinstance(found, Incomplete):
+        parts = (list(each[:-1]) for each in found.missing)
+        missing = ", ".join(f"shard {each}" if each else "the parameters" for each in parts)
+        return f"step {newest.step} is not whole in memory: no rank has {missing} of it any more"
+    at_newest = [
+        rank for rank, each in enumerate(kept)
+        if each.holding is not None and each.holding.reaches(newest) and each.stages(newest.step)
+    ]  # fmt: skip
+    if not at_newest:  # the attempt has ended before its first step
+        return NOTHING
+    return _stage(kept, newest.step, at_newest)
+
+
+def _stage(kept: Sequence[Kept], step: int, at_newest: Sequence[int]) -> Choice | str:
+    """Return the last state at a step that all ranks have, or can do without."""
+    lacking = tuple(rank for rank in range(len(kept)) if rank not in at_newest)
+    stages = [kept[rank].stages(step) for rank in at_newest]
+    for stage in sorted(set.intersection(*map(set, stages)), reverse=True):
+        if not lacking or not any(each[stage] for each in stages):  # else the random numbers of a lost rank are unknown
+            if stage is Stage.VOTE and lacking and any(kept[rank].needs_batch for rank in at_newest):
+                break
+            return Choice(step, stage, at_newest[0], lacking)
+    return f"a rank was lost before the batch of step {step} had ended, and its on_train_batch_end needs the batch"

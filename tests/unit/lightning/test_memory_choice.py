@@ -1,0 +1,91 @@
+"""From which state in memory all ranks go on, by what each of them has."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from nvrx_lightning.restart.memory_choice import NOTHING, Choice, Kept, Stage, choose
+
+from nvrx_core.inprocess.live.memory import Holding, Stamp
+
+REPLICA = (5,)
+SHARDS = ((0, 2, 5), (1, 2, 5))
+VOTE, VALIDATION, ENDED = Stage
+
+
+def has(step: int, *stages: Stage, draws: bool = False, rank: int = 0, **more: Any) -> Kept:
+    """A rank that has passed the vote of a step and done it, with states of its Trainer at these stages."""
+    stamp, shards = Stamp(0, step), more.pop("shards", (REPLICA, REPLICA))
+    mark, shard = (stamp, rank), shards[min(rank, len(shards) - 1)]
+    holding = Holding(stamp, more.pop("pending", mark), mark, False, shard, shard, len(shards))
+    return Kept(holding, shards, tuple((step, stage, draws and stage is not VOTE) for stage in stages), **more)
+
+
+def test_the_last_stage_that_all_have_is_chosen():
+    all_ended = has(3, VOTE, VALIDATION, ENDED), has(3, VOTE, VALIDATION, ENDED, rank=1)
+    assert choose(all_ended) == Choice(3, ENDED, 0, ())
+    assert choose((has(3, VOTE, VALIDATION, ENDED), has(3, VOTE, VALIDATION, rank=1))) == Choice(3, VALIDATION, 0, ())
+    assert choose((has(3, VOTE, ENDED), has(3, VOTE, rank=1))) == Choice(3, VOTE, 0, ())
+
+
+def test_the_newest_step_is_that_of_any_vote_that_was_passed():
+    behind = Kept(
+        Holding(Stamp(0, 3), (Stamp(0, 4), 1), (Stamp(0, 3), 1), False, REPLICA, REPLICA, 2), (REPLICA, REPLICA),
+        ((3, VOTE, False), (3, ENDED, False), (4, VOTE, False)),
+    )  # fmt: skip
+    assert choose((has(4, VOTE), behind)) == Choice(4, VOTE, 0, ())
+
+
+def test_a_rank_that_takes_the_place_of_a_lost_one_gets_the_state_from_the_lowest_that_has_it():
+    assert choose((Kept(), has(3, VOTE, ENDED, rank=1))) == Choice(3, ENDED, 1, (0,))
+    assert choose((has(3, VOTE, ENDED), Kept(), has(3, VOTE, rank=1))) == Choice(3, VOTE, 0, (1,))
+
+
+def test_random_numbers_of_a_lost_rank_are_known_at_the_vote_alone():
+    drawn = has(3, VOTE, VALIDATION, ENDED, draws=True)
+    assert choose((drawn, has(3, VOTE, VALIDATION, ENDED, draws=True, rank=1))) == Choice(3, ENDED, 0, ())
+    assert choose((drawn, Kept())) == Choice(3, VOTE, 0, (1,))
+
+
+def test_a_lost_rank_cannot_end_a_batch_that_hooks_of_the_user_ask_for():
+    found = choose((has(3, VOTE, needs_batch=True), Kept()))
+    assert found == "a rank was lost before the batch of step 3 had ended, and its on_train_batch_end needs the batch"
+    ended = has(3, ENDED, draws=True)
+    assert "a rank was lost before the batch" in str(choose((ended, Kept())))
+
+
+def test_replicas_go_on_in_a_world_of_another_size_and_shards_do_not():
+    both = has(3, ENDED, shards=(REPLICA,) * 3), has(3, ENDED, rank=1, shards=(REPLICA,) * 3)
+    assert choose(both) == Choice(3, ENDED, 0, ())
+    sharded = tuple(has(3, ENDED, rank=rank, shards=SHARDS) for rank in range(2))
+    assert choose(sharded) == Choice(3, ENDED, 0, ())
+    assert choose(sharded[:1]) == "the parameters are sharded, and of 2 ranks 1 are left"
+
+
+def test_parameters_that_the_optimizer_got_since_are_those_of_all_replicas():
+    more = dataclasses.replace(has(3, ENDED), shards=((7,), (7,)))
+    assert choose((more, more)) == Choice(3, ENDED, 0, ())
+    assert choose((more, Kept())) == Choice(3, ENDED, 0, (1,))
+
+
+def test_a_shard_that_no_rank_has_is_named():
+    found = choose((has(3, ENDED, shards=SHARDS), Kept()))
+    assert found == "step 3 is not whole in memory: no rank has shard [1, 2] of it any more"
+    torn = Kept(Holding(Stamp(0, 3), None, (Stamp(0, 3), 0), True, REPLICA, REPLICA), (REPLICA,))
+    assert choose((torn,)) == "step 3 is not whole in memory: no rank has the parameters of it any more"
+
+
+def test_without_a_step_there_is_nothing_to_choose():
+    begun = has(0)
+    assert choose((Kept(), Kept())) == NOTHING
+    assert choose((begun, begun)) == NOTHING
+
+
+def test_what_one_rank_refuses_holds_for_all():
+    assert choose((has(3, ENDED), has(3, ENDED, rank=1, refusal="manual optimization"))) == "manual optimization"
+
+
+def test_what_a_rank_has_told_is_read_back():
+    for kept in (has(3, VOTE, ENDED, draws=True, needs_batch=True), Kept(), has(3, pending=None)):
+        assert Kept.read(kept.written()) == kept
