@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from nvrx_core import failpoint
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
-from nvrx_core.fault_tolerance.peers import HangReport, Progress
+from nvrx_core.fault_tolerance.peers import HungRank, Progress
 from nvrx_core.health.policy import Exclude, MayJoin
 from nvrx_core.process.lifeline import survivor
 from nvrx_core.process.signals import signal_name
@@ -492,7 +492,7 @@ class Agent(NodeEvents, ControlEvents):
         told = next((line for line in self._failure_lines if line in reason), None)
         return reason if told is None else reason.partition(told)[2].lstrip(";, ")
 
-    def hung(self, report: HangReport) -> None:
+    def hung(self, report: HungRank) -> None:
         """Record that a monitor is about to end its rank; a rank that is being stopped anyway is not to blame."""
         if self._policy.is_stopping:
             return

@@ -128,7 +128,7 @@ class OwnVerdicts(Protocol):
         """Return whether the verdict of a cycle is there, and says that a restart would fail again."""
 
 
-class CycleLog(Protocol):
+class LogOfCycle(Protocol):
     """The log of all workers of the present cycle (`LogService`)."""
 
     path: str
@@ -221,7 +221,7 @@ class Attribution:
         if self._program is not None:
             self._program.tick(now=now)
 
-    def decided(self, decision: Decision, cycle_log: CycleLog, *, is_coordinator: bool) -> None:
+    def decided(self, decision: Decision, cycle_log: LogOfCycle, *, is_coordinator: bool) -> None:
         """Handle a decision for all nodes, before it is carried out.
 
         Args:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from nvrx_core.fault_tolerance.clients import Clients
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
-from nvrx_core.fault_tolerance.peers import HANG_REPORT, PROGRESS, HangReport, Progress
+from nvrx_core.fault_tolerance.peers import HANG_REPORT, PROGRESS, HungRank, Progress
 from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError
 from nvrx_launcher.loop import EventLoop
 
@@ -30,7 +30,7 @@ class ControlEvents(Protocol):
     def requested(self, rank: int, request: WorkloadControlRequest) -> None:
         """Handle the request of a rank."""
 
-    def hung(self, report: HangReport) -> None:
+    def hung(self, report: HungRank) -> None:
         """Handle the report that a monitor is about to end its rank."""
 
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
@@ -83,7 +83,7 @@ class Control:
                 self._events.asked_for_progress(lambda ranks: self._answer(connection, ranks))
                 return False
             case kind if kind == HANG_REPORT:
-                self._events.hung(HangReport.from_json(message))
+                self._events.hung(HungRank.from_json(message))
             case kind if kind == REQUEST:
                 request = WorkloadControlRequest(
                     WorkloadAction[str(message.get("action"))], str(message.get("description", ""))

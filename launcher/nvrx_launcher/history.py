@@ -8,7 +8,7 @@ from nvrx_core.errors import ConfigurationError, ParameterError
 from nvrx_core.events.log import EventLog
 from nvrx_core.events.schema import LAUNCHER
 from nvrx_core.fault_tolerance.data import WorkloadControlRequest
-from nvrx_core.fault_tolerance.peers import HangReport
+from nvrx_core.fault_tolerance.peers import HungRank
 from nvrx_launcher.node_actions import StartWorkers
 from nvrx_launcher.rendezvous.messages import Decision, Verdict
 
@@ -79,7 +79,7 @@ class History:
         """Record that a worker has failed; `in_process`: the job may continue without it."""
         self._write("worker_failed", rank=rank, code=code, reason=report, in_process=in_process)
 
-    def hung(self, report: HangReport) -> None:
+    def hung(self, report: HungRank) -> None:
         """Record that a worker is hung and is ended by its monitor."""
         reason = f"rank {report.rank} (pid {report.pid}) is hung: {report.reason}"
         self._write("hung", rank=report.rank, worker=report.pid, reason=reason, stack=report.stack)

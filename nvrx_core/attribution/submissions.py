@@ -14,7 +14,7 @@ from typing import Final
 
 from nvrx_core.attribution.verdict import Action, Verdict
 
-__all__ = ["Stamp", "Status", "Submission", "Submissions", "result_of"]
+__all__ = ["AnalysisStatus", "Stamp", "Submission", "Submissions", "result_of"]
 
 Stamp = tuple[int, int]
 """Size and time of the last change of a file."""
@@ -26,7 +26,7 @@ _RECOMMENDED: Final = {
 }  # fmt: skip
 
 
-class Status(enum.Enum):
+class AnalysisStatus(enum.Enum):
     """How far the analysis of a log is."""
 
     QUEUED = "queued"
@@ -69,7 +69,7 @@ class Submission:
 @dataclass
 class _Known:
     submission: Submission
-    status: Status = Status.QUEUED
+    status: AnalysisStatus = AnalysisStatus.QUEUED
     result: Mapping[str, object] | None = None
     error: str = ""
     is_outdated: bool = False
@@ -85,16 +85,20 @@ class Submissions:
         """Queue a log, unless it is known as it is; return whether there was room."""
         known = self._known.get(submission.path)
         is_same = known is not None and known.submission.part == submission.part
-        if known is not None and is_same and known.status is not Status.FAILED:
+        if known is not None and is_same and known.status is not AnalysisStatus.FAILED:
             return True
-        if known is not None and known.status in (Status.RUNNING, Status.EXPLAINING):
+        if known is not None and known.status in (AnalysisStatus.RUNNING, AnalysisStatus.EXPLAINING):
             known.submission, known.is_outdated = submission, True
             return True
-        if sum(each.status is Status.QUEUED for each in self._known.values()) >= WAITING:
+        if sum(each.status is AnalysisStatus.QUEUED for each in self._known.values()) >= WAITING:
             return False
         self._known[submission.path] = _Known(submission)
         self._known.move_to_end(submission.path)
-        done = (path for path, each in self._known.items() if each.status in (Status.COMPLETED, Status.FAILED))
+        done = (
+            path
+            for path, each in self._known.items()
+            if each.status in (AnalysisStatus.COMPLETED, AnalysisStatus.FAILED)
+        )
         if len(self._known) > KEPT and (oldest := next(done, None)) is not None:
             del self._known[oldest]
         return True
@@ -102,27 +106,27 @@ class Submissions:
     def take(self) -> Submission | None:
         """Return the log to analyse next; None: none waits."""
         for known in self._known.values():
-            if known.status is Status.QUEUED:
-                known.status = Status.RUNNING
+            if known.status is AnalysisStatus.QUEUED:
+                known.status = AnalysisStatus.RUNNING
                 return known.submission
         return None
 
     def explaining(self, path: str, result: Mapping[str, object]) -> None:
         """Record the result of the log that was taken, as far as it is known without a model."""
         known = self._known[path]
-        known.result, known.status = result, Status.EXPLAINING
+        known.result, known.status = result, AnalysisStatus.EXPLAINING
 
     def completed(self, path: str, result: Mapping[str, object]) -> None:
         """Record the result of the log that was taken."""
         known = self._known[path]
         known.result, known.error = result, ""
-        self._ended(known, Status.COMPLETED)
+        self._ended(known, AnalysisStatus.COMPLETED)
 
     def failed(self, path: str, error: str) -> None:
         """Record that the log that was taken cannot be analysed."""
         known = self._known[path]
         known.error = error
-        self._ended(known, Status.FAILED)
+        self._ended(known, AnalysisStatus.FAILED)
 
     def answer(self, path: str) -> dict[str, object] | None:
         """Return what `GET /logs` says of a log; None: it was not submitted."""
@@ -130,14 +134,14 @@ class Submissions:
         if known is None:
             return None
         said: dict[str, object] = {**known.submission.metadata, "status": known.status.value}
-        if known.status is Status.FAILED:
+        if known.status is AnalysisStatus.FAILED:
             said["error"] = known.error
-        if known.status in (Status.COMPLETED, Status.EXPLAINING) and known.result is not None:
+        if known.status in (AnalysisStatus.COMPLETED, AnalysisStatus.EXPLAINING) and known.result is not None:
             said |= known.result
         return said
 
-    def _ended(self, known: _Known, status: Status) -> None:
-        known.status, known.is_outdated = Status.QUEUED if known.is_outdated else status, False
+    def _ended(self, known: _Known, status: AnalysisStatus) -> None:
+        known.status, known.is_outdated = AnalysisStatus.QUEUED if known.is_outdated else status, False
 
 
 def result_of(verdict: Verdict, explanation: Mapping[str, object] | None, explanation_error: str) -> dict[str, object]:

@@ -19,7 +19,7 @@ from nvrx_core.fault.hang_report import RENDEZVOUS, Collective, HangReport, Rank
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.parsing import ranges
 
-__all__ = ["HangVerdict", "Outcome", "judge", "whereabouts"]
+__all__ = ["HangOutcome", "HangVerdict", "judge", "whereabouts"]
 
 MAX_AHEAD: Final = 64
 """Collectives that a rank may be ahead of others in a group. gloo counts messages, too, which differ by more."""
@@ -29,7 +29,7 @@ _CANNOT_MOVE: Final = (RankCondition.STOPPED, RankCondition.HOLDS_GIL)
 _OUT: Final = (RankCondition.COMPLETED, RankCondition.RESERVE)
 
 
-class Outcome(enum.Enum):
+class HangOutcome(enum.Enum):
     """What the reports say."""
 
     CULPRITS = "culprits"
@@ -57,7 +57,7 @@ class HangVerdict:
         sentence: the verdict in one line.
     """
 
-    outcome: Outcome
+    outcome: HangOutcome
     culprits: tuple[int, ...]
     missing: tuple[int, ...]
     confidence: float
@@ -161,7 +161,7 @@ class _Case:
         parts = [_stands(self.reports[rank]) for rank in sorted(blamed)[:MAX_NAMED]]
         if len(blamed) > MAX_NAMED:
             parts.append(f"ranks {ranges(sorted(blamed)[MAX_NAMED:])} likewise")
-        return self._say(Outcome.CULPRITS, blamed, confidence, [*parts, *self._waits(f" for {whose}")])
+        return self._say(HangOutcome.CULPRITS, blamed, confidence, [*parts, *self._waits(f" for {whose}")])
 
     def _incomplete(self) -> HangVerdict:
         """Nobody is named for what a rank without a report may have done, but that rank itself."""
@@ -171,8 +171,8 @@ class _Case:
         if len(unreported) == 1:
             (rank,) = unreported
             parts = [f"rank {rank} has not joined the others, or they wait for each other", *self._waits("")]
-            return self._say(Outcome.NO_REPORT, unreported, 0.6, parts)
-        return self._say(Outcome.UNKNOWN, (), 0.0, ["who is to blame is not known", *self._places()])
+            return self._say(HangOutcome.NO_REPORT, unreported, 0.6, parts)
+        return self._say(HangOutcome.UNKNOWN, (), 0.0, ["who is to blame is not known", *self._places()])
 
     def _waiting(self) -> HangVerdict:
         """All reports are there, and nobody whom others wait for is anywhere else."""
@@ -182,10 +182,10 @@ class _Case:
             apart = {rank for rank in self.elsewhere if not self._has_completed(rank) and self._is_stuck(rank)}
             if apart := {rank for rank in apart if not _may_wait(self.reports[rank])}:
                 return self._culprits(apart, 0.6)  # torch does not count all that ranks wait in
-            return self._say(Outcome.ALL_JOINED, (), 0.0, [
+            return self._say(HangOutcome.ALL_JOINED, (), 0.0, [
                 "no rank is behind: all have begun what they wait in", *self._waits(""), *self._places(self.elsewhere)
             ])  # fmt: skip
-        return self._say(Outcome.EACH_OTHER, (), 0.0, ["the ranks wait for each other", *self._waits("")])
+        return self._say(HangOutcome.EACH_OTHER, (), 0.0, ["the ranks wait for each other", *self._waits("")])
 
     def _mismatch(self) -> HangVerdict | None:
         """Return the verdict on ranks that call different collectives with one number in one group; None for others."""
@@ -200,7 +200,7 @@ class _Case:
                 odd = {rank for group in by_operation.values() if group is not most for rank in group}
                 blamed = odd if len(most) > len(odd) else set[int]()
                 parts = [f"the ranks call different collectives, as number {number} of one group", *self._waits("")]
-                return self._say(Outcome.MISMATCH, blamed, 0.8 if blamed else 0.0, parts)
+                return self._say(HangOutcome.MISMATCH, blamed, 0.8 if blamed else 0.0, parts)
         return None
 
     def _apart(self) -> HangVerdict:
@@ -216,14 +216,14 @@ class _Case:
         if len(self.elsewhere) == 1 and stuck:
             return self._culprits(stuck, 0.7)
         places = {self.reports[rank].place for rank in present}
-        outcome = Outcome.ALIKE if len(places) == 1 else Outcome.UNKNOWN
+        outcome = HangOutcome.ALIKE if len(places) == 1 else HangOutcome.UNKNOWN
         first = "all ranks are alike, none is to blame" if len(places) == 1 else "who is to blame is not known"
         return self._say(outcome, (), 0.0, [first, *self._places()])
 
     def _has_completed(self, rank: int) -> bool:
         return self.reports[rank].condition in _OUT
 
-    def _say(self, outcome: Outcome, blamed: Collection[int], confidence: float, parts: list[str]) -> HangVerdict:
+    def _say(self, outcome: HangOutcome, blamed: Collection[int], confidence: float, parts: list[str]) -> HangVerdict:
         missing = tuple(sorted(self.missing))
         if missing:
             parts.append(f"no report of {_named(missing)} in time")

@@ -22,7 +22,7 @@ __all__ = [
     "HANG_REPORT",
     "PROGRESS",
     "SUFFIX",
-    "HangReport",
+    "HungRank",
     "Progress",
     "Survey",
     "slowest",
@@ -92,7 +92,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class HangReport:
+class HungRank:
     """The reason for which a monitor ends its rank.
 
     Attributes:
@@ -112,7 +112,7 @@ class HangReport:
         return {"type": HANG_REPORT, "rank": self.rank, "pid": self.pid, "reason": self.reason, "stack": self.stack}
 
     @classmethod
-    def from_json(cls, message: Mapping[str, Any]) -> HangReport:
+    def from_json(cls, message: Mapping[str, Any]) -> HungRank:
         """Parse a message.
 
         Raises:

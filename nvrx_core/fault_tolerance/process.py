@@ -20,7 +20,7 @@ from typing import Any, Final
 from nvrx_core.fault.stack_text import in_one_line
 from nvrx_core.fault_tolerance.clients import Clients
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
-from nvrx_core.fault_tolerance.peers import PROGRESS, HangReport, Progress, Survey
+from nvrx_core.fault_tolerance.peers import PROGRESS, HungRank, Progress, Survey
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.states import RankMonitorStateMachine
 from nvrx_core.fault_tolerance.watched import WatchedRank
@@ -164,11 +164,11 @@ class RankMonitor:
         where = (f", at {in_one_line(found.stack)}" if found.stack else "") + _state_of(rank.pid)
         beside = "" if found.slowest is None else Progress.of_page(self.page).beside(found.slowest)
         why = f"{reason}{where}{beside and f', {beside}'}"
-        self._tell_launcher(HangReport(number, rank.pid, why, found.text[:STACK]))
+        self._tell_launcher(HungRank(number, rank.pid, why, found.text[:STACK]))
         log.error("rank %d (pid %d) is hung: %s; it is sent %s", number, rank.pid, why, signal.Signals(signum).name)
         send(rank.pidfd, [signum, signal.SIGCONT])
 
-    def _tell_launcher(self, report: HangReport) -> None:
+    def _tell_launcher(self, report: HungRank) -> None:
         """Notify the launcher, if there is one, without waiting for an answer."""
         if self.plan.launcher:
             with suppress(OSError), connect(self.plan.launcher, within=0.0) as connection:

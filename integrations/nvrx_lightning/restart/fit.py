@@ -52,8 +52,8 @@ from nvrx_lightning.restart.loops import (
     state_at,
     stopped_after,
 )
-from nvrx_lightning.restart.memory import IN_MEMORY, Ending, FitMemory, TrainerState, copied
-from nvrx_lightning.restart.memory_choice import Stage
+from nvrx_lightning.restart.memory import IN_MEMORY, BatchEnding, FitMemory, TrainerState, copied
+from nvrx_lightning.restart.memory_choice import BatchStage
 from nvrx_lightning.restart.monitors import Monitors
 from nvrx_lightning.restart.preparation import prepare_data
 from nvrx_lightning.restart.random_state import RandomState
@@ -415,7 +415,7 @@ class RestartableFit(Finalize):
         }  # fmt: skip
 
     def _trainer_state(
-        self, point: SavePoint, replica: tuple[int, int], ending: Ending | None = None
+        self, point: SavePoint, replica: tuple[int, int], ending: BatchEnding | None = None
     ) -> TrainerState:  # fmt: skip
         """Return the state of the Trainer.
 
@@ -459,7 +459,9 @@ class RestartableFit(Finalize):
 
     def batch_ended(self, strategy: Any, *, validates: bool) -> None:
         """Keep the state of the Trainer: a validation is about to begin, or the next batch to be fetched."""
-        point, stage = (SavePoint.VALIDATION, Stage.VALIDATION) if validates else (SavePoint.NEXT_BATCH, Stage.ENDED)
+        point, stage = (
+            (SavePoint.VALIDATION, BatchStage.VALIDATION) if validates else (SavePoint.NEXT_BATCH, BatchStage.ENDED)
+        )
         self.memory.reached(stage, lambda: self._trainer_state(point, strategy._nvrx_replica()))
 
     def set_up(self) -> None:
@@ -501,7 +503,7 @@ class RestartableFit(Finalize):
         taken = self.memory.resumed
         later = None
         if (choice := self.memory.choice) is not None:  # until the batch has ended, hooks that save are called again
-            later = self.saved.later_than(step if choice.stage is Stage.ENDED else step - 1)
+            later = self.saved.later_than(step if choice.stage is BatchStage.ENDED else step - 1)
         use_checkpoint_saves(self._trainer, step, saves, later)
         if taken is not None:
             if taken.state is None:

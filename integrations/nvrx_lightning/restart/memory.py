@@ -19,11 +19,11 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess import LiveState
 from nvrx_lightning.families import lookup
-from nvrx_lightning.restart.memory_choice import NOTHING, Choice, Kept, Stage, choose
+from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Kept, choose
 from nvrx_lightning.restart.rank_states import RankState
 from nvrx_lightning.restart.snapshot import overrides
 
-__all__ = ["IN_MEMORY", "Ending", "FitMemory", "MemoryLost", "TrainerState", "copied"]
+__all__ = ["IN_MEMORY", "BatchEnding", "FitMemory", "MemoryLost", "TrainerState", "copied"]
 
 IN_MEMORY: Final = "the memory of the ranks"
 """What stands for the path of a checkpoint."""
@@ -46,7 +46,7 @@ class MemoryLost(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Ending:
+class BatchEnding:
     """What the hooks at the end of a batch are called with; None on a rank that has the state from another one."""
 
     batch: Any = None
@@ -73,7 +73,7 @@ class TrainerState:
     state: RankState | None = None
     workers: Callable[[], dict[int, bytes]] = dict
     containers: Mapping[str, int] | None = None
-    ending: Ending | None = None
+    ending: BatchEnding | None = None
 
 
 class FitMemory:
@@ -92,7 +92,7 @@ class FitMemory:
     def __init__(self, trainer: Any, family: str, *, on: bool) -> None:
         self._trainer, self._family, self._on = trainer, family, on
         self._live = LiveState(schedules_advance=False) if on else None
-        self._states: dict[int, dict[Stage, TrainerState]] = {}  # by step: of the last vote, and of the one before
+        self._states: dict[int, dict[BatchStage, TrainerState]] = {}  # by step: of the last vote, and of the one before
         self._shards: tuple[Any, ...] = ()
         self._step: _Step | None = None
         self._batch: Any = None
@@ -127,7 +127,7 @@ class FitMemory:
         assert self._live is not None
         told = []
         for step, states in self._states.items():
-            vote = states.get(Stage.VOTE)
+            vote = states.get(BatchStage.VOTE)
             told += [(step, stage, vote is None or _differ(state, vote)) for stage, state in states.items()]
         refusal = self.refusal or self._lost
         return Kept(self._live.holding(), self._shards, tuple(told), self._needs_batch(), refusal)
@@ -159,7 +159,7 @@ class FitMemory:
     def set_up(self) -> None:
         """Register model and optimizers, which exist now; a chosen state is taken over later."""
         self._begun = self._searches = False
-        self._is_committed = self.choice is not None and self.choice.stage is not Stage.ENDED
+        self._is_committed = self.choice is not None and self.choice.stage is not BatchStage.ENDED
         if self._live is None:
             return
         told: list[Any] = [None] * self._trainer.world_size
@@ -213,7 +213,7 @@ class FitMemory:
             dist.broadcast_object_list(sent, choice.source)
             if rank in choice.lacking:
                 checkpoint, settings = sent[0]
-                ending = Ending() if choice.stage is Stage.VOTE else None
+                ending = BatchEnding() if choice.stage is BatchStage.VOTE else None
                 states = {choice.stage: TrainerState(choice.step, checkpoint, settings, ending=ending)}
         # Until the next vote, they are what a further fault goes back to; what has followed is done again.
         self._states = {choice.step: {stage: each for stage, each in states.items() if stage <= choice.stage}}
@@ -238,15 +238,15 @@ class FitMemory:
         if self._live is not None and not self.refusal:
             self._batch = batch
 
-    def reached(self, stage: Stage, capture: Callable[[], TrainerState]) -> None:
+    def reached(self, stage: BatchStage, capture: Callable[[], TrainerState]) -> None:
         """Copy the state of the Trainer, if the batch that has ended was that of an optimizer step."""
         if self._is_committed:
             state = capture()
             self._states.setdefault(state.step, {})[stage] = state
-            self._is_committed, self._batch = stage is not Stage.ENDED, None
+            self._is_committed, self._batch = stage is not BatchStage.ENDED, None
 
     @contextmanager
-    def committing(self, optimizer: Any, capture: Callable[[Ending], TrainerState]) -> Iterator[None]:
+    def committing(self, optimizer: Any, capture: Callable[[BatchEnding], TrainerState]) -> Iterator[None]:
         """Return a context in which the step of an optimizer is preceded by a vote of all ranks."""
         if self._live is None or self.refusal or self._searches or not self._begun:
             yield
@@ -255,9 +255,9 @@ class FitMemory:
         def commit(advance: Callable[[], Any]) -> Any:
             assert self._live is not None
             assert self._step is not None
-            state = capture(Ending(self._batch, _outputs(self._trainer)))
+            state = capture(BatchEnding(self._batch, _outputs(self._trainer)))
             newest = max(self._states, default=0)
-            self._states = {newest: self._states.get(newest, {}), state.step: {Stage.VOTE: state}}
+            self._states = {newest: self._states.get(newest, {}), state.step: {BatchStage.VOTE: state}}
             self._step.advance = advance
             self._live.commit(state.step, watched=False)
             self._is_committed = True

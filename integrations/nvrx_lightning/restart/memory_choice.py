@@ -15,12 +15,12 @@ from typing import Any, Final, Self
 
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard, Stamp, recover
 
-__all__ = ["NOTHING", "Choice", "Kept", "Stage", "choose"]
+__all__ = ["NOTHING", "BatchStage", "Choice", "Kept", "choose"]
 
 NOTHING: Final = "no optimizer step was done before the fault"
 
 
-class Stage(enum.IntEnum):
+class BatchStage(enum.IntEnum):
     """Where in a batch with an optimizer step a state was copied, in order."""
 
     VOTE = 0
@@ -42,7 +42,7 @@ class Kept:
 
     holding: Holding | None = None
     shards: tuple[Shard, ...] = ()
-    states: tuple[tuple[int, Stage, bool], ...] = ()
+    states: tuple[tuple[int, BatchStage, bool], ...] = ()
     needs_batch: bool = False
     refusal: str = ""
 
@@ -63,10 +63,10 @@ class Kept:
                 holding[name] = tuple(holding[name])
             fields["holding"] = Holding(**holding)
         fields["shards"] = tuple(map(tuple, fields["shards"]))
-        fields["states"] = tuple((step, Stage(stage), draws) for step, stage, draws in fields["states"])
+        fields["states"] = tuple((step, BatchStage(stage), draws) for step, stage, draws in fields["states"])
         return cls(**fields)
 
-    def stages(self, step: int) -> dict[Stage, bool]:
+    def stages(self, step: int) -> dict[BatchStage, bool]:
         """Return at which stages of a step it has a state, and whether it has drawn random numbers until there."""
         return {stage: draws for at, stage, draws in self.states if at == step}
 
@@ -83,7 +83,7 @@ class Choice:
     """
 
     step: int
-    stage: Stage
+    stage: BatchStage
     source: int
     lacking: tuple[int, ...]
 
@@ -132,7 +132,7 @@ def _stage(kept: Sequence[Kept], step: int, at_newest: Sequence[int]) -> Choice 
     stages = [kept[rank].stages(step) for rank in at_newest]
     for stage in sorted(set.intersection(*map(set, stages)), reverse=True):
         if not lacking or not any(each[stage] for each in stages):  # else the random numbers of a lost rank are unknown
-            if stage is Stage.VOTE and lacking and any(kept[rank].needs_batch for rank in at_newest):
+            if stage is BatchStage.VOTE and lacking and any(kept[rank].needs_batch for rank in at_newest):
                 break
             return Choice(step, stage, at_newest[0], lacking)
     return f"a rank was lost before the batch of step {step} had ended, and its on_train_batch_end needs the batch"

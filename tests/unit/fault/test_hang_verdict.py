@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nvrx_core.fault.hang_report import Collective, HangReport, RankCondition, Waiting
-from nvrx_core.fault.hang_verdict import Outcome, judge
+from nvrx_core.fault.hang_verdict import HangOutcome, judge
 from nvrx_core.fault.stack_text import Frame
 
 USERS, OTHER = Frame("/job/train.py", 88, "next_batch"), Frame("/job/data.py", 7, "read")
@@ -45,7 +45,7 @@ def blamed(*reports, ranks=WORLD):
 def test_the_rank_that_has_not_joined_is_named_with_its_place_and_those_that_wait():
     found = verdict(waits(0), waits(1), stands(3), waits(2))
     assert found.culprits == (3,)
-    assert found.outcome is Outcome.CULPRITS
+    assert found.outcome is HangOutcome.CULPRITS
     assert found.sentence == (
         "rank 3 (node3) stands at train.py:88 in next_batch for 12.4 s, waiting for a lock; ranks 0-2 wait for it in "
         "all_reduce #57 of the default group"
@@ -164,7 +164,7 @@ def test_a_rank_that_was_stopped_inside_a_collective_is_named():
 def test_ranks_that_wait_for_each_other_are_not_named():
     ring = [waits(rank, 0, "recv", peers=[(rank + 1) % 4]) for rank in range(4)]
     found = verdict(*ring)
-    assert (found.outcome, found.culprits) == (Outcome.EACH_OTHER, ())
+    assert (found.outcome, found.culprits) == (HangOutcome.EACH_OTHER, ())
     assert "rank 3 waits in recv from rank 0" in found.sentence
     assert found.confidence == 0.0
 
@@ -176,7 +176,7 @@ def test_a_long_list_of_those_that_wait_is_cut():
 
 def test_nobody_is_named_where_all_have_joined():
     found = verdict(*map(waits, range(4)))
-    assert (found.outcome, found.culprits) == (Outcome.ALL_JOINED, ())
+    assert (found.outcome, found.culprits) == (HangOutcome.ALL_JOINED, ())
     moving = stands(3, 57, stalled=False, condition=RankCondition.RUNS)
     found = verdict(waits(0), waits(1), waits(2), moving)
     assert found.culprits == ()
@@ -191,15 +191,15 @@ def test_a_rank_that_stands_elsewhere_is_named_where_the_others_wait_for_somethi
 
 def test_ranks_that_call_different_collectives_are_told_by_their_number():
     found = verdict(waits(0), waits(1), waits(2, operation="barrier"), waits(3))
-    assert (found.outcome, found.culprits) == (Outcome.MISMATCH, (2,))
+    assert (found.outcome, found.culprits) == (HangOutcome.MISMATCH, (2,))
     assert "rank 2 waits in barrier #57" in found.sentence
     even = verdict(waits(0), waits(1), waits(2, operation="barrier"), waits(3, operation="barrier"))
-    assert (even.outcome, even.culprits) == (Outcome.MISMATCH, ())
+    assert (even.outcome, even.culprits) == (HangOutcome.MISMATCH, ())
 
 
 def test_nobody_is_named_where_all_stand_alike():
     found = verdict(*map(stands, range(4)))
-    assert (found.outcome, found.culprits) == (Outcome.ALIKE, ())
+    assert (found.outcome, found.culprits) == (HangOutcome.ALIKE, ())
     assert found.sentence == (
         "all ranks are alike, none is to blame; ranks 0-3 at train.py:88 in next_batch, waiting for a lock"
     )
@@ -207,7 +207,7 @@ def test_nobody_is_named_where_all_stand_alike():
 
 def test_nobody_is_named_where_each_stands_elsewhere():
     found = verdict(*(stands(rank, place=None if rank == 0 else Frame("a.py", rank, "f")) for rank in range(4)))
-    assert (found.outcome, found.culprits) == (Outcome.UNKNOWN, ())
+    assert (found.outcome, found.culprits) == (HangOutcome.UNKNOWN, ())
     assert "rank 0 at an unknown place, waiting for a lock; rank 1 at a.py:1 in f" in found.sentence
 
 
@@ -232,10 +232,10 @@ def test_a_reserve_is_never_named():
 
 def test_a_rank_without_a_report_is_named_if_the_others_can_only_wait_for_it():
     found = verdict(waits(0), waits(1), waits(3))
-    assert (found.outcome, found.culprits, found.missing) == (Outcome.NO_REPORT, (2,), (2,))
+    assert (found.outcome, found.culprits, found.missing) == (HangOutcome.NO_REPORT, (2,), (2,))
     assert found.sentence.endswith("no report of rank 2 in time")
     found = verdict(waits(0), waits(1))
-    assert (found.outcome, found.culprits) == (Outcome.UNKNOWN, ())
+    assert (found.outcome, found.culprits) == (HangOutcome.UNKNOWN, ())
     assert found.sentence.endswith("no report of ranks 2-3 in time")
     found = verdict(waits(0, 0, "recv", peers=[2]), stands(1), stands(3))
     assert found.culprits == (2,)
@@ -277,7 +277,7 @@ def test_to_exchange_ranks_exchanges_them_in_the_verdict_and_nothing_else(job, c
 
     before = judge(job, range(size))
     after = judge({new[rank]: moved(each) for rank, each in job.items()}, range(size))
-    if before.outcome is not Outcome.MISMATCH:
+    if before.outcome is not HangOutcome.MISMATCH:
         assert set(after.culprits) == {new[rank] for rank in before.culprits}
     assert (after.outcome, after.confidence) == (before.outcome, before.confidence)
 

@@ -9,7 +9,7 @@ import pytest
 
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
-from nvrx_core.fault_tolerance.peers import HangReport, Progress, Survey, slowest, slowest_of_each_kind
+from nvrx_core.fault_tolerance.peers import HungRank, Progress, Survey, slowest, slowest_of_each_kind
 from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
 from nvrx_core.fault_tolerance.wire import Listener
 from nvrx_core.liveness.hang_detector import Excuse
@@ -49,10 +49,10 @@ def test_the_slowest_is_found_by_the_sign_of_life_that_most_use():
 
 
 def test_a_report_travels_as_json():
-    report = HangReport(3, 77, "section open", "File x")
-    assert HangReport.from_json(report.to_json()) == report
+    report = HungRank(3, 77, "section open", "File x")
+    assert HungRank.from_json(report.to_json()) == report
     with pytest.raises(ValueError, match="three"):
-        HangReport.from_json({**report.to_json(), "rank": "three"})
+        HungRank.from_json({**report.to_json(), "rank": "three"})
 
 
 def test_a_rank_is_excused_that_only_waits_for_others():

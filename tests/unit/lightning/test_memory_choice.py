@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from nvrx_lightning.restart.memory_choice import NOTHING, Choice, Kept, Stage, choose
+from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Kept, choose
 
 from nvrx_core.inprocess.live.memory import Holding, Stamp
 
 REPLICA = (5,)
 SHARDS = ((0, 2, 5), (1, 2, 5))
-VOTE, VALIDATION, ENDED = Stage
+VOTE, VALIDATION, ENDED = BatchStage
 
 
-def has(step: int, *stages: Stage, draws: bool = False, rank: int = 0, **more: Any) -> Kept:
+def has(step: int, *stages: BatchStage, draws: bool = False, rank: int = 0, **more: Any) -> Kept:
     """A rank that has passed the vote of a step and done it, with states of its Trainer at these stages."""
     stamp, shards = Stamp(0, step), more.pop("shards", (REPLICA, REPLICA))
     mark, shard = (stamp, rank), shards[min(rank, len(shards) - 1)]
