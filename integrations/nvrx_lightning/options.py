@@ -22,7 +22,7 @@ __all__ = ["InProcessOptions", "refuse_unknown"]
 NO_PROGRESS_LIMIT: Final = 3
 MEMORY: Final = "memory"
 _CHOOSING: Final = (MEMORY, "checkpoint", "auto")
-"""The values of `resume` with which a restart chooses what it goes on from; "auto" is "checkpoint"."""
+"""The values of `resume` with which a restart chooses what it goes on from; "checkpoint" is "auto"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,8 @@ class InProcessOptions:
     """
 
     resume: str | os.PathLike[str] | None = parameter(
-        MEMORY, "Where a restart goes on from: the last optimizer step, from the memory of the ranks, and where they "
-        'do not have it whole, the newest valid checkpoint of the fit, else as the fit began; "checkpoint": always the '
+        "auto", "Where a restart goes on from: the newest valid checkpoint of the fit, else as the fit began; "
+        '"memory": the last optimizer step, from the memory of the ranks, and where they do not have it whole, the '
         "checkpoint; a path: always this checkpoint; None: always as the fit began.",
     )  # fmt: skip
     min_ranks: int = parameter(1, "With fewer ranks left, the fit ends.", kind=int, rule=at_least(1))
@@ -67,7 +67,7 @@ class InProcessOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.resume, str | os.PathLike | None):
-            raise ParameterError("resume", self.resume, '"memory", "checkpoint", a path or None')
+            raise ParameterError("resume", self.resume, '"auto", "memory", a path or None')
         check(self)
         self.make_wrapper()
 

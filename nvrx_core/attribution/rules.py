@@ -223,7 +223,7 @@ CLASSES: Final = (
             Rule("is hung", r"rank (?P<rank>\d+) \([^)]*\) is hung", any_level=True),
             Rule(
                 "hang: rank ",
-                r"hang: rank (?P<rank>\d+) \((?:initial rank \d+, )?(?P<host>[\w.-]+)\) (?:stands|is|has)",
+                r"hang: rank (?P<rank>\d+) \((?:initial rank \d+, )?(?P<host>[\w.-]+)\) (?:stands|has)",
                 any_level=True,
             ),
             Rule(

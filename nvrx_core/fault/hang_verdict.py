@@ -107,10 +107,13 @@ class _Case:
     def verdict(self) -> HangVerdict:
         """Return the verdict: the first rule that has one."""
         behind = frozenset[int]().union(*{found.behind for found in self.awaited.values()}) & self.elsewhere
-        blamed = {rank for rank in behind if self._is_stuck(rank)} or (set() if self.missing else behind)
-        if blamed:
-            sure = not any(_may_wait(self.reports[rank]) for rank in blamed)
-            return self._culprits(blamed, 0.95 if sure else 0.8)
+        stuck = {rank for rank in behind if self._is_stuck(rank)}
+        for certain in (self._present(stuck), stuck):  # who has returned may have joined before
+            if blamed := {rank for rank in certain if not _may_wait(self.reports[rank])} or certain:
+                sure = not any(_may_wait(self.reports[rank]) for rank in blamed)
+                return self._culprits(blamed, 0.95 if sure and self._present(blamed) else 0.6)
+        if behind and not self.missing:  # they are at work
+            return self._culprits(behind, 0.5)
         if self.missing:
             return self._incomplete()
         if self.awaited:
@@ -179,7 +182,9 @@ class _Case:
         if (odd := self._mismatch()) is not None:
             return odd
         if not any(found.behind for found in self.awaited.values()):
-            apart = {rank for rank in self.elsewhere if not self._has_completed(rank) and self._is_stuck(rank)}
+            apart = {
+                rank for rank in self._present(self.elsewhere) if self._is_stuck(rank) and self._may_be_missed(rank)
+            }
             if apart := {rank for rank in apart if not _may_wait(self.reports[rank])}:
                 return self._culprits(apart, 0.6)  # torch does not count all that ranks wait in
             return self._say(HangOutcome.ALL_JOINED, (), 0.0, [
@@ -211,7 +216,7 @@ class _Case:
             return self._culprits(stuck, 0.7)
         least = min((self.reports[rank].step for rank in stuck), default=-1)
         slowest = {rank for rank in stuck if self.reports[rank].step == least}
-        if 0 < len(slowest) < len(stuck):
+        if least >= 0 and 0 < len(slowest) < len(stuck):  # of a rank that reports no steps it is not known
             return self._culprits(slowest, 0.7)
         if len(self.elsewhere) == 1 and stuck:
             return self._culprits(stuck, 0.7)
@@ -219,6 +224,14 @@ class _Case:
         outcome = HangOutcome.ALIKE if len(places) == 1 else HangOutcome.UNKNOWN
         first = "all ranks are alike, none is to blame" if len(places) == 1 else "who is to blame is not known"
         return self._say(outcome, (), 0.0, [first, *self._places()])
+
+    def _may_be_missed(self, rank: int) -> bool:
+        """Return whether a rank may belong to what others wait in."""
+        waited = [self.reports[each].collective for each in self.awaited]
+        return any(each is None or not each.ranks or rank in each.ranks for each in waited)
+
+    def _present(self, ranks: Collection[int]) -> set[int]:
+        return {rank for rank in ranks if not self._has_completed(rank)}
 
     def _has_completed(self, rank: int) -> bool:
         return self.reports[rank].condition in _OUT

@@ -243,7 +243,11 @@ class RankMonitor:
 
 def _state_of(pid: int) -> str:
     """Return what the main thread of a rank waits for, and which of its children are dead."""
-    wait, dead = wait_of(pid, pid), [f"{name} pid {child}" for child, name in islice(dead_children(pid), MAX_CHILDREN)]
+    try:
+        wait = wait_of(pid, pid)
+        dead = [f"{name} pid {child}" for child, name in islice(dead_children(pid), MAX_CHILDREN)]
+    except (OSError, ValueError):  # of an odd /proc: the rank is ended all the same
+        return ""
     state = "its process is stopped" if wait.stopped else wait.text and f"waiting for {wait.text}"
     children = f"with dead child processes: {', '.join(dead)}" if dead else ""
     return "".join(f", {each}" for each in (state, children) if each)

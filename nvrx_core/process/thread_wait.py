@@ -119,7 +119,9 @@ def dead_children(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def _interpreter() -> range:
-    """The addresses of the interpreter's state, which contains the GIL."""
+    """The addresses of the interpreter's state, which contains the GIL; none where it does not export them."""
+    if not hasattr(ctypes.pythonapi, "_PyRuntime"):
+        return range(0)
     begin = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
     return range(begin, begin + _RUNTIME_BYTES)
 

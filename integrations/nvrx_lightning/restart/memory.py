@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,9 +26,14 @@ from nvrx_lightning.restart.snapshot import overrides
 
 __all__ = ["IN_MEMORY", "BatchEnding", "FitMemory", "MemoryLost", "TrainerState", "copied"]
 
+log = logging.getLogger("nvrx_lightning")
 IN_MEMORY: Final = "the memory of the ranks"
 """What stands for the path of a checkpoint."""
 _SEVERAL: Final = "the optimizer evaluates a batch several times in a step"
+MAX_BUFFERS: Final = 1 << 20
+"""Bytes of persistent buffers: each vote carries those of all ranks to all ranks."""
+MAX_REPLICATING: Final = 128
+"""Ranks whose votes carry the random numbers of all: a replacement has fresh ones in a larger job."""
 _PLAIN: Final = (type(None), bool, int, float, str, bytes)
 _OWN: Final = ("lightning.", "pytorch_lightning.", "nvrx_lightning.")
 
@@ -91,16 +97,21 @@ class FitMemory:
 
     def __init__(self, trainer: Any, family: str, *, on: bool) -> None:
         self._trainer, self._family, self._on = trainer, family, on
-        self._live = LiveState(schedules_advance=False) if on else None
+        self._live = self._new() if on else None
         self._states: dict[int, dict[BatchStage, TrainerState]] = {}  # by step: of the last vote, and of the one before
         self._shards: tuple[Any, ...] = ()
         self._step: _Step | None = None
         self._batch: Any = None
         self._is_committed = self._begun = self._searches = False
         self._unfit = self._lost = ""
+        self._buffers: dict[str, tuple[int, int]] = {}
+        self._persistent: set[str] = set()
         self.refusal = ""
         self.choice: Choice | None = None
         self.resumed: TrainerState | None = None
+
+    def _new(self) -> LiveState:
+        return LiveState(replicate=int(self._trainer.world_size) <= MAX_REPLICATING, schedules_advance=False)
 
     def choose(self, store: Any, rank: int, world_size: int) -> str:
         """Agree with the other ranks on the state from which the attempt goes on.
@@ -134,16 +145,16 @@ class FitMemory:
 
     def _needs_batch(self) -> bool:
         trainer, hook = self._trainer, "on_train_batch_end"
-        users = (each for each in trainer.callbacks if not type(each).__module__.startswith(_OWN))
         base = lookup(self._family, "callbacks.Callback")
         module = trainer.lightning_module
-        return any(getattr(type(each), hook) is not getattr(base, hook) for each in users) or (
+        users = (each for each in trainer.callbacks if not type(each).__module__.startswith(_OWN) or hook in vars(each))
+        return any(_is_overridden(each, hook, base) for each in users) or (
             module is not None and overrides(hook, module, self._family)
         )
 
     def _forget(self) -> None:
         """Begin with nothing in memory: the objects of the ended attempt are released."""
-        self._live, self._states, self._step = LiveState(schedules_advance=False), {}, None
+        self._live, self._states, self._step = self._new(), {}, None
         self._is_committed = False
 
     def ended(self, error: BaseException | None) -> None:
@@ -165,10 +176,12 @@ class FitMemory:
         told: list[Any] = [None] * self._trainer.world_size
         dist.all_gather_object(told, self._unfit or self._refusal())
         self.refusal = next((each for each in told if each), "")
+        module = self._trainer.lightning_module
+        self._persistent = module.state_dict(keep_vars=True).keys() & {name for name, _ in module.named_buffers()}
         if not self.refusal and self.choice is None:
             try:
                 self._resume()
-            except (TypeError, ValueError) as error:  # on all ranks: they have the same model and optimizers
+            except (TypeError, ValueError, RuntimeError) as error:  # on all ranks: they have the same model
                 self.refusal = str(error)
 
     def _resume(self) -> int | None:
@@ -220,7 +233,8 @@ class FitMemory:
         self.resumed = mine = states[choice.stage]
         names = ("validate_loop", "test_loop", "predict_loop")  # which the fit leaves as they are
         others = {name: getattr(self._trainer, name).state_dict() for name in names}
-        return {**mine.checkpoint, "loops": {**mine.checkpoint["loops"], **others}}
+        given = copied(mine.checkpoint)  # what takes it over may change it
+        return {**given, "loops": {**given["loops"], **others}}
 
     def started(self) -> None:
         """Begin to keep the state: the attempt is about to train."""
@@ -240,10 +254,17 @@ class FitMemory:
 
     def reached(self, stage: BatchStage, capture: Callable[[], TrainerState]) -> None:
         """Copy the state of the Trainer, if the batch that has ended was that of an optimizer step."""
-        if self._is_committed:
+        if not self._is_committed:
+            return
+        try:
             state = capture()
-            self._states.setdefault(state.step, {})[stage] = state
-            self._is_committed, self._batch = stage is not BatchStage.ENDED, None
+        except Exception as error:  # boundary: the state of a user's object
+            self._cannot_keep(error)
+            return
+        if self._buffers != self._persistent_buffers():
+            self._lost = "a persistent buffer was changed after the optimizer step"
+        self._states.setdefault(state.step, {})[stage] = state
+        self._is_committed, self._batch = stage is not BatchStage.ENDED, None
 
     @contextmanager
     def committing(self, optimizer: Any, capture: Callable[[BatchEnding], TrainerState]) -> Iterator[None]:
@@ -255,12 +276,18 @@ class FitMemory:
         def commit(advance: Callable[[], Any]) -> Any:
             assert self._live is not None
             assert self._step is not None
-            state = capture(BatchEnding(self._batch, _outputs(self._trainer)))
-            newest = max(self._states, default=0)
-            self._states = {newest: self._states.get(newest, {}), state.step: {BatchStage.VOTE: state}}
+            step, newest = int(self._trainer.global_step) + 1, max(self._states, default=0)
+            self._lost = ""
+            try:
+                kept = {BatchStage.VOTE: capture(BatchEnding(self._batch, _outputs(self._trainer)))}
+            except Exception as error:  # boundary: the state of a user's object; the other ranks vote
+                self._cannot_keep(error)
+                kept = {}
+            self._states = {newest: self._states.get(newest, {}), step: kept}
+            self._buffers = self._persistent_buffers()
             self._step.advance = advance
-            self._live.commit(state.step, watched=False)
-            self._is_committed = True
+            self._live.commit(step, watched=False)
+            self._states, self._is_committed = {step: kept}, bool(kept)  # nobody goes back behind a vote that is passed
             return self._step.result
 
         scaler = _scaler_of(self._trainer)
@@ -274,6 +301,19 @@ class FitMemory:
             for name in replaced:
                 vars(owner).pop(name, None)
             vars(owner).update(before)
+
+    def _cannot_keep(self, error: Exception) -> None:
+        """Note, and say once, that the state of this step cannot be copied: a restart uses a checkpoint."""
+        reason = f"the state of the Trainer cannot be copied: {type(error).__name__}: {error}"
+        if not self._unfit:
+            log.warning("%s; a restart goes on from a checkpoint", reason)
+        self._lost = self._unfit = reason
+        self._is_committed = False
+
+    def _persistent_buffers(self) -> dict[str, tuple[int, int]]:
+        """Return the identity and the version of each buffer that `state_dict` has."""
+        named = self._trainer.lightning_module.named_buffers()
+        return {name: (id(each), each._version) for name, each in named if name in self._persistent}
 
     # What cannot be kept
 
@@ -292,6 +332,15 @@ class FitMemory:
             _SEVERAL: any(isinstance(each, torch.optim.LBFGS) for each in optimizers),
             "the communication hook of DDP has a state": getattr(strategy, "_ddp_comm_state", None) is not None,
             "with sharded parameters, the step of a GradScaler waits for other ranks": scales,
+            "it has not run on a GPU": strategy.root_device.type != "cpu",
+            "an optimizer that is not of torch.optim may change the weights before it evaluates the batch": any(
+                not type(each).__module__.startswith("torch.optim") for each in optimizers
+            ),
+            "optimizer_step is the module's own": overrides("optimizer_step", module, self._family),
+            f"the persistent buffers have more than {MAX_BUFFERS >> 20} MB": _size_of_buffers(module) > MAX_BUFFERS,
+            "a module has an extra state": any(
+                type(each).get_extra_state is not torch.nn.Module.get_extra_state for each in module.modules()
+            ),
         }
         return next((reason for reason, applies in reasons.items() if applies), "") or self._refused_hook()
 
@@ -302,9 +351,7 @@ class FitMemory:
         )
         for callback in trainer.callbacks:
             own = type(callback).__module__.startswith("nvrx_lightning.")
-            if isinstance(callback, averaging) or (
-                not own and getattr(type(callback), hook) is not getattr(base, hook)
-            ):
+            if isinstance(callback, averaging) or (not own and _is_overridden(callback, hook, base)):
                 return f"{type(callback).__qualname__} has a state that is not copied at each step"
         if overrides(hook, trainer.lightning_module, self._family):
             return f"{type(trainer.lightning_module).__qualname__}.{hook} is called for checkpoints only"
@@ -362,6 +409,16 @@ def _voting_scaler(scaler: Any, commit: Callable[[Callable[[], Any]], Any]) -> d
         return commit(advance)
 
     return {"step": voting, "update": lambda *args: None}
+
+
+def _is_overridden(callback: Any, hook: str, base: Any) -> bool:
+    """Return whether a callback has a hook of its own, in its class or, as a `LambdaCallback`, in itself."""
+    return getattr(getattr(callback, hook), "__func__", None) is not getattr(base, hook)
+
+
+def _size_of_buffers(module: torch.nn.Module) -> int:
+    persistent = module.state_dict(keep_vars=True).keys()
+    return sum(each.numel() * each.element_size() for name, each in module.named_buffers() if name in persistent)
 
 
 def _scaler_of(trainer: Any) -> Any:

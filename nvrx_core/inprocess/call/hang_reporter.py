@@ -8,7 +8,6 @@ first one where some have not come in time. No restart waits for it.
 
 from __future__ import annotations
 
-import dis
 import logging
 import os
 import socket
@@ -20,6 +19,8 @@ from contextlib import suppress
 from itertools import dropwhile
 from types import FrameType
 from typing import Final
+
+import torch
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.attribution import Interruption
@@ -34,7 +35,7 @@ from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.helper_thread import HelperThread
-from nvrx_core.process.thread_wait import dead_children, wait_of
+from nvrx_core.process.thread_wait import ThreadWait, dead_children, wait_of
 from nvrx_core.process.user_packages import user_packages
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import open_section
@@ -53,7 +54,11 @@ UNHURRIED: Final = 0.05
 ENDS_WITHIN: Final = 1.0
 _REPORTED: Final = (Stage.STARTING, Stage.RUNNING, Stage.WAITING)
 MAX_FRAMES: Final = 128
-_TORCH: Final = "/torch/"
+_TORCH: Final = f"{os.path.dirname(torch.__file__)}/"
+_MAY_BE_A_PEER: Final = ("", "a lock")
+"""What the main thread waits for in the kernel while a call of the user's waits for other ranks, as `item()` may."""
+_MAY_BE_A_STORE: Final = ("a descriptor", "data from a socket", "a socket")
+"""The same, while it waits for a store."""
 _OWN: Final = "/nvrx_core/inprocess/"
 """The handler of an interruption, which has come before, and what stands between the function and torch."""
 
@@ -150,7 +155,7 @@ class HangReporter:
         condition = RankCondition.RUNS if wait.runs else RankCondition.BLOCKED
         if page[ProgressField.STAGE] == Stage.WAITING:
             condition = RankCondition.COMPLETED if state.mode is Mode.ACTIVE else RankCondition.RESERVE
-        waiting, collective = self._waiting(frames, inner or place, condition)
+        waiting, collective = self._waiting(frames, inner or place, condition, wait)
         frames.clear()
         is_suspect = sample.stalled and waiting is Waiting.ELSEWHERE  # its cleanup may reap its children
         in_group = torch_groups.rank_and_size()
@@ -166,7 +171,7 @@ class HangReporter:
         )  # fmt: skip
 
     def _waiting(
-        self, frames: list[FrameType], inner: Frame | None, condition: RankCondition
+        self, frames: list[FrameType], inner: Frame | None, condition: RankCondition, wait: ThreadWait
     ) -> tuple[Waiting, Collective | None]:
         """Return whether the main thread waits for other ranks, and in what."""
         pending = self._is_pending()
@@ -181,10 +186,12 @@ class HangReporter:
             inside.append(frame)
         if (call := torch_groups.call_of(inside)) is not None:
             return Waiting.WAITS, Collective(*call)
-        if pending is False or inner is None:
+        if inner is None:
             return Waiting.ELSEWHERE, None
-        may_wait = _TORCH in inner.file or _calls(frames[0]) == "wait"
-        return (Waiting.MAY_WAIT if may_wait else Waiting.ELSEWHERE), None
+        in_torch = pending is not False and inner.file.startswith(_TORCH)
+        in_c = is_users(inner.file, user_packages()) and wait.text in _MAY_BE_A_PEER and pending is not False
+        on_socket = wait.text in _MAY_BE_A_STORE
+        return (Waiting.MAY_WAIT if in_torch or in_c or on_socket else Waiting.ELSEWHERE), None
 
     def _is_pending(self) -> bool | None:
         """Return whether an operation of a group of this round may be pending, None if torch does not tell."""
@@ -192,7 +199,8 @@ class HangReporter:
         if status is None:
             return None
         older, self._older = self._older, frozenset(status)
-        return any(pending for key, pending in status.items() if key not in older)
+        told = [pending for key, pending in status.items() if key not in older]
+        return any(told) if told else None  # a recorder that is off knows no group, nor one of an older round
 
     def _share(self, job: _Job, report: HangReport, delay: float) -> None:
         """Write the report, if a soft timeout has ended the round, and give the verdict, if that is up to this rank."""
@@ -237,14 +245,3 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
             return
         yield frame
         frame = frame.f_back
-
-
-def _calls(frame: FrameType) -> str:
-    """Return the name of the function that a frame calls at this moment, "" where its bytecode does not name it."""
-    name = ""
-    for instruction in dis.get_instructions(frame.f_code):
-        if instruction.offset > frame.f_lasti:
-            break
-        if instruction.opname.startswith(("LOAD_METHOD", "LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME")):
-            name = str(instruction.argval)
-    return name

@@ -98,8 +98,12 @@ class Objects:
         with torch.no_grad():
             for (module, name), registered in zip(self.places, self.buffers, strict=True):
                 now = None if (there := module()) is None else getattr(there, name, None)
-                if now is not None and now is not registered:
+                if now is None or now is registered:
+                    continue
+                if now.shape == registered.shape:
                     registered.copy_(now)
+                else:  # a buffer that grows: the layout is another one from now on
+                    registered.data = now.detach().clone()
 
     @classmethod
     def of(
@@ -282,7 +286,7 @@ def _watched(parameters: tuple[torch.Tensor, ...], optimizers: tuple[torch.optim
     stepped = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
     kinds: tuple[list[int], list[int]] = [], []
     for index, each in enumerate(parameters):
-        if _local(each).numel():
+        if _local(each).numel() and _local(each).is_floating_point():
             kinds[id(each) in stepped].append(index)
     return tuple(index for kind in kinds for index in kind[:: max(1, len(kind) // _WATCHED)][:_WATCHED])
 

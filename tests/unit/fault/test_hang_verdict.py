@@ -293,3 +293,37 @@ def test_a_missing_report_never_makes_another_rank_a_culprit(job, lost):
 def test_the_order_of_the_reports_changes_nothing(job):
     shuffled = dict(random.Random(1).sample(list(job.items()), len(job)))
     assert judge(shuffled, job) == judge(job, job)
+
+
+def test_a_rank_that_may_wait_is_not_named_beside_one_that_surely_does_not():
+    """The last stage of a pipeline waits for the one that hangs, and both are behind."""
+    assert blamed(waits(0), waits(1), stands(2, 50), inside_torch(3, 40)) == {2}
+
+
+def test_that_only_one_rank_reports_its_steps_makes_no_culprit_of_the_others():
+    alike = [stands(rank, 57, step=4 if rank == 0 else -1) for rank in range(4)]
+    assert blamed(*alike) == set()
+
+
+def test_a_rank_that_has_returned_is_not_named_beside_one_that_is_there():
+    returned = [stands(rank, {}, condition=RankCondition.COMPLETED) for rank in (1, 2)]
+    assert blamed(waits(0, ranks=WORLD), *returned, stands(3)) == {3}
+    alone = verdict(waits(0), waits(1), waits(2), stands(3, condition=RankCondition.COMPLETED))
+    assert (alone.culprits, alone.confidence) == ((3,), 0.6)
+
+
+def test_a_rank_that_is_no_member_of_what_the_others_wait_in_is_not_missed():
+    found = verdict(*(waits(rank, ranks=(0, 1, 2)) for rank in range(3)), stands(3, {}))
+    assert (found.outcome, found.culprits) == (HangOutcome.ALL_JOINED, ())
+
+
+def test_a_rank_that_is_at_work_is_named_with_little_confidence():
+    at_work = stands(0, stalled=False, condition=RankCondition.RUNS)
+    found = verdict(at_work, waits(1), waits(2), waits(3))
+    assert (found.culprits, found.confidence) == ((0,), 0.5)
+    assert found.sentence.startswith("rank 0 (node0) is at ")
+
+
+def test_a_joined_rank_whose_threads_get_no_time_is_not_named():
+    starved = stands(3, {}, waiting=Waiting.MAY_WAIT, condition=RankCondition.HOLDS_GIL)
+    assert blamed(waits(0), waits(1), stands(2), starved) == {2}

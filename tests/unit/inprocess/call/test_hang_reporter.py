@@ -100,11 +100,3 @@ def test_a_call_that_ends_waits_for_no_report_of_others(page):
     rank = Rank(page)
     rank.reporter.close()
     assert rank.ends_by("SOFT_TIMEOUT") == 0
-
-
-def test_the_name_of_what_a_frame_calls_is_read_off_its_bytecode():
-    class Work:
-        def wait(self):
-            return hang_reporter._calls(hang_reporter.sys._getframe(1))
-
-    assert Work().wait() == "wait"
