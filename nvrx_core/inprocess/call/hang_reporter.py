@@ -55,10 +55,8 @@ ENDS_WITHIN: Final = 1.0
 _REPORTED: Final = (Stage.STARTING, Stage.RUNNING, Stage.WAITING)
 MAX_FRAMES: Final = 128
 _TORCH: Final = f"{os.path.dirname(torch.__file__)}/"
-_MAY_BE_A_PEER: Final = ("", "a lock")
-"""What the main thread waits for in the kernel while a call of the user's waits for other ranks, as `item()` may."""
-_MAY_BE_A_STORE: Final = ("a descriptor", "data from a socket", "a socket")
-"""The same, while it waits for a store."""
+_OF_A_STORE: Final = frozenset({"wait", "get"})
+"""The methods of a store that wait for another rank."""
 _OWN: Final = "/nvrx_core/inprocess/"
 """The handler of an interruption, which has come before, and what stands between the function and torch."""
 
@@ -189,9 +187,12 @@ class HangReporter:
         if inner is None:
             return Waiting.ELSEWHERE, None
         in_torch = pending is not False and inner.file.startswith(_TORCH)
-        in_c = is_users(inner.file, user_packages()) and wait.text in _MAY_BE_A_PEER and pending is not False
-        on_socket = wait.text in _MAY_BE_A_STORE
-        return (Waiting.MAY_WAIT if in_torch or in_c or on_socket else Waiting.ELSEWHERE), None
+        called = frames[0].f_code.co_names  # where torch is called from the user's own frame
+        in_work = wait.text == "a lock" and "wait" in called  # as `Work.wait`
+        on_device = not wait.text and torch.cuda.is_initialized()  # as `item()`, which polls the device
+        on_store = wait.text == "a descriptor" and not _OF_A_STORE.isdisjoint(called)
+        may_wait = in_torch or on_store or (pending is not False and (in_work or on_device))
+        return (Waiting.MAY_WAIT if may_wait else Waiting.ELSEWHERE), None
 
     def _is_pending(self) -> bool | None:
         """Return whether an operation of a group of this round may be pending, None if torch does not tell."""
