@@ -193,7 +193,7 @@ class FitMemory:
         first = self._live.resume(self._trainer.lightning_module, optimizers, step, shared=shared)
         told: list[Any] = [None] * self._trainer.world_size
         dist.all_gather_object(told, self._live.shard)
-        self._shards = tuple(told)
+        self._shards, self._buffers = tuple(told), self._persistent_buffers()
         return first
 
     def take_over(self) -> None:
