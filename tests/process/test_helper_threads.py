@@ -67,6 +67,14 @@ ELSEWHERE = {
         "info.close()\n"
         "sys.exit(1)\n"
     )),
+    "nvrx-attribution": (1, (
+        "import logging\n"
+        "logging.basicConfig()\n"
+        "from nvrx_launcher.attribution_client import AttributionClient\n"
+        "options = {'starts_within': 1.0, 'written_within': 0.0, 'advised': print}\n"
+        "AttributionClient('http://127.0.0.1:9', '', {}, **options).finish(20.0)\n"
+        "sys.exit(1)\n"
+    )),
     "nvrx-local-monitor": (1, (
         "from nvrx_core.fault_tolerance.local import start_local_monitor\n"
         "start_local_monitor()\n"

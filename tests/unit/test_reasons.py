@@ -26,7 +26,7 @@ REASON = {"reason", "why", "fault", "error", "decision"}
 WITHOUT = frozenset({
     # ask, wait, or count
     "AskGuardian", "AwaitOthers", "AwaitRound", "AskHolders", "CountArrival", "CountCompletion", "QueryPeers",
-    "QueryRoundEvent", "ReadArrivals", "ReadEvent", "RunChecks",
+    "QueryRoundEvent", "ReadArrivals", "ReadEvent", "ReadMemory", "RunChecks",
     # write down what is so
     "Chunk", "CloseCompleted", "MarkRoundOver", "PutArrival",
     # whose name is the reason: nothing is wrong, a check is overdue

@@ -127,7 +127,10 @@ def test_a_training_of_another_kind_is_as_without_the_faults(case, run, twin):
     assert FALLEN_BACK not in job.errors(0)
 
 
-@pytest.mark.parametrize(("where", "rank", "step"), [("train", 0, 3), ("before_step", 1, 13), ("validation", 1, 10)])
+@pytest.mark.parametrize(
+    ("where", "rank", "step"),
+    [("train", 0, 3), ("before_step", 1, 13), pytest.param("validation", 1, 10, marks=pytest.mark.nightly)],
+)
 def test_a_reserve_takes_the_place_of_a_killed_rank_with_its_state(where, rank, step, run, twin):
     setting = dataclasses.replace(FULL, active=2, epoch_metrics=False, faults=kill(where, rank, step))
     job = run(setting, world=3)

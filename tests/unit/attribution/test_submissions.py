@@ -67,6 +67,18 @@ def test_a_log_that_changes_meanwhile_is_analysed_once_more() -> None:
     assert status(known, "x") == "completed"
 
 
+def test_a_verdict_is_there_while_a_model_is_asked() -> None:
+    known = Submissions()
+    known.submit(a("x"))
+    known.take()
+    known.explaining("x", RESULT)
+    assert known.answer("x") == {"log_path": "x", "user": "mia", "status": "explaining", "verdict": "of it"}
+    known.submit(a("x", (2, 2)))
+    assert status(known, "x") == "explaining"
+    known.completed("x", RESULT)
+    assert known.take() == a("x", (2, 2))
+
+
 def test_what_waits_and_what_is_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submissions, "KEPT", 3)
     monkeypatch.setattr(submissions, "WAITING", 3)

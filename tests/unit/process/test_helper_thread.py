@@ -16,6 +16,7 @@ from nvrx_core.process.helper_thread import HelperThread, HelperThreadError, end
 ROOT = pathlib.Path(__file__).parents[3]
 PACKAGES = ("nvrx_core", "launcher", "integrations")
 BARE = {
+    "launcher/nvrx_launcher/attribution_client.py": "cuts a request off; whoever waits for it has its own timeout",
     "launcher/nvrx_launcher/signals.py": "ends the process, before there is anything that it could hold up",
     "nvrx_core/process/bounded.py": "the caller waits for the call with a deadline, and raises its exception",
     "nvrx_core/inprocess/progress_watchdog.py": "an exception ends the rank's part in the job (`Losses`)",
