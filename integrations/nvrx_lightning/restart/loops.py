@@ -227,10 +227,12 @@ def keeping_its_closure(kind: Any) -> type[Any]:
 
     class KeepingItsClosure(kind):  # type: ignore[misc]
         nvrx_closure: Any = None
+        nvrx_keeps = False
 
         def _make_closure(self, *args: Any) -> Any:
-            self.nvrx_closure = super()._make_closure(*args)
-            return self.nvrx_closure
+            made = super()._make_closure(*args)
+            self.nvrx_closure = made if self.nvrx_keeps else None
+            return made
 
     return keep_name(KeepingItsClosure, kind)
 

@@ -176,6 +176,7 @@ class FitMemory:
         told: list[Any] = [None] * self._trainer.world_size
         dist.all_gather_object(told, self._unfit or self._refusal())
         self.refusal = next((each for each in told if each), "")
+        self._trainer.fit_loop.epoch_loop.automatic_optimization.nvrx_keeps = not self.refusal
         module = self._trainer.lightning_module
         self._persistent = module.state_dict(keep_vars=True).keys() & {name for name, _ in module.named_buffers()}
         if not self.refusal and self.choice is None:
@@ -433,7 +434,8 @@ def _with_shown(state: TrainerState) -> dict[str, Any]:
 
 def _outputs(trainer: Any) -> Any:
     """Return what `training_step` has returned, as the hooks at the end of the batch get it."""
-    result = trainer.fit_loop.epoch_loop.automatic_optimization.nvrx_closure._result
+    optimization = trainer.fit_loop.epoch_loop.automatic_optimization
+    result, optimization.nvrx_closure = optimization.nvrx_closure._result, None
     return {} if result is None or result.loss is None else result.asdict()
 
 
