@@ -79,7 +79,7 @@ def test_the_wheel_holds_the_package_its_types_and_its_license(wheel: Path) -> N
 
 
 def test_an_installation_brings_no_tool_of_the_developers(metadata: Message) -> None:
-    assert metadata.get_all("Provides-Extra") == ["etcd", "gpu", "grpc", "lightning", "megatron"]
+    assert metadata.get_all("Provides-Extra") == ["attribution", "etcd", "gpu", "grpc", "lightning", "megatron"]
     needed = [each for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each]
     assert {re.split(r"\W", each)[0] for each in needed} == {"torch", "pyyaml"}
 
