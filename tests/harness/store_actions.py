@@ -9,8 +9,7 @@ from nvrx_core.flow import run
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.round_operations import StoreOfRounds
 from nvrx_core.inprocess.protocol.death_report import DeathReport
-from nvrx_core.inprocess.protocol.ports import play
-from nvrx_core.inprocess.protocol.round import Action, Round
+from nvrx_core.inprocess.protocol.round import Action, Round, play
 
 __all__ = ["carry_out"]
 

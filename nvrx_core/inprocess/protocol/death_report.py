@@ -10,8 +10,18 @@ from dataclasses import replace
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
-from nvrx_core.inprocess.protocol.ports import ReportStore, play
-from nvrx_core.inprocess.protocol.round import Action, Announce, Barrier, CountArrival, Enter, Finish, Leave, PutArrival
+from nvrx_core.inprocess.protocol.ports import ReportStore
+from nvrx_core.inprocess.protocol.round import (
+    Action,
+    Announce,
+    Barrier,
+    CountArrival,
+    Enter,
+    Finish,
+    Leave,
+    PutArrival,
+    play,
+)
 from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["DeathReport", "report_death", "report_unresponsive"]

@@ -15,14 +15,16 @@ from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, given_up
-from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint, StoreFailure, play
+from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import (
     Action,
     AskHolders,
+    Endpoint,
     GiveUp,
     LateCompletion,
     Rounds,
     RoundView,
+    play,
 )
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import State

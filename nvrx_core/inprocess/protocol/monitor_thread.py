@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nvrx_core.inprocess.protocol.decision import RoundDecision
-from nvrx_core.inprocess.protocol.ports import FunctionEnd, RoundStore, play
-from nvrx_core.inprocess.protocol.round import EndFunction, Enter, Finish, Rounds, RoundView
+from nvrx_core.inprocess.protocol.ports import FunctionEnd
+from nvrx_core.inprocess.protocol.round import EndFunction, Enter, Finish, Rounds, RoundStore, RoundView, play
 
 __all__ = ["MonitorThreadFlow"]
 

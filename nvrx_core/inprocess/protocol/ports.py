@@ -1,38 +1,24 @@
-"""The ports of a rank's flows: the store, the user's code, the rank's page, its faults and its exit; with `play`. Pure.
+"""The ports of a rank's flows: the store, the user's code, the rank's page, its faults and its exit. Pure.
 
 An awaited operation of the store may raise `StoreFailure`; a wait raises the exception of an early exit.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult
-from nvrx_core.inprocess.protocol.round import (
-    Action,
-    Announce,
-    Barrier,
-    CloseCompleted,
-    CountArrival,
-    CountCompletion,
-    Publish,
-    PutArrival,
-    ReadArrivals,
-    ReadEvent,
-    RoundView,
-)
+from nvrx_core.inprocess.protocol.round import Endpoint, RoundStore, RoundView
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = [
     "ArrivalsPort",
     "CallPorts",
-    "Endpoint",
     "FarewellStore",
     "FaultsPort",
     "FunctionEnd",
@@ -41,14 +27,8 @@ __all__ = [
     "PlugInsPort",
     "RankStatusPort",
     "ReportStore",
-    "RoundStore",
     "StoreFailure",
-    "play",
 ]
-
-
-Endpoint = tuple[str, int]
-"""Host and port."""
 
 
 class StoreFailure(Exception):
@@ -56,51 +36,6 @@ class StoreFailure(Exception):
 
 
 # The control store
-
-
-class RoundStore(Protocol):
-    """The keys of the rounds."""
-
-    def announce(self, iteration: int, fault: FaultRecord) -> Awaitable[FaultRecord | None]:
-        """Write the fault as the round's event, unless it has one; return the event, None for a completion."""
-
-    def count_completion(self, iteration: int) -> Awaitable[int]:
-        """Count this member's completion; return how many were counted."""
-
-    def close_completed(self, iteration: int) -> Awaitable[None]:
-        """Write completion as the round's event, unless it has one."""
-
-    def read_event(self, iteration: int) -> Awaitable[FaultRecord | None]:
-        """Return the round's event, which is there; None for a completion."""
-
-    def put_arrival(self, iteration: int, arrival: Arrival) -> Awaitable[None]:
-        """Write the arrival, over an earlier one of the same member."""
-
-    def count_arrival(self, iteration: int) -> Awaitable[int]:
-        """Count the arrival; return how many were counted, repetitions included."""
-
-    def read_arrivals(
-        self, iteration: int, members: frozenset[InitialRank]
-    ) -> Awaitable[tuple[Mapping[InitialRank, Arrival], FaultRecord | None]]:
-        """Return every member's arrival, none if one is missing, and the fault that is the round's event."""
-
-    def publish(self, iteration: int, decision: RoundDecision) -> Awaitable[None]:
-        """Write the decision, unless the round has one."""
-
-    def read_decision(self, iteration: int) -> Awaitable[RoundDecision | None]:
-        """Return the round's decision, None while it has none."""
-
-    def await_event(self, iteration: int) -> Awaitable[None]:
-        """Wait until the round has its event."""
-
-    def await_decision(self, iteration: int) -> Awaitable[RoundDecision]:
-        """Wait for the round's decision; return it."""
-
-    def set_rendezvous(self, iteration: int, address: str) -> Awaitable[None]:
-        """Write the rendezvous endpoint of the iteration's process group; "": none, unless one is written already."""
-
-    def await_rendezvous(self, iteration: int) -> Awaitable[Endpoint | None]:
-        """Wait for that endpoint; return it, None for none."""
 
 
 class FarewellStore(Protocol):
@@ -298,38 +233,3 @@ class FunctionEnd(Protocol):
 
     def round_decided(self) -> Awaitable[None]:
         """The round is decided: the main thread continues, or leaves the job."""
-
-
-async def play(
-    machine: Barrier, actions: Iterable[Action], store: RoundStore, now: Callable[[], float]
-) -> list[Action]:
-    """Execute store actions and pass the answers back, until only other actions are left; return those."""
-    pending, iteration = deque(actions), machine.iteration
-    rest: list[Action] = []
-    while pending:
-        action = pending.popleft()
-        match action:
-            case Announce(fault):
-                cause = await store.announce(iteration, fault)
-                pending += machine.announced(cause, now=now())
-            case CountCompletion():
-                count = await store.count_completion(iteration)
-                pending += machine.completion_counted(count, now=now())
-            case CloseCompleted():
-                await store.close_completed(iteration)
-            case ReadEvent():
-                cause = await store.read_event(iteration)
-                pending += machine.event(cause, now=now())
-            case PutArrival(arrival):
-                await store.put_arrival(iteration, arrival)
-            case CountArrival():
-                count = await store.count_arrival(iteration)
-                pending += machine.arrival_counted(count, now=now())
-            case ReadArrivals(members):
-                arrivals, event = await store.read_arrivals(iteration, members)
-                pending += machine.arrivals_read(arrivals, event, now=now())
-            case Publish(decision):
-                await store.publish(iteration, decision)
-            case _:
-                rest.append(action)
-    return rest

@@ -10,8 +10,8 @@ from nvrx_core.errors import RestartError
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
-from nvrx_core.inprocess.protocol.ports import CallPorts, Endpoint
-from nvrx_core.inprocess.protocol.round import RoundView
+from nvrx_core.inprocess.protocol.ports import CallPorts
+from nvrx_core.inprocess.protocol.round import Endpoint, RoundView
 from nvrx_core.progress.stage import Stage as About
 from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign

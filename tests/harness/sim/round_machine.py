@@ -8,8 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
-from nvrx_core.inprocess.protocol.ports import play
-from nvrx_core.inprocess.protocol.round import Action, Enter, Finish, ReadEvent, Round, RoundPhase, RoundTimeouts
+from nvrx_core.inprocess.protocol.round import Action, Enter, Finish, ReadEvent, Round, RoundPhase, RoundTimeouts, play
 from tests.harness.asked import drive
 
 from .slots import Slots

@@ -14,12 +14,12 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.monitor.ports import FaultReports, MonitorStore, RankPage, RankPort
 from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision
-from nvrx_core.inprocess.protocol.ports import Endpoint
 from nvrx_core.inprocess.protocol.round import (
     Announce,
     CloseCompleted,
     CountArrival,
     CountCompletion,
+    Endpoint,
     Publish,
     PutArrival,
     ReadArrivals,
