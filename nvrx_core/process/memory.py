@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +9,6 @@ __all__ = ["MemoryKills", "available_bytes"]
 
 MOUNT: Final = Path("/sys/fs/cgroup")
 COUNT: Final = "oom_kill"
-MOST: Final = 4096
-"""Bytes of a counter file that are read: it has a few lines."""
 MEMINFO: Final = Path("/proc/meminfo")
 LIMITS: Final = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 """Files of a cgroup, v2 and v1."""
@@ -40,9 +36,7 @@ def available_bytes(meminfo: Path = MEMINFO, mount: Path = MOUNT) -> int:
 class MemoryKills:
     """The OOM kill counter of a process's cgroup: `memory.events`, or `memory.oom_control` of cgroup v1.
 
-    The cgroup is looked up on creation, because that of an exited process is not available. The file is opened and read
-    then, and later reads use the same descriptor and buffer: as long as a killed process still has its memory, another
-    one of its cgroup may get no new page within a system call (ENOMEM, EFAULT).
+    The cgroup is looked up on creation, because that of an exited process is not available.
 
     Args:
         pid: the process.
@@ -50,42 +44,24 @@ class MemoryKills:
     """
 
     def __init__(self, pid: int, mount: Path = MOUNT) -> None:
-        counters = map(_Counter, _candidates(pid, mount))
-        self._counter = next((counter for counter in counters if counter.read() is not None), None)
+        self._file = next((file for file in _candidates(pid, mount) if _count(file) is not None), None)
         self.note()
 
     def count(self) -> int:
         """Return how many processes of the cgroup the OOM killer has killed; 0 where the kernel does not report it."""
-        return (self._counter and self._counter.read()) or 0
+        return (self._file and _count(self._file)) or 0
 
     def note(self) -> None:
-        """Store the present count."""
-        self._before = self.count()
+        """Forget the kills until now."""
+        self._before = self._lately = self.count()
+
+    def pass_on(self) -> None:
+        """Forget the kills before the last call of this: a kill may be counted just before its process is seen to end."""
+        self._before, self._lately = self._lately, self.count()
 
     def rose(self) -> bool:
-        """Return whether a process was killed since the last `note`."""
+        """Return whether a process was killed that is not forgotten."""
         return self.count() > self._before
-
-
-class _Counter:
-    """An open counter file of a cgroup, which may not exist."""
-
-    def __init__(self, file: Path) -> None:
-        self._buffer = bytearray(MOST)
-        try:
-            self._fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._fd = -1
-        else:
-            weakref.finalize(self, os.close, self._fd)
-
-    def read(self) -> int | None:
-        """Return the count, or None if there is none."""
-        try:
-            text = self._buffer[: os.preadv(self._fd, [self._buffer], 0)].decode(errors="replace")
-            return int(dict(line.split() for line in text.splitlines())[COUNT])
-        except (OSError, KeyError, ValueError):
-            return None
 
 
 def _reclaimable(file: Path) -> int:
@@ -111,3 +87,11 @@ def _candidates(pid: int, mount: Path) -> list[Path]:
             elif not controllers:
                 found += [mount / above / "memory.events" for above in (Path(place), *Path(place).parents)]
     return found
+
+
+def _count(file: Path) -> int | None:
+    try:
+        pairs = dict(line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines())
+        return int(pairs[COUNT])
+    except (OSError, KeyError, ValueError):
+        return None

@@ -144,7 +144,7 @@ class StoreOfMonitor(CallStore):
     Args:
         link: the connection.
         lease: renews the rank's lease.
-        reporter: notes the memory's state with each renewal.
+        reporter: forgets with each renewal the kills for memory before the one before it.
         look: returns where the rank is, whose threads do not run.
     """
 
@@ -157,7 +157,7 @@ class StoreOfMonitor(CallStore):
     @operation
     def move_lease(self) -> None:
         """Renew this rank's lease."""
-        self._reporter.memory.note()
+        self._reporter.memory.pass_on()
         self._lease.move()
 
     @operation

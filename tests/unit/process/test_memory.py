@@ -48,6 +48,19 @@ def test_an_oom_kill_is_detected(told, tmp_path, version, cgroup, path):
     assert not kills.rose()
 
 
+def test_a_kill_is_forgotten_by_the_second_pass_after_it(told, tmp_path):
+    told += ["0::/"]
+    file = tmp_path / "memory.events"
+    file.write_text("oom_kill 0\n")
+    kills = MemoryKills(7, tmp_path)
+    kills.pass_on()
+    file.write_text("oom_kill 1\n")
+    kills.pass_on()
+    assert kills.rose()
+    kills.pass_on()
+    assert not kills.rose()
+
+
 def test_without_a_counter_no_kill_is_reported(told, tmp_path):
     told.append("0::/job")
     assert not MemoryKills(7, tmp_path).rose()
