@@ -55,8 +55,8 @@ class MemoryKills:
         """Forget the kills until now."""
         self._before = self._lately = self.count()
 
-    def pass_on(self) -> None:
-        """Forget the kills before the last call of this: a kill may be counted just before its process is seen to end."""
+    def forget_older(self) -> None:
+        """Forget the kills before the last call of this: one may be counted just before its process is seen to end."""
         self._before, self._lately = self._lately, self.count()
 
     def rose(self) -> bool:

@@ -157,7 +157,7 @@ class StoreOfMonitor(CallStore):
     @operation
     def move_lease(self) -> None:
         """Renew this rank's lease."""
-        self._reporter.memory.pass_on()
+        self._reporter.memory.forget_older()
         self._lease.move()
 
     @operation

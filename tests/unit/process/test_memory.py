@@ -48,16 +48,16 @@ def test_an_oom_kill_is_detected(told, tmp_path, version, cgroup, path):
     assert not kills.rose()
 
 
-def test_a_kill_is_forgotten_by_the_second_pass_after_it(told, tmp_path):
+def test_a_kill_is_forgotten_only_by_the_second_look_after_it(told, tmp_path):
     told += ["0::/"]
     file = tmp_path / "memory.events"
     file.write_text("oom_kill 0\n")
     kills = MemoryKills(7, tmp_path)
-    kills.pass_on()
+    kills.forget_older()
     file.write_text("oom_kill 1\n")
-    kills.pass_on()
+    kills.forget_older()
     assert kills.rose()
-    kills.pass_on()
+    kills.forget_older()
     assert not kills.rose()
 
 
