@@ -38,7 +38,9 @@ CONNECT_TIMEOUT: Final = timedelta(seconds=5)
 
 
 def goes_on_without(store: Any, job: str, rank: int, within: float) -> bool:
-    """Wait until a round of the job's last call was entered without a rank.
+    """Wait until a round of one of the job's calls was entered without a rank; not longer than a call is under way.
+
+    A call that is over leaves the round that it has entered last.
 
     Args:
         store: the control store.
@@ -47,14 +49,17 @@ def goes_on_without(store: Any, job: str, rank: int, within: float) -> bool:
         within: seconds.
     """
     deadline, pause = time.monotonic() + within, threading.Event()
-    keys = next((keys for keys in reversed(_calls(job)) if store.check([keys.announce()])), None)
-    while keys is not None and time.monotonic() < deadline:
-        if store.check([keys.entered()]) and rank in json.loads(store.get(keys.entered())).get("lost", ()):
+    while True:
+        goes_on = any(store.check([keys.announce()]) for keys in _calls(job))
+        if any(_is_lost(store, keys.entered(), rank) for keys in _calls(job)):
             return True
-        if not store.check([keys.announce()]):
+        if not goes_on or time.monotonic() >= deadline:
             return False
         pause.wait(LOOKS_EVERY)
-    return False
+
+
+def _is_lost(store: Any, entered: str, rank: int) -> bool:
+    return store.check([entered]) and rank in json.loads(store.get(entered)).get("lost", ())
 
 
 def _connect(endpoint: tuple[str, int]) -> Any:

@@ -150,6 +150,15 @@ def test_a_rank_that_a_wrapped_call_goes_on_without_is_not_missed(launcher: Star
     assert [each["iteration"] for each in job.events if each["event"] == "done"] == [1]
 
 
+def test_a_wrapped_call_that_is_over_at_once_without_a_rank_is_not_run_again(launcher: Start, tmp_path: Path) -> None:
+    """The launcher asks about rank 0 when the others have completed, or while they do."""
+    (tmp_path / "gate").touch()
+    code, log = launcher("0", "--max-restarts", "1", worker="launcher_wrapped.py").finish()
+    assert code == 0, log
+    assert "in-process restart continues without rank 0" in log
+    assert "cycle 1" not in log
+
+
 def test_the_job_is_restarted_when_a_wrapped_call_loses_all_its_ranks(launcher: Start) -> None:
     job = launcher("0,1", "--max-restarts", "1", "--ft-inprocess-grace", "2", worker="launcher_wrapped.py")
     code, log = job.finish()

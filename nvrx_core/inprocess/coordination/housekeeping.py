@@ -24,6 +24,7 @@ from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
 from nvrx_core.progress.page import Page
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
+from nvrx_core.settings.environment import launcher_socket
 from nvrx_core.store.keys import LauncherKeys, StoreKeys
 
 __all__ = ["Housekeeping", "KeyDeletion"]
@@ -139,11 +140,14 @@ class KeyDeletion:
     def _beside(self) -> Iterable[str]:
         """Return the call's keys outside of a generation: those for the launcher, and the verdict on this generation.
 
-        The verdicts on earlier generations stay: they keep a later start from the claims of the killed ones.
+        The verdicts on earlier generations stay: they keep a later start from the claims of the killed ones. For a
+        launcher, so does the round that was entered last: it names the lost ranks, about which the launcher may ask
+        only when the others have completed.
         """
         keys = self.keys
         launcher = LauncherKeys(keys.job, keys.call)
-        return (launcher.announce(), launcher.entered(), keys.verdict(keys.generation))
+        entered = () if launcher_socket() is not None else (launcher.entered(),)
+        return (launcher.announce(), *entered, keys.verdict(keys.generation))
 
     def _of_round(self, iteration: int, members: int, *, hung: bool) -> Iterable[str]:
         hangs = self._hangs.keys_of(iteration, members) if hung else ()
@@ -182,14 +186,15 @@ class Housekeeping:
         self.deletion, self.page, self.least = deletion, page, least
         self._defer = defer
         self._announced = self._over = False
+        self._entered: int | None = None
         self._read_late = self._hung = frozenset[int]()
         self._telling = threading.Lock()
 
     def entered(self, state: State) -> None:
         """Record that an iteration has started."""
         if state.active_rank == 0:
-            iteration = state.iteration
-            self._defer(lambda: self._tell(iteration))
+            self._entered = state.iteration
+            self._defer(self._tell)
 
     def decided(self, rank: int, decision: RoundDecision) -> None:
         """Record that a round has ended, in which this rank was `rank`."""
@@ -203,18 +208,21 @@ class Housekeeping:
             self._defer(lambda: self.deletion.delete_round(ended, size, read_late=read_late, hung=hung))
 
     def close(self) -> None:
-        """Stop writing: the call's keys may be deleted from now on."""
+        """Stop writing: the call's keys may be deleted from now on; a round without lost ranks is told before."""
+        if len(self.page.members()) < self.page.world_size:
+            self._tell()
         with self._telling:
             self._over = True
 
-    def _tell(self, iteration: int) -> None:
+    def _tell(self) -> None:
         store, generation = self.deletion.store, self.deletion.keys.generation
         keys = LauncherKeys(self.deletion.keys.job, self.deletion.keys.call)
         lost = sorted(set(range(self.page.world_size)) - self.page.members())
-        entered = json.dumps({"generation": generation, "iteration": iteration, "lost": lost})
         announcement = json.dumps({"generation": generation, "min_world_size": self.least, "pid": os.getpid()})
         with self._telling, suppress(StoreFailure):
-            if not self._over:
+            iteration, self._entered = self._entered, None
+            if iteration is not None and not self._over:
+                entered = json.dumps({"generation": generation, "iteration": iteration, "lost": lost})
                 if not self._announced:
                     store.put(keys.announce(), announcement)
                 store.put(keys.entered(), entered)
