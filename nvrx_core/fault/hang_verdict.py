@@ -11,7 +11,7 @@ is missing never makes another rank a culprit.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -65,9 +65,12 @@ class HangVerdict:
 
 
 class _Awaited(NamedTuple):
-    """The ranks that a rank waits for: those known to be behind, and those of which it is not known."""
+    """The ranks that a rank waits for: those known to be behind, and those of which it is not known.
 
-    behind: frozenset[int] = frozenset()
+    Those that are behind are in sets, none of them empty, which thousands of waiting ranks share.
+    """
+
+    behind: tuple[frozenset[int], ...] = ()
     unreported: frozenset[int] = frozenset()
 
 
@@ -96,6 +99,10 @@ class _Case:
         self.awaited = dict[int, _Awaited]()
         self._joined = dict[tuple[Collective, int], _Awaited]()
         self._counted = dict[tuple[str, int], frozenset[int]]()
+        self._begun = dict[str, dict[int, int]]()
+        for rank, report in self.reports.items():
+            for group, begun in (report.begun or {}).items():
+                self._begun.setdefault(group, {})[rank] = begun
         self.elsewhere = set[int]()
         for rank, report in self.reports.items():
             found = self._awaited_by(report)
@@ -106,7 +113,7 @@ class _Case:
 
     def verdict(self) -> HangVerdict:
         """Return the verdict: the first rule that has one."""
-        behind = frozenset[int]().union(*{found.behind for found in self.awaited.values()}) & self.elsewhere
+        behind = self.elsewhere & set[int]().union(*self._behind())
         stuck = {rank for rank in behind if self._is_stuck(rank)}
         for certain in (self._present(stuck), stuck):  # who has returned may have joined before
             if blamed := {rank for rank in certain if not _may_wait(self.reports[rank])} or certain:
@@ -126,10 +133,10 @@ class _Case:
             return _Awaited()
         found = report.collective
         if found is None:
-            counts = [self._behind_in_count(group, begun) for group, begun in (report.begun or {}).items()]
-            return _Awaited(frozenset[int]().union(*counts), self.missing)
+            counts = (self._behind_in_count(group, begun) for group, begun in (report.begun or {}).items())
+            return _Awaited(tuple(filter(None, counts)), self.missing)
         if found.peers:
-            return _Awaited(found.peers - self.missing, found.peers & self.missing)
+            return _awaited(found.peers - self.missing, found.peers & self.missing)
         rendezvous = report.rendezvous if found.operation == RENDEZVOUS else 0
         if (found, rendezvous) not in self._joined:  # thousands of ranks wait in one collective
             self._joined[found, rendezvous] = self._not_joined(found, rendezvous)
@@ -139,21 +146,23 @@ class _Case:
         """Return the ranks that have not begun what a rank waits in, a collective or this rendezvous."""
         reports = self.reports
         if rendezvous:
-            return _Awaited(
-                frozenset(rank for rank, each in reports.items() if each.rendezvous < rendezvous), self.missing
-            )
-        members = found.ranks or {rank for rank, each in reports.items() if found.group in (each.begun or {})}
+            return _awaited((rank for rank, each in reports.items() if each.rendezvous < rendezvous), self.missing)
+        members = found.ranks or self._begun.get(found.group, {}).keys()
         known = members & reports.keys() or reports.keys()
-        return _Awaited(
-            frozenset(rank for rank in known if _has_not_joined(reports[rank], found)), frozenset(self.missing - known)
+        return _awaited(
+            (rank for rank in known if _has_not_joined(reports[rank], found)), frozenset(self.missing - known)
         )
 
     def _behind_in_count(self, group: str, begun: int) -> frozenset[int]:
         """Return the ranks that have begun fewer collectives of a group that both are members of."""
         if (group, begun) not in self._counted:
-            counts = ((rank, (other.begun or {}).get(group, begun)) for rank, other in self.reports.items())
+            counts = self._begun[group].items()
             self._counted[group, begun] = frozenset(rank for rank, its in counts if 0 < begun - its <= MAX_AHEAD)
         return self._counted[group, begun]
+
+    def _behind(self) -> set[frozenset[int]]:
+        """Return the sets of ranks that others wait for."""
+        return {ranks for found in self.awaited.values() for ranks in found.behind}
 
     def _is_stuck(self, rank: int) -> bool:
         report = self.reports[rank]
@@ -169,7 +178,11 @@ class _Case:
     def _incomplete(self) -> HangVerdict:
         """Nobody is named for what a rank without a report may have done, but that rank itself."""
         unreported = frozenset[int]().union(
-            *(each.unreported for each in set(self.awaited.values()) if not each.behind & self.elsewhere)
+            *(
+                each.unreported
+                for each in set(self.awaited.values())
+                if all(self.elsewhere.isdisjoint(ranks) for ranks in each.behind)
+            )
         )
         if len(unreported) == 1:
             (rank,) = unreported
@@ -181,7 +194,7 @@ class _Case:
         """All reports are there, and nobody whom others wait for is anywhere else."""
         if (odd := self._mismatch()) is not None:
             return odd
-        if not any(found.behind for found in self.awaited.values()):
+        if not self._behind():
             apart = {
                 rank for rank in self._present(self.elsewhere) if self._is_stuck(rank) and self._may_be_missed(rank)
             }
@@ -273,6 +286,11 @@ class _Case:
                 groups.setdefault(f"{place}{_wait(report)}", set()).add(rank)
         parts = [f"{_named(found)} {text}" for text, found in groups.items()]
         return parts[:MAX_NAMED] + (["and so on"] if len(parts) > MAX_NAMED else [])
+
+
+def _awaited(behind: Iterable[int], unreported: frozenset[int]) -> _Awaited:
+    ranks = frozenset(behind)
+    return _Awaited((ranks,) if ranks else (), unreported)
 
 
 def _may_wait(report: HangReport) -> bool:

@@ -1,6 +1,7 @@
 """Who is to blame for a hang: whoever others wait for, and who waits for nobody; else nobody."""
 
 import random
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -327,3 +328,21 @@ def test_a_rank_that_is_at_work_is_named_with_little_confidence():
 def test_a_joined_rank_whose_threads_get_no_time_is_not_named():
     starved = stands(3, {}, waiting=Waiting.MAY_WAIT, condition=RankCondition.HOLDS_GIL)
     assert blamed(waits(0), waits(1), stands(2), starved) == {2}
+
+
+def test_the_memory_of_a_verdict_grows_with_the_ranks_and_not_with_their_square():
+    world = 4096
+    reports = [
+        inside_torch(rank, {"0": 57, f"tp{rank // 8}": 9}) if rank % 2 else stands(rank, {"0": 56, f"tp{rank // 8}": 9})
+        for rank in range(world)
+    ]
+    reports[0] = stands(0, {"0": 56, "tp0": 8})
+    tracemalloc.start()
+    try:
+        found = verdict(*reports, ranks=range(world))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.outcome is HangOutcome.CULPRITS
+    assert len(found.culprits) == world // 2
+    assert peak < 32 << 20, "half of the ranks wait for the other half: in one set for all"
