@@ -30,6 +30,7 @@ from nvrx_launcher.memory_reclaim import (
     MemoryUnknown,
     ReadMemory,
 )
+from nvrx_launcher.watched_checks import WatchedChecks
 
 __all__ = ["NodeGpuMemory"]
 
@@ -54,13 +55,13 @@ class NodeGpuMemory:
 
     def __init__(self, loop: EventLoop, config: FaultToleranceConfig, environ: Mapping[str, str], workers: int) -> None:
         timeout, gpus = config.gpu_memory_reclaim_timeout, _visible(environ, workers)
-        self._loop, self._is_on = loop, timeout > 0 and bool(gpus) and has_driver()
+        self._is_on = timeout > 0 and bool(gpus) and has_driver()
         self.timeout = timeout if self._is_on else 0.0
         self._policy = MemoryReclaim(
             timeout=timeout, tolerance=config.gpu_memory_tolerance_mb * MB, interval=config.gpu_memory_poll_interval
         )
         settings = HealthSettings(health_check_timeout=min(timeout or DRIVER_TIMEOUT, DRIVER_TIMEOUT))
-        self._runner, self._watched, self._is_reading = HealthRunner(settings, gpus), -1, False
+        self._readings, self._is_reading = WatchedChecks(loop, HealthRunner(settings, gpus), self._measured), False
         is_missed = timeout > 0 and not has_driver() and not _is_default(config)
         self._notice = "this node has no NVIDIA driver" if is_missed else ""
 
@@ -72,7 +73,7 @@ class NodeGpuMemory:
     @property
     def deadline(self) -> float:
         """When `tick` is due, monotonic seconds."""
-        return min(self._policy.deadline, self._runner.deadline)
+        return min(self._policy.deadline, self._readings.deadline)
 
     def begin(self, *, is_first: bool) -> None:
         """Handle that no worker runs; `is_first`: none has run on this node before."""
@@ -84,15 +85,13 @@ class NodeGpuMemory:
 
     def tick(self, *, now: float) -> None:
         """Read again, or end the wait; `now` is what the loop's turn has returned."""
-        if now >= self._runner.deadline:
-            self._poll()
+        self._readings.tick(now=now)
         self._carry_out(self._policy.tick(now=now))
 
     def close(self) -> None:
         """End the readings."""
-        self._forget()
         self._is_reading = False
-        self._runner.close()
+        self._readings.close()
 
     def _carry_out(self, actions: tuple[MemoryAction, ...]) -> None:
         for action in actions:
@@ -114,29 +113,16 @@ class NodeGpuMemory:
 
     def _read(self) -> None:
         try:
-            watched = self._runner.start((MEMORY,))
+            self._readings.start((MEMORY,))
         except OSError as error:
             problem = f"it cannot be read: {error.strerror}"
             self._carry_out(self._policy.measured((), problem, now=time.monotonic()))
-            return
-        self._is_reading = True
-        if watched != self._watched:
-            self._forget()
-            self._watched = watched
-            self._loop.watch(watched, self._poll)
+        else:
+            self._is_reading = True
 
-    def _poll(self) -> None:
-        report = self._runner.poll()
-        if not self._runner.is_running:
-            self._forget()
-        if report is not None:
-            self._is_reading = False
-            self._carry_out(self._policy.measured(*_memory(report), now=time.monotonic()))
-
-    def _forget(self) -> None:
-        if self._watched >= 0:
-            self._loop.forget(self._watched)
-            self._watched = -1
+    def _measured(self, report: HealthReport, now: float) -> None:
+        self._is_reading = False
+        self._carry_out(self._policy.measured(*_memory(report), now=now))
 
 
 def _visible(environ: Mapping[str, str], workers: int) -> list[str]:

@@ -27,6 +27,7 @@ from nvrx_core.health.settings import HealthSettings, check_endpoint
 from nvrx_core.process.children import note_child
 from nvrx_core.process.lifeline import describe_exit, open_pidfd
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.watched_checks import WatchedChecks
 
 __all__ = ["NodeHealth"]
 
@@ -58,13 +59,13 @@ class NodeHealth:
         self._command = _split(settings.on_exclude)
         self._checks = enabled_checks(settings)
         self._monitored = tuple(check for check in MONITORED if check in self._checks)
-        self._runner = HealthRunner(settings)
+        self._running = WatchedChecks(loop, HealthRunner(settings), self._checked)
         self._policy = HealthPolicy(
             interval=settings.node_health_check_interval, failures=settings.health_check_failures,
             strict=settings.health_strict, is_monitored=bool(self._monitored),
         )  # fmt: skip
         self.timeout = settings.health_check_timeout + ANSWERS_LATE if self._checks else 0.0
-        self._events, self._watched = list[MayJoin | Exclude](), -1
+        self._events = list[MayJoin | Exclude]()
         self._excluding: subprocess.Popen[bytes] | None = None
         self._excluding_ended, self._excluding_until, self._is_excluded = -1, math.inf, False
 
@@ -73,7 +74,7 @@ class NodeHealth:
         """When `tick` is due, monotonic seconds."""
         if self._events:
             return -math.inf
-        return min(self._policy.deadline, self._runner.deadline, self._excluding_until)
+        return min(self._policy.deadline, self._running.deadline, self._excluding_until)
 
     @property
     def is_excluding(self) -> bool:
@@ -110,8 +111,7 @@ class NodeHealth:
 
     def tick(self, *, now: float) -> None:
         """Run the checks that are due; `now` is what the loop's turn has returned."""
-        if now >= self._runner.deadline:
-            self._poll()
+        self._running.tick(now=now)
         self._carry_out(self._policy.tick(now=now))
         if now >= self._excluding_until:
             log.error("the command of --ft-on-exclude has not ended within %g s and is killed", EXCLUDE_TIMEOUT)
@@ -119,8 +119,7 @@ class NodeHealth:
 
     def close(self) -> None:
         """End the checks."""
-        self._forget()
-        self._runner.close()
+        self._running.close()
         if self._excluding is not None:
             self._end_command()
 
@@ -136,27 +135,13 @@ class NodeHealth:
 
     def _start(self, checks: tuple[str, ...]) -> None:
         try:
-            watched = self._runner.start(checks)
+            self._running.start(checks)
         except OSError as error:
             unknown = CheckResult("health", "", Status.UNKNOWN, f"the checks cannot be run: {error.strerror}")
-            self._carry_out(self._policy.checked(HealthReport((unknown,)), now=time.monotonic()))
-            return
-        if watched != self._watched:
-            self._forget()
-            self._watched = watched
-            self._loop.watch(watched, self._poll)
+            self._checked(HealthReport((unknown,)), time.monotonic())
 
-    def _poll(self) -> None:
-        report = self._runner.poll()
-        if not self._runner.is_running:
-            self._forget()
-        if report is not None:
-            self._carry_out(self._policy.checked(report, now=time.monotonic()))
-
-    def _forget(self) -> None:
-        if self._watched >= 0:
-            self._loop.forget(self._watched)
-            self._watched = -1
+    def _checked(self, report: HealthReport, now: float) -> None:
+        self._carry_out(self._policy.checked(report, now=now))
 
     def _command_ended(self) -> None:
         assert self._excluding is not None
