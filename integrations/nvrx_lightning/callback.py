@@ -16,7 +16,7 @@ from nvrx_core.inprocess.groups.torch_groups import undo_exception_hooks
 from nvrx_core.settings import environment
 from nvrx_lightning import callback_base
 from nvrx_lightning.monitoring import control, files
-from nvrx_lightning.monitoring.connection import Connection
+from nvrx_lightning.monitoring.connection import MonitorConnection
 from nvrx_lightning.monitoring.ending import Ending
 from nvrx_lightning.monitoring.faults import SimulatedFaults
 from nvrx_lightning.monitoring.learning import Learner
@@ -86,7 +86,7 @@ class FaultToleranceCallback(PhaseReports):
         self._exp_dir, self._least = exp_dir, minimum_timeout
         self._faults = SimulatedFaults.of(simulated_fault_params)
         self._policy, self._logger_name = exc_handling_policy, logger_name
-        self._connection: Connection | None = None
+        self._connection: MonitorConnection | None = None
         self._folder: Path | None = None
         self._returned = self._is_final = self._stays_connected = self._is_told = False
 
@@ -129,7 +129,7 @@ class FaultToleranceCallback(PhaseReports):
 
     def _open(self, trainer: Trainer) -> None:
         if self._connection is None:
-            self._connection = Connection.open(self._log(trainer), self._least)
+            self._connection = MonitorConnection.open(self._log(trainer), self._least)
 
     def _begin(self, trainer: Trainer) -> None:
         client = None if self._connection is None else self._connection.client

@@ -13,14 +13,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["STALLED_AFTER", "Backlog", "Loss"]
+__all__ = ["STALLED_AFTER", "Backlog", "LostOutput"]
 
 STALLED_AFTER: Final = 1.0
 """Seconds without progress after which a destination has stalled."""
 
 
 @dataclass(frozen=True)
-class Loss:
+class LostOutput:
     """Output that was lost.
 
     Attributes:
@@ -105,7 +105,7 @@ class Backlog:
         """Whether reading may continue after `must_wait`."""
         return self.size <= self._limit // 4
 
-    def take_loss(self, *, is_final: bool = False) -> Loss | None:
+    def take_loss(self, *, is_final: bool = False) -> LostOutput | None:
         """Return what was lost, once, when the destination has caught up; None: nothing, or not yet.
 
         Args:
@@ -118,7 +118,7 @@ class Backlog:
             self.size = 0
         if not self._lost or not self.has_room:
             return None
-        loss, self._lost, self._stood = Loss(self._lost, self._stood), 0, 0.0
+        loss, self._lost, self._stood = LostOutput(self._lost, self._stood), 0, 0.0
         return loss
 
     def _remove(self, count: int) -> None:

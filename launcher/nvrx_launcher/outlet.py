@@ -20,7 +20,7 @@ from typing import IO, Final
 
 from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.waiting import writable
-from nvrx_launcher.backlog import Backlog, Loss
+from nvrx_launcher.backlog import Backlog, LostOutput
 
 __all__ = ["Outlet", "Sink", "Writer", "to_descriptor", "to_stream"]
 
@@ -243,7 +243,7 @@ class Outlet:
         self._is_failing = failure is not None
         self._say(loss)
 
-    def _say(self, loss: Loss | None) -> None:
+    def _say(self, loss: LostOutput | None) -> None:
         if loss is not None:
             stood = f", which took none for {loss.stood:.0f} s" if loss.stood else ""
             log.warning("%d bytes of output were lost: %s%s", loss.count, self._name, stood)

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.settings.base import Settings
 from nvrx_core.settings.forms import BOOLEAN, INTEGER, PATH, PATHS, SECONDS, TEXT
-from nvrx_core.settings.parameter import POSITIVE, Rule, at_least, setting
+from nvrx_core.settings.parameter import POSITIVE, ValueRule, at_least, setting
 from nvrx_core.settings.spelling import Spelling
 
 __all__ = ["HealthSettings", "check_endpoint", "socket_path"]
@@ -18,13 +18,13 @@ __all__ = ["HealthSettings", "check_endpoint", "socket_path"]
 MAX_SOCKET_PATH: Final = 107
 """Bytes of the path of a Unix socket, unix(7)."""
 _NIC_PATH: Final = replace(PATH, example="/sys/class/infiniband/{nic}/ports/1/state")
-_HAS_NIC: Final = Rule("one that has {nic} in it", lambda path: "{nic}" in path)
-_ABSOLUTE: Final = Rule(
+_HAS_NIC: Final = ValueRule("one that has {nic} in it", lambda path: "{nic}" in path)
+_ABSOLUTE: Final = ValueRule(
     "absolute, each of them",
     lambda paths: all(path.strip().startswith("/") for path in paths.split(",")),
 )
 _ENDPOINT: Final = replace(TEXT, text="the endpoint of a Unix socket", example="unix:///var/run/nvhcd.sock")
-_UNIX: Final = Rule("an absolute path, or unix:// and one", lambda text: socket_path(text) is not None)
+_UNIX: Final = ValueRule("an absolute path, or unix:// and one", lambda text: socket_path(text) is not None)
 
 
 def socket_path(endpoint: str) -> str | None:

@@ -21,7 +21,7 @@ from nvrx_core.logs.chunks import MAX_CHUNK, Chunk, PathRefusedError
 if TYPE_CHECKING:
     from nvrx_core.logs.log_service_pb2 import HealthRequest, HealthResponse, LogChunk, StreamResponse
 
-__all__ = ["BusyError", "CallFailedError", "Client", "Receiver", "Tls", "serve"]
+__all__ = ["BusyError", "CallFailedError", "ChunkReceiver", "Client", "Tls", "serve"]
 
 SERVICE: Final = "nvidia_resiliency_ext.fault_tolerance.LogAggregationService"
 MESSAGE: Final = MAX_CHUNK + (64 << 10)
@@ -54,7 +54,7 @@ class CallFailedError(Exception):
     """A call was not answered; its chunks may be written or not."""
 
 
-class Receiver(Protocol):
+class ChunkReceiver(Protocol):
     """What the chunks of a server are for."""
 
     def put(self, chunk: Chunk) -> Awaitable[str]:
@@ -80,7 +80,7 @@ class Tls:
 
 
 async def serve(
-    address: str, receiver: Receiver, *, token: bytes, tls: Tls | None = None
+    address: str, receiver: ChunkReceiver, *, token: bytes, tls: Tls | None = None
 ) -> tuple[int, Callable[[float], Awaitable[None]]]:
     """Serve at an address; return the port, and what stops it with seconds for the calls under way.
 
@@ -177,7 +177,7 @@ def _messages() -> Any:
     return log_service_pb2
 
 
-def _handlers(grpc: Any, receiver: Receiver, token: bytes) -> Any:
+def _handlers(grpc: Any, receiver: ChunkReceiver, token: bytes) -> Any:
     messages, service = _messages(), _Service(grpc, receiver, token)
     return grpc.method_handlers_generic_handler(SERVICE, {
         "StreamLogs": grpc.stream_unary_rpc_method_handler(
@@ -194,7 +194,7 @@ def _handlers(grpc: Any, receiver: Receiver, token: bytes) -> Any:
 class _Service:
     """Both calls of the service."""
 
-    def __init__(self, grpc: Any, receiver: Receiver, token: bytes) -> None:
+    def __init__(self, grpc: Any, receiver: ChunkReceiver, token: bytes) -> None:
         self._grpc, self._receiver, self._messages = grpc, receiver, _messages()
         self._expected = f"Bearer {token.hex()}".encode()
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from nvrx_core.logs.chunks import Chunk
 
-__all__ = ["LIMIT", "Loss", "NodeBuffer"]
+__all__ = ["LIMIT", "LostLines", "NodeBuffer"]
 
 LIMIT: Final = 64 << 20
 """Bytes that a node keeps."""
@@ -31,7 +31,7 @@ LONGEST_PAUSE: Final = 2.0
 
 
 @dataclass
-class Loss:
+class LostLines:
     """Lines that were dropped."""
 
     bytes: int = 0
@@ -73,7 +73,7 @@ class NodeBuffer:
         self._node, self._session, self._limit, self._spread = node, session, limit, spread
         self._chunks, self._sequence, self.size = deque[_Waiting](), 0, 0
         self._in_flight, self._due_at, self._is_ending = 0, math.inf, False
-        self._path, self._unsaid, self.lost, self.retries = "", dict[str, Loss](), Loss(), 0
+        self._path, self._unsaid, self.lost, self.retries = "", dict[str, LostLines](), LostLines(), 0
         self.is_done = False
         self._not_before, self._stops_at = -math.inf, math.inf
 
@@ -82,7 +82,7 @@ class NodeBuffer:
         while self.size + len(data) > self._limit and len(self._chunks) > self._in_flight:
             self._drop(self._in_flight)
         if self.size + len(data) > self._limit:
-            self._lose(path, Loss(len(data), data.count(b"\n")))
+            self._lose(path, LostLines(len(data), data.count(b"\n")))
             return
         last = self._chunks[-1] if len(self._chunks) > self._in_flight else None
         if last is None or last.sent or last.path != path or last.size + len(data) > CHUNK:
@@ -138,7 +138,7 @@ class NodeBuffer:
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self.retries) * (0.875 + self._spread / 4)
         self._not_before, self.retries = now + pause, min(self.retries + 1, 8)
 
-    def give_up(self) -> Loss:
+    def give_up(self) -> LostLines:
         """Return what the server may not have, after `is_over`; it is dropped."""
         self._in_flight = 0
         while self._chunks:
@@ -152,7 +152,7 @@ class NodeBuffer:
 
     def _number(self, waiting: _Waiting) -> Chunk:
         self._sequence += 1
-        lost = self._unsaid.pop(waiting.path, Loss())
+        lost = self._unsaid.pop(waiting.path, LostLines())
         waiting.sent = Chunk(
             self._node, waiting.path, b"".join(waiting.parts), self._session, self._sequence, lost.bytes, lost.lines
         )
@@ -173,10 +173,10 @@ class NodeBuffer:
         del self._chunks[number]
         self.size -= waiting.size
         data = [waiting.sent.data] if waiting.sent else waiting.parts
-        self._lose(waiting.path, Loss(waiting.size, sum(each.count(b"\n") for each in data)))
+        self._lose(waiting.path, LostLines(waiting.size, sum(each.count(b"\n") for each in data)))
         if waiting.sent is not None and waiting.sent.lost_bytes:  # what it would have said
             self._unsaid[waiting.path].add(waiting.sent.lost_bytes, waiting.sent.lost_lines)
 
-    def _lose(self, path: str, loss: Loss) -> None:
-        self._unsaid.setdefault(path, Loss()).add(loss.bytes, loss.lines)
+    def _lose(self, path: str, loss: LostLines) -> None:
+        self._unsaid.setdefault(path, LostLines()).add(loss.bytes, loss.lines)
         self.lost.add(loss.bytes, loss.lines)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from nvrx_core.settings import environment, sources
 from nvrx_core.settings.forms import BOOLEAN, PATH, Form, Misread
 from nvrx_core.settings.parameter import Declaration, declarations, default_of
-from nvrx_core.settings.sources import Given, Origin
+from nvrx_core.settings.sources import Given, ValueOrigin
 from nvrx_core.settings.spelling import Spelling
 
 __all__ = ["Settings"]
@@ -27,7 +27,7 @@ class Settings:
     """
 
     spelling: ClassVar[Spelling]
-    _origins: dict[str, Origin]
+    _origins: dict[str, ValueOrigin]
 
     def __new__(cls, *_: object, **settings: object) -> Self:
         """Refuse an unknown name here: the constructor of a dataclass does not say which one was meant."""
@@ -191,8 +191,8 @@ class Settings:
         return sources.of_variables(mine, cls, cls.spelling, ignore_unknown=ignore_unknown)
 
     @classmethod
-    def _in_code(cls, name: str) -> Origin:
-        return Origin(place=cls.__name__, key=name, source="code")
+    def _in_code(cls, name: str) -> ValueOrigin:
+        return ValueOrigin(place=cls.__name__, key=name, source="code")
 
     @classmethod
     def _from(cls, given: Given) -> Self:
@@ -202,7 +202,7 @@ class Settings:
             made._set(name, value, origin)
         return made
 
-    def _set(self, name: str, value: object, origin: Origin) -> None:
+    def _set(self, name: str, value: object, origin: ValueOrigin) -> None:
         owner = type(self).__name__
         sources.refuse_unknown_name(owner, name, declarations(self), owner)
         field, declared = declarations(self)[name]
@@ -210,7 +210,7 @@ class Settings:
         vars(self).setdefault("_origins", {})[name] = origin
 
 
-def _read(form: Form | Declaration, value: object, origin: Origin, otherwise: str) -> Any:
+def _read(form: Form | Declaration, value: object, origin: ValueOrigin, otherwise: str) -> Any:
     try:
         return form.read(value)
     except Misread as error:

@@ -18,15 +18,15 @@ from nvrx_core.settings.forms import Form, Misread, is_none
 from nvrx_core.values import value
 
 __all__ = [
-    "ABSOLUTE_PATH", "NOT_NEGATIVE", "POSITIVE", "Declaration", "Rule", "above", "at_least", "check", "declarations",
-    "default_of", "one_of", "parameter", "setting", "time_parameter",
+    "ABSOLUTE_PATH", "NOT_NEGATIVE", "POSITIVE", "Declaration", "ValueRule", "above", "at_least", "check",
+    "declarations", "default_of", "one_of", "parameter", "setting", "time_parameter",
 ]  # fmt: skip
 
 _KEY: Final = "nvrx"
 
 
 @value
-class Rule:
+class ValueRule:
     """A rule for one value.
 
     Attributes:
@@ -38,24 +38,24 @@ class Rule:
     holds: Callable[[Any], bool]
 
 
-POSITIVE: Final = Rule("positive", lambda value: value > type(value)())
-NOT_NEGATIVE: Final = Rule("not negative", lambda value: value >= type(value)())
-ABSOLUTE_PATH: Final = Rule("an absolute path", os.path.isabs)
+POSITIVE: Final = ValueRule("positive", lambda value: value > type(value)())
+NOT_NEGATIVE: Final = ValueRule("not negative", lambda value: value >= type(value)())
+ABSOLUTE_PATH: Final = ValueRule("an absolute path", os.path.isabs)
 
 
-def at_least(minimum: float, otherwise: str = "") -> Rule:
+def at_least(minimum: float, otherwise: str = "") -> ValueRule:
     """Return the rule that a number is not below `minimum`; `otherwise` names what else is allowed."""
-    return Rule(f"at least {minimum}{otherwise}", lambda value: bool(value >= minimum))
+    return ValueRule(f"at least {minimum}{otherwise}", lambda value: bool(value >= minimum))
 
 
-def above(minimum: float, maximum: float) -> Rule:
+def above(minimum: float, maximum: float) -> ValueRule:
     """Return the rule that a number is greater than `minimum` and not greater than `maximum`."""
-    return Rule(f"greater than {minimum} and at most {maximum}", lambda value: bool(minimum < value <= maximum))
+    return ValueRule(f"greater than {minimum} and at most {maximum}", lambda value: bool(minimum < value <= maximum))
 
 
-def one_of(*values: str) -> Rule:
+def one_of(*values: str) -> ValueRule:
     """Return the rule that a value is one of `values`."""
-    return Rule(" or ".join(map(repr, values)), lambda value: value in values)
+    return ValueRule(" or ".join(map(repr, values)), lambda value: value in values)
 
 
 @value
@@ -75,7 +75,7 @@ class Declaration:
 
     help: str
     kind: type | None = None
-    rule: Rule | None = None
+    rule: ValueRule | None = None
     shorter_than: tuple[str, ...] = ()
     upper_bound: bool = False
     optional: bool = False
@@ -118,7 +118,7 @@ def parameter(
     help: str,
     *,
     kind: type | None = None,
-    rule: Rule | None = None,
+    rule: ValueRule | None = None,
     shorter_than: tuple[str, ...] = (),
     upper_bound: bool = False,
     optional: bool = False,
@@ -132,14 +132,14 @@ def parameter(
 
 
 def time_parameter(
-    default: timedelta, help: str, *shorter_than: str, rule: Rule = POSITIVE, upper_bound: bool = False
+    default: timedelta, help: str, *shorter_than: str, rule: ValueRule = POSITIVE, upper_bound: bool = False
 ) -> Any:
     """Return a field for a duration that must be shorter than the named other parameters."""
     return parameter(default, help, kind=timedelta, rule=rule, shorter_than=shorter_than, upper_bound=upper_bound)
 
 
 def setting(
-    default: Any, form: Form, help: str, *, rule: Rule | None = None, aliases: tuple[str, ...] = (),
+    default: Any, form: Form, help: str, *, rule: ValueRule | None = None, aliases: tuple[str, ...] = (),
     optional: bool = False,
 ) -> Any:  # fmt: skip
     """Return a field for a value that is also written in files, flags and variables; a default of None is optional."""

@@ -7,7 +7,7 @@ import signal
 from typing import Final
 
 from nvrx_core.settings.forms import INTEGER, Form, Misread
-from nvrx_core.settings.parameter import Rule
+from nvrx_core.settings.parameter import ValueRule
 
 __all__ = ["ENDS_A_PROCESS", "LOG_LEVEL", "SIGNAL"]
 
@@ -18,7 +18,7 @@ _SPARING: Final = frozenset({
 _LEVELS: Final = {name: getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 _NAMES: Final = _LEVELS | {"DBG": logging.DEBUG, "WARN": logging.WARNING, "FATAL": logging.CRITICAL}
 
-ENDS_A_PROCESS: Final = Rule("one that ends a process", lambda value: value not in _SPARING)
+ENDS_A_PROCESS: Final = ValueRule("one that ends a process", lambda value: value not in _SPARING)
 
 
 def _signal(value: object) -> signal.Signals:

@@ -16,7 +16,7 @@ from nvrx_core.settings.parameter import declarations, default_of
 from nvrx_core.settings.spelling import Spelling, nearest, spellings
 
 __all__ = [
-    "CFG_PATH", "IGNORE_MISSING", "Given", "Origin", "add_arguments", "of_file", "of_flags", "of_variables",
+    "CFG_PATH", "IGNORE_MISSING", "Given", "ValueOrigin", "add_arguments", "of_file", "of_flags", "of_variables",
     "refuse_unknown_flags", "refuse_unknown_name",
 ]  # fmt: skip
 
@@ -29,7 +29,7 @@ FILE_OPTIONS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Origin:
+class ValueOrigin:
     """Where a value was written.
 
     Attributes:
@@ -52,7 +52,7 @@ class Origin:
         return ConfigurationError(place, key, problem, f"write {misread.instead or otherwise}")
 
 
-Given = dict[str, tuple[object, Origin]]
+Given = dict[str, tuple[object, ValueOrigin]]
 """By the name of a setting: what was written, and where."""
 
 
@@ -70,7 +70,10 @@ def of_file(path: str, owner: type, spelling: Spelling, *, ignore_missing: bool,
     for key in values:
         refuse_unknown_name(section.place(key), key, known, spelling.section)
     return {
-        key: (value, Origin(place=section.place(key), key=key, source=section.place(key), parts=section.parts(key)))
+        key: (
+            value,
+            ValueOrigin(place=section.place(key), key=key, source=section.place(key), parts=section.parts(key)),
+        )
         for key, value in values.items()
     }
 
@@ -87,7 +90,7 @@ def of_variables(environ: Mapping[str, str], owner: type, spelling: Spelling, *,
     for variable in mine:
         refuse_unknown_name("environment", variable, known, spelling.section)
     return {
-        known[variable]: (value, Origin(place="environment", key=variable, source=variable))
+        known[variable]: (value, ValueOrigin(place="environment", key=variable, source=variable))
         for variable, value in mine.items()
     }
 
@@ -97,7 +100,7 @@ def of_flags(args: argparse.Namespace, owner: type, spelling: Spelling) -> Given
     names = (*FILE_OPTIONS, *declarations(owner))
     values = {name: getattr(args, spelling.attribute(name), None) for name in names}
     return {
-        name: (value, Origin(place="command line", key=spelling.flag(name), source=spelling.flag(name)))
+        name: (value, ValueOrigin(place="command line", key=spelling.flag(name), source=spelling.flag(name)))
         for name, value in values.items()
         if value is not None
     }

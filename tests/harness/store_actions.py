@@ -9,11 +9,13 @@ from nvrx_core.flow import run
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.round_operations import StoreOfRounds
 from nvrx_core.inprocess.protocol.death_report import DeathReport
-from nvrx_core.inprocess.protocol.round import Action, Round, play
+from nvrx_core.inprocess.protocol.round import Round, RoundAction, play
 
 __all__ = ["carry_out"]
 
 
-def carry_out(control_store: ControlStore, machine: Round | DeathReport, actions: Iterable[Action]) -> list[Action]:
+def carry_out(
+    control_store: ControlStore, machine: Round | DeathReport, actions: Iterable[RoundAction]
+) -> list[RoundAction]:
     """Carry out store actions and feed the answers back; returns those that are not the store's."""
     return run(play(machine, actions, StoreOfRounds(lambda: control_store.rounds), time.monotonic))

@@ -10,10 +10,10 @@ from nvrx_core.fault_tolerance.attachment import AttachedRank
 from nvrx_core.progress import monitored
 from nvrx_core.settings import environment
 
-__all__ = ["Connection"]
+__all__ = ["MonitorConnection"]
 
 
-class Connection:
+class MonitorConnection:
     """The client of the rank monitor: the script's client, if it has one, else a new one.
 
     Args:

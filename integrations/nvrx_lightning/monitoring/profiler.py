@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
-__all__ = ["Listener", "PhaseProfiler"]
+__all__ = ["ActionListener", "PhaseProfiler"]
 
 
-class Listener(NamedTuple):
+class ActionListener(NamedTuple):
     """The calls for an action: before it begins, after it has ended, and after an exception has ended it."""
 
     begin: Callable[[], object]
@@ -31,11 +31,11 @@ class PhaseProfiler:
     """
 
     _inner: Any
-    _find: Callable[[str], Listener | None]
-    _listeners: dict[str, Listener | None]
+    _find: Callable[[str], ActionListener | None]
+    _listeners: dict[str, ActionListener | None]
     _handled: BaseException | None
 
-    def __init__(self, inner: Any, find: Callable[[str], Listener | None]) -> None:
+    def __init__(self, inner: Any, find: Callable[[str], ActionListener | None]) -> None:
         own = self.__dict__
         own["_inner"], own["_find"], own["_listeners"], own["_handled"] = inner, find, {}, None
 
@@ -74,7 +74,7 @@ class PhaseProfiler:
         """Return the wrapped profiler."""
         return self._inner
 
-    def _listener(self, action: str) -> Listener | None:
+    def _listener(self, action: str) -> ActionListener | None:
         listeners = self._listeners
         try:
             return listeners[action]
@@ -90,7 +90,7 @@ class PhaseProfiler:
 
 
 @contextmanager
-def _heard(listener: Listener, context: AbstractContextManager[Any]) -> Iterator[Any]:
+def _heard(listener: ActionListener, context: AbstractContextManager[Any]) -> Iterator[Any]:
     try:
         listener.begin()
         with context as value:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nvrx_core.fault_tolerance import RankMonitorClient
 from nvrx_lightning.monitoring import sections
-from nvrx_lightning.monitoring.profiler import Listener, PhaseProfiler
+from nvrx_lightning.monitoring.profiler import ActionListener, PhaseProfiler
 from nvrx_lightning.monitoring.progress_reporter import ProgressReporter
 
 if TYPE_CHECKING:
@@ -121,20 +121,20 @@ class Training:
         if (inject := self._fault_in(section)) is not None:
             inject()
 
-    def _listener(self, action: str) -> Listener | None:
+    def _listener(self, action: str) -> ActionListener | None:
         reporter, section = self._reporter, sections.section_of(action)
         inject = self._fault_in(sections.phase_of(action))
         if not section:
-            return None if inject is None else Listener(inject, _nothing, _nothing)
+            return None if inject is None else ActionListener(inject, _nothing, _nothing)
         leave, abandon = partial(reporter.leave, section), partial(reporter.abandon, section)
         if inject is None:
-            return Listener(partial(reporter.enter, section), leave, abandon)
+            return ActionListener(partial(reporter.enter, section), leave, abandon)
 
         def enter_and_inject() -> None:
             reporter.enter(section)
             inject()
 
-        return Listener(enter_and_inject, leave, abandon)
+        return ActionListener(enter_and_inject, leave, abandon)
 
 
 def _nothing() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from nvrx_lightning import environment
 from nvrx_lightning.verification.errors import VerificationError
 from nvrx_lightning.verification.report import VerificationReport
-from nvrx_lightning.verification.settings import Settings
+from nvrx_lightning.verification.settings import VerifySettings
 from nvrx_lightning.verification.source import Source
 
 __all__ = ["main"]
@@ -30,10 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.job:
             job = json.loads(given.job)
             hooks = tuple(job["settings"].pop("hooks"))
-            source, settings = Source(**job["source"]), Settings(**job["settings"], hooks=hooks)
+            source, settings = Source(**job["source"]), VerifySettings(**job["settings"], hooks=hooks)
         elif given.source:
             job, source = {}, Source.parse(given.source)
-            settings = Settings(
+            settings = VerifySettings(
                 epochs=given.epochs, batches=given.batches, hooks=tuple(filter(None, given.hooks.split(","))),
                 every=given.every, limit=given.limit, resume=given.resume,
             )  # fmt: skip
@@ -60,7 +60,7 @@ def _tell(line: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    defaults = Settings()
+    defaults = VerifySettings()
     parser = argparse.ArgumentParser(
         "python -m nvrx_lightning.verify",
         description="Runs a training of a few batches on two CPU ranks, with a fault at each hook, and compares it "

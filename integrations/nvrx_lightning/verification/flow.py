@@ -17,11 +17,11 @@ from typing import Any
 from nvrx_lightning.verification.adaptation import RANKS
 from nvrx_lightning.verification.comparison import Observation, differences, unstable
 from nvrx_lightning.verification.errors import VerificationError
-from nvrx_lightning.verification.hooks import Fault, HookCall, choose
+from nvrx_lightning.verification.hooks import HookCall, HookFault, choose
 from nvrx_lightning.verification.processes import FINISHED, prepare_to_fork, run_fits
 from nvrx_lightning.verification.rank import FitOrder
 from nvrx_lightning.verification.report import FaultReport, VerificationReport
-from nvrx_lightning.verification.settings import Settings
+from nvrx_lightning.verification.settings import VerifySettings
 from nvrx_lightning.verification.source import Source
 
 __all__ = ["run_verification"]
@@ -31,7 +31,7 @@ _GIVING_UP = "RestartAbort: giving up"
 """In the error of a rank that has not failed itself the last time."""
 
 
-def run_verification(source: Source, settings: Settings, tell: Callable[[str], None]) -> VerificationReport:
+def run_verification(source: Source, settings: VerifySettings, tell: Callable[[str], None]) -> VerificationReport:
     """Run all fits in forked processes of this one.
 
     Args:
@@ -94,7 +94,7 @@ class _Verification:
         folder: for the files of all fits.
     """
 
-    def __init__(self, source: Source, settings: Settings, folder: Path) -> None:
+    def __init__(self, source: Source, settings: VerifySettings, folder: Path) -> None:
         self._source, self._settings, self._folder = source, settings, folder
 
     def run_without_fault(self) -> _Baseline:
@@ -133,7 +133,7 @@ class _Verification:
         return _Baseline(first, calls, names, warnings, tuple(notes))
 
     def run_with(
-        self, faults: Iterable[Fault], baseline: _Baseline
+        self, faults: Iterable[HookFault], baseline: _Baseline
     ) -> Iterator[tuple[int, FaultReport, tuple[str, ...]]]:
         """Run a fit with each fault; yield its number, its report and its warnings, in the order of their ends."""
         orders = {
@@ -150,7 +150,7 @@ class _Verification:
             )
             shutil.rmtree(order.folder, ignore_errors=True)
 
-    def _order(self, name: str, fault: Fault | None) -> FitOrder:
+    def _order(self, name: str, fault: HookFault | None) -> FitOrder:
         chosen = self._settings
         return FitOrder(self._folder / name, fault, chosen.epochs, chosen.batches, chosen.resume)
 
@@ -192,7 +192,7 @@ def _check_baseline(order: FitOrder, how: str) -> None:
         raise VerificationError(f"the fit fails without a fault, on rank {rank}: {errors[rank] or how}{lines}")
 
 
-def _judge(fault: Fault, how: str, seen: list[Observation], baseline: _Baseline) -> FaultReport:
+def _judge(fault: HookFault, how: str, seen: list[Observation], baseline: _Baseline) -> FaultReport:
     """Compare the fit with a fault with the one without."""
     errors = [f"the fit has failed: {each.error}" for each in seen if each.error]
     problem = how if how != FINISHED else next(iter(errors), "")

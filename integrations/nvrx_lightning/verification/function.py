@@ -18,7 +18,7 @@ from typing import Any
 from nvrx_lightning import environment
 from nvrx_lightning.verification.errors import VerificationError
 from nvrx_lightning.verification.report import VerificationReport
-from nvrx_lightning.verification.settings import Settings
+from nvrx_lightning.verification.settings import VerifySettings
 from nvrx_lightning.verification.source import Source
 
 __all__ = ["verify"]
@@ -35,7 +35,7 @@ def verify(make: Callable[[], Any], *, quiet: bool = False, **settings: Any) -> 
         make: returns `trainer, module` and what `trainer.fit` takes after the module. A function at the top level of a
             module, since other processes import it.
         quiet: do not print the report.
-        settings: the fields of `Settings`.
+        settings: the fields of `VerifySettings`.
 
     Returns:
         What was found. `report.exit_code` is 0 if nothing differs, 1 if something does.
@@ -48,7 +48,7 @@ def verify(make: Callable[[], Any], *, quiet: bool = False, **settings: Any) -> 
         raise VerificationError(
             'the import of its own module calls verify(): call it under `if __name__ == "__main__":`'
         )
-    source, chosen = Source.of(make), Settings(**settings)
+    source, chosen = Source.of(make), VerifySettings(**settings)
     with tempfile.TemporaryDirectory(prefix="nvrx-verify-") as folder:
         answer = Path(folder, "report.json")
         job = {"source": asdict(source), "settings": asdict(chosen), "report": str(answer)}

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from nvrx_core.inprocess import current_call
-from nvrx_lightning.monitoring.profiler import Listener, PhaseProfiler
+from nvrx_lightning.monitoring.profiler import ActionListener, PhaseProfiler
 
-__all__ = ["Fault", "HookCall", "HookCalls", "choose"]
+__all__ = ["HookCall", "HookCalls", "HookFault", "choose"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class HookCall:
 
 
 @dataclass(frozen=True)
-class Fault:
+class HookFault:
     """A fault at the beginning of a call, on one rank."""
 
     rank: int
@@ -70,7 +70,7 @@ class HookCalls:
         leave_out: the name of an object whose hooks do not count.
     """
 
-    def __init__(self, trainer: Any, fault: Fault | None, leave_out: str) -> None:
+    def __init__(self, trainer: Any, fault: HookFault | None, leave_out: str) -> None:
         self._trainer, self._leave_out = trainer, f"]{leave_out}."
         self._fault = None if fault is None else (fault.call.action, fault.call.number)
         self._counts = Counter[str]()
@@ -78,10 +78,10 @@ class HookCalls:
         self.injected = False
         trainer.profiler = PhaseProfiler(trainer.profiler, self._listener)
 
-    def _listener(self, action: str) -> Listener | None:
+    def _listener(self, action: str) -> ActionListener | None:
         if self._leave_out in action:
             return None
-        return Listener(lambda: self._begin(action), _nothing, _nothing)
+        return ActionListener(lambda: self._begin(action), _nothing, _nothing)
 
     def _begin(self, action: str) -> None:
         if current_call() is None:  # before the fit or after it, where a fault ends the script
@@ -99,7 +99,7 @@ class HookCalls:
 def _nothing() -> None: ...
 
 
-def choose(calls: list[list[HookCall]], *, every: bool) -> list[Fault]:
+def choose(calls: list[list[HookCall]], *, every: bool) -> list[HookFault]:
     """Return the faults to inject: one at each hook, in turn on each rank.
 
     A hook that several objects have fails at the last of them, when the others have done their part. Of its calls, one
@@ -110,7 +110,7 @@ def choose(calls: list[list[HookCall]], *, every: bool) -> list[Fault]:
         every: one at each hook of each object, and one at its first call, too.
     """
     restarts = [_lost(each) for each in calls]
-    faults: list[Fault] = []
+    faults: list[HookFault] = []
     for number, hook in enumerate(dict.fromkeys(each.hook for rank in calls for each in rank)):
         ranks = [rank for rank in range(len(calls)) if any(each.hook == hook for each in calls[rank])]
         rank = ranks[(number + 1) % len(ranks)]
@@ -122,7 +122,7 @@ def choose(calls: list[list[HookCall]], *, every: bool) -> list[Fault]:
             chosen = [equal[len(equal) // 2]]
             if every and found[0] not in chosen:
                 chosen.append(found[0])
-            faults += [Fault(rank, each) for each in chosen]
+            faults += [HookFault(rank, each) for each in chosen]
     return faults
 
 

@@ -18,7 +18,7 @@ from nvrx_lightning.verification.adaptation import check, redirect, saves_checkp
 from nvrx_lightning.verification.comparison import Observation
 from nvrx_lightning.verification.digests import entries
 from nvrx_lightning.verification.errors import VerificationError
-from nvrx_lightning.verification.hooks import Fault, HookCalls
+from nvrx_lightning.verification.hooks import HookCalls, HookFault
 from nvrx_lightning.verification.observer import VerificationObserver, final_state
 from nvrx_lightning.verification.source import Source
 
@@ -38,7 +38,7 @@ class FitOrder:
     """
 
     folder: Path
-    fault: Fault | None
+    fault: HookFault | None
     epochs: int
     batches: int
     resume: str = ""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from nvrx_lightning.verification.errors import VerificationError
 
-__all__ = ["Settings"]
+__all__ = ["VerifySettings"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class VerifySettings:
     """The settings of a verification.
 
     Attributes:

@@ -25,7 +25,7 @@ from nvrx_core.rank_assignment.base import RankAssignment, RankFilter
 from nvrx_core.rank_assignment.composition import check as check_assignment, leader
 from nvrx_core.rank_assignment.filters import ActivateAllRanks
 from nvrx_core.rank_assignment.moves import ShiftRanks
-from nvrx_core.settings.parameter import NOT_NEGATIVE, Rule, at_least, check, one_of, parameter, time_parameter
+from nvrx_core.settings.parameter import NOT_NEGATIVE, ValueRule, at_least, check, one_of, parameter, time_parameter
 from nvrx_core.store.mixin import StoreMixin
 from nvrx_core.store.torch_stores import Factory, TCPStore
 
@@ -44,7 +44,7 @@ def _names_rank_at_most(path: str) -> bool:
         return False
 
 
-_RANK_PATH: Final = Rule("an absolute path, in which {rank} is the only field", _names_rank_at_most)
+_RANK_PATH: Final = ValueRule("an absolute path, in which {rank} is the only field", _names_rank_at_most)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -29,7 +29,7 @@ from nvrx_core.process.bounded import call_all_bounded
 
 __all__ = [
     "ABORT_WITHIN",
-    "Call",
+    "TorchCall",
     "call_of",
     "close_batch",
     "collectives_begun",
@@ -232,7 +232,7 @@ def is_registered(group: Any) -> bool:
     return group in c10d._world.pg_map
 
 
-class Call(NamedTuple):
+class TorchCall(NamedTuple):
     """A call of torch.distributed that a thread is in.
 
     Attributes:
@@ -252,7 +252,7 @@ class Call(NamedTuple):
     peers: frozenset[int] = frozenset()
 
 
-def call_of(frames: Iterable[FrameType]) -> Call | None:
+def call_of(frames: Iterable[FrameType]) -> TorchCall | None:
     """Return the call of torch.distributed that the frames belong to, the outermost one; None if they are of none.
 
     Args:
@@ -270,10 +270,10 @@ def call_of(frames: Iterable[FrameType]) -> Call | None:
         members = c10d._world.pg_group_ranks[group]
         peers = [_peer(given, each, f"group_{each}", members) for each in POINT_TO_POINT.get(operation, ())]
     except (AttributeError, KeyError, TypeError, ValueError):  # an abort clears torch's tables meanwhile
-        return Call(operation)
+        return TorchCall(operation)
     known = frozenset(rank for rank in peers if rank is not None)
     number = 0 if operation in POINT_TO_POINT else collectives_begun(group)
-    return Call(operation, name, label, number, frozenset(members), known)
+    return TorchCall(operation, name, label, number, frozenset(members), known)
 
 
 def _peer(given: Mapping[str, Any], name: str, in_group: str, members: Mapping[int, int]) -> int | None:

@@ -25,7 +25,7 @@ from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.interruption.async_exception import AsyncException, Withdrawn
 from nvrx_core.inprocess.interruption.landing import Landing, drops_exception, is_library, is_safe_line, judge, location
 from nvrx_core.inprocess.interruption.next_line import NextLine
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why, begin, drive
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, ThreadSample, Why, begin, drive
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
@@ -304,7 +304,7 @@ class Delivery:
         self._raised = self._deferred = self._modules = 0
 
     @operation
-    def observe(self) -> Seen:
+    def observe(self) -> ThreadSample:
         """Return what is seen of the thread."""
         target = self._target
         if target.deferred > self._deferred and target.landing is Landing.IMPORT:
@@ -314,7 +314,7 @@ class Delivery:
         self._raised, self._deferred = target.raised, target.deferred
         error = target._raised()
         alive = error is not None and chain_contains(handled_exception(target.thread), error)
-        return Seen(
+        return ThreadSample(
             out=not target.armed, masked=target.depth > 0, raised=self._raised, alive=alive,
             stored=error is not None and not alive, deferred=target.deferred,
             awaited=target._next_line.awaited, landing=target.landing,

@@ -23,7 +23,17 @@ from typing import Final, NamedTuple, Protocol, Self
 from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.values import value
 
-__all__ = ["Fire", "InterruptPolicy", "InterruptState", "Interruptible", "Seen", "Unblock", "Why", "begin", "drive"]
+__all__ = [
+    "Fire",
+    "InterruptPolicy",
+    "InterruptState",
+    "Interruptible",
+    "ThreadSample",
+    "Unblock",
+    "Why",
+    "begin",
+    "drive",
+]
 
 
 REPEAT: Final = 0.001
@@ -88,7 +98,7 @@ class Unblock:
     reason: str = "the main thread does not react to signals"
 
 
-class Seen(NamedTuple):
+class ThreadSample(NamedTuple):
     """One observation of the main thread.
 
     Attributes:
@@ -131,12 +141,12 @@ class Deferral:
     ran: float = 0.0
     times: int = 0
 
-    def exceeds(self, seconds: float, seen: Seen, *, now: float) -> bool:
+    def exceeds(self, seconds: float, seen: ThreadSample, *, now: float) -> bool:
         """Whether they have lasted for so long, and the thread could move on meanwhile."""
         could = seen.ran >= self.ran + RUNS * seconds or seen.waited >= self.waited + WAITS * seconds
         return could and now >= self.since + seconds
 
-    def once_more(self, seen: Seen, *, now: float) -> Deferral:
+    def once_more(self, seen: ThreadSample, *, now: float) -> Deferral:
         """One more of them, or the first one."""
         return replace(self, times=self.times + 1) if self.times else Deferral(now, seen.waited, seen.ran, 1)
 
@@ -188,7 +198,9 @@ class InterruptPolicy:
         self._landing = Landing.SAFE
 
     @classmethod
-    def from_state(cls, unwind: float, state: InterruptState, *, seen: Seen, now: float, hold: float = 0.0) -> Self:
+    def from_state(
+        cls, unwind: float, state: InterruptState, *, seen: ThreadSample, now: float, hold: float = 0.0
+    ) -> Self:
         """Restore a policy from its state and the counts of its last observation, `seen`."""
         machine = cls(unwind, hold)
         machine.deadline, machine._fired_at, machine._pause = now + state.deadline, now - state.fired, state.pause
@@ -214,7 +226,7 @@ class InterruptPolicy:
         assert STEP / 2 <= self._pause <= MAX_REPEAT
         assert self._fired_at <= min(self.deadline, self._unblocked_at)
 
-    def tick(self, seen: Seen, *, now: float) -> tuple[Fire | Unblock, ...]:
+    def tick(self, seen: ThreadSample, *, now: float) -> tuple[Fire | Unblock, ...]:
         """Return the actions for one observation; `deadline` is the latest time for the next one."""
         if seen.out or seen.masked:
             self.deadline = math.inf
@@ -247,7 +259,7 @@ class InterruptPolicy:
         self.deadline = min(now + look, self._alive_since + self.unwind)
         return ()
 
-    def _defer(self, seen: Seen, now: float) -> tuple[Fire, ...]:
+    def _defer(self, seen: ThreadSample, now: float) -> tuple[Fire, ...]:
         """Retry soon, because the interrupt must not land where it reached the thread; when overdue, fire anyway."""
         self._deferred = seen.deferred
         imported = self._landing is Landing.IMPORT and seen.landing is not Landing.IMPORT
@@ -266,7 +278,7 @@ class InterruptPolicy:
         self._unblocked_at = now + BLOCKED
         return ()
 
-    def _is_overdue(self, seen: Seen, now: float) -> bool:
+    def _is_overdue(self, seen: ThreadSample, now: float) -> bool:
         if seen.landing is Landing.IMPORT:  # a partial import breaks every later iteration
             return False
         if now >= self._deferring.since + self.hold:
@@ -275,7 +287,7 @@ class InterruptPolicy:
             return now >= self._there.since + self.unwind
         return self._there.exceeds(FRAGILE, seen, now=now)
 
-    def _stored(self, seen: Seen, now: float) -> tuple[Fire, ...]:
+    def _stored(self, seen: ThreadSample, now: float) -> tuple[Fire, ...]:
         self._stored_since = min(self._stored_since, now)
         if now >= self._stored_since + STORED:
             return self._lost(Why.STORED, seen, now)
@@ -283,7 +295,7 @@ class InterruptPolicy:
         self._unblocked_at = max(self._unblocked_at, self.deadline)
         return ()
 
-    def _lost(self, why: Why, seen: Seen, now: float) -> tuple[Fire, ...]:
+    def _lost(self, why: Why, seen: ThreadSample, now: float) -> tuple[Fire, ...]:
         """Fire again: the exception was lost; the thread runs, so it will receive the next one."""
         if seen.raised > self._raised:
             self.swallowed += 1
@@ -292,7 +304,7 @@ class InterruptPolicy:
         self._unblocked_at = now + BLOCKED
         return self._fire(why, now)
 
-    def _unseen(self, seen: Seen, now: float) -> tuple[Fire | Unblock, ...]:
+    def _unseen(self, seen: ThreadSample, now: float) -> tuple[Fire | Unblock, ...]:
         if self._fired_at == -math.inf:
             self._unblocked_at = now + BLOCKED
             return self._fire(Why.FIRST, now)
@@ -324,8 +336,8 @@ FIRST_LOOK: Final = 0.0003
 class Interruptible(Protocol):
     """The main thread, as those see it who interrupt it."""
 
-    def observe(self) -> Awaitable[Seen]:
-        """Return what is `Seen` of the main thread."""
+    def observe(self) -> Awaitable[ThreadSample]:
+        """Return what is `ThreadSample` of the main thread."""
 
     def fire(self, why: Why) -> Awaitable[None]:
         """Interrupt the main thread."""
@@ -380,7 +392,7 @@ async def drive(machine: InterruptPolicy, thread: Interruptible, now: Callable[[
         left = await (thread.await_unmasked() if seen.masked else thread.await_left(machine.deadline))
 
 
-async def _act(machine: InterruptPolicy, seen: Seen, thread: Interruptible, now: Callable[[], float]) -> bool:
+async def _act(machine: InterruptPolicy, seen: ThreadSample, thread: Interruptible, now: Callable[[], float]) -> bool:
     """Carry out what is due; return whether it has interrupted."""
     swallowed, actions = machine.swallowed, machine.tick(seen, now=now())
     for action in actions:

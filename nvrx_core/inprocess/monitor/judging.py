@@ -38,7 +38,7 @@ from nvrx_core.values import value
 
 __all__ = ["Judges", "Judging", "Stall"]
 
-Action = HangAction | GilStallAction | RenewConnections
+MonitorAction = HangAction | GilStallAction | RenewConnections
 Clock = Callable[[], float]
 
 
@@ -150,7 +150,7 @@ class Judging:
         reason = policy.waiting(progress.waiting(page.iteration, page.rendezvous))
         return None if reason is None else Stall(iteration, reason)
 
-    async def _carry_out(self, action: Action, iteration: int, now: float) -> None:
+    async def _carry_out(self, action: MonitorAction, iteration: int, now: float) -> None:
         rank = self.ports.rank
         match action:
             case QueryPeers():

@@ -12,7 +12,6 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.ports import ReportStore
 from nvrx_core.inprocess.protocol.round import (
-    Action,
     Announce,
     Barrier,
     CountArrival,
@@ -20,6 +19,7 @@ from nvrx_core.inprocess.protocol.round import (
     Finish,
     Leave,
     PutArrival,
+    RoundAction,
     play,
 )
 from nvrx_core.rank_assignment.identity import InitialRank
@@ -48,11 +48,11 @@ class DeathReport(Barrier):
         super().__init__(iteration, member, members)
         self.fault, self.ends_round = fault, False
 
-    def died(self, *, now: float) -> tuple[Action, ...]:
+    def died(self, *, now: float) -> tuple[RoundAction, ...]:
         """Announce that the member is dead."""
         return (Announce(self.fault),)
 
-    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
+    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the round's event after the announcement: arrive for the dead member; None: the round is completed."""
         if cause is None:
             return (Finish(f"iteration {self.iteration} was completed before initial rank {self.member} died"),)
@@ -60,7 +60,7 @@ class DeathReport(Barrier):
         dead = Arrival(initial_rank=self.member, rank=self.fault.rank, status=ArrivalStatus.DEAD, fault=self.fault)
         return (PutArrival(dead), CountArrival())
 
-    def decided(self, decision: RoundDecision, *, now: float) -> tuple[Action, ...]:
+    def decided(self, decision: RoundDecision, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the round's decision; one that counts the dead member as living is followed into the next round."""
         if self.member in decision.lost:
             return (Leave(decision, f"the death of initial rank {self.member} is known to all"),)
@@ -105,7 +105,7 @@ async def report_unresponsive(silence: DeathReport, reporter: InitialRank, store
         report = _following(report, decision, now)
 
 
-async def _announce(report: DeathReport, store: ReportStore, now: Clock) -> list[Action]:
+async def _announce(report: DeathReport, store: ReportStore, now: Clock) -> list[RoundAction]:
     rest = await play(report, report.died(now=now()), store, now)
     await store.set_rendezvous(report.iteration, "")
     return rest

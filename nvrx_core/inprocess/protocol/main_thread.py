@@ -17,11 +17,11 @@ from nvrx_core.inprocess.protocol.decision import ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, given_up
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import (
-    Action,
     AskHolders,
     Endpoint,
     GiveUp,
     LateCompletion,
+    RoundAction,
     Rounds,
     RoundView,
     play,
@@ -308,7 +308,7 @@ class MainThread:
             if not until(view):
                 await self.ports.status.wait(view, until, view.round.deadline)
 
-    async def _play(self, view: RoundView, actions: Iterable[Action]) -> None:
+    async def _play(self, view: RoundView, actions: Iterable[RoundAction]) -> None:
         """Execute the actions of the round's machine.
 
         Raises:

@@ -31,7 +31,6 @@ from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.values import value
 
 __all__ = [
-    "Action",
     "Announce",
     "AskHolders",
     "Barrier",
@@ -50,6 +49,7 @@ __all__ = [
     "ReadArrivals",
     "ReadEvent",
     "Round",
+    "RoundAction",
     "RoundPhase",
     "RoundStore",
     "RoundTimeouts",
@@ -60,13 +60,13 @@ __all__ = [
 ]
 
 
-class Action:
+class RoundAction:
     """An action that a machine requests of its shell."""
 
     __slots__ = ()
 
 
-class StoreAction(Action):
+class StoreAction(RoundAction):
     """One operation on the round's keys; its answer goes to the machine."""
 
     __slots__ = ()
@@ -95,28 +95,28 @@ class ReadEvent(StoreAction):
 
 
 @value
-class AskHolders(Action):
+class AskHolders(RoundAction):
     """Query which members are in an atomic section; answer with `held_up`."""
 
     members: frozenset[InitialRank]
 
 
 @value
-class LateCompletion(Action):
+class LateCompletion(RoundAction):
     """Announce by `fault` that not all members have completed in time."""
 
     reason: str
 
 
 @value
-class EndFunction(Action):
+class EndFunction(RoundAction):
     """End the calls in which the function blocks, and interrupt it."""
 
     reason: str
 
 
 @value
-class Finish(Action):
+class Finish(RoundAction):
     """All members have completed the round: end the call."""
 
     reason: str
@@ -149,7 +149,7 @@ class Publish(StoreAction):
 
 
 @value
-class Enter(Action):
+class Enter(RoundAction):
     """Enter the next round with these members."""
 
     members: frozenset[InitialRank]
@@ -162,7 +162,7 @@ class Enter(Action):
 
 
 @value
-class Leave(Action):
+class Leave(RoundAction):
     """Leave the job: this member no longer takes part."""
 
     decision: RoundDecision
@@ -170,7 +170,7 @@ class Leave(Action):
 
 
 @value
-class GiveUp(Action):
+class GiveUp(RoundAction):
     """Leave the job, unless the round has a decision after all: the barrier did not close in time."""
 
     reason: str
@@ -199,24 +199,24 @@ class Barrier(ABC):
         self.members = members
 
     @abstractmethod
-    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
+    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the event after an announcement; None: the round is completed."""
 
-    def completion_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
+    def completion_counted(self, count: int, *, now: float) -> tuple[RoundAction, ...]:
         """Handle that `count` members have completed."""
         return ()
 
-    def event(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
+    def event(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the round's event, as it was read; None: the round is completed."""
         return ()
 
-    def arrival_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
+    def arrival_counted(self, count: int, *, now: float) -> tuple[RoundAction, ...]:
         """Handle that this arrival was counted, as the `count`-th, repetitions included."""
         return (ReadArrivals(self.members),) if count >= len(self.members) else ()
 
     def arrivals_read(
         self, arrivals: Mapping[InitialRank, Arrival], event: FaultRecord | None, *, now: float
-    ) -> tuple[Action, ...]:
+    ) -> tuple[RoundAction, ...]:
         """Handle the arrivals, none if one is missing, and the round's event."""
         if not self.members <= arrivals.keys():
             return ()
@@ -280,38 +280,38 @@ class Round(Barrier):
         self.deadline = math.inf
         self._holders: Mapping[int, int] = {}
 
-    def fault(self, fault: FaultRecord, *, now: float) -> tuple[Action, ...]:
+    def fault(self, fault: FaultRecord, *, now: float) -> tuple[RoundAction, ...]:
         """Handle a fault: this member's function failed, or its deadline has passed."""
         return (Announce(fault),) if self.phase in (RoundPhase.OPEN, RoundPhase.COMPLETE) else ()
 
-    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
+    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the answer to the announcement: a living member gets the event through its monitor thread."""
         return ()
 
-    def completed(self, *, now: float) -> tuple[Action, ...]:
+    def completed(self, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the completion: this member's function returned, or it is a reserve."""
         if self.phase is not RoundPhase.OPEN:
             return ()
         self.phase = RoundPhase.COMPLETE
         return (CountCompletion(),)
 
-    def completion_counted(self, count: int, *, now: float) -> tuple[Action, ...]:
+    def completion_counted(self, count: int, *, now: float) -> tuple[RoundAction, ...]:
         """Handle that `count` members have completed."""
         return (CloseCompleted(),) if count >= len(self.members) else ()
 
-    def waits_for_completion(self, *, now: float) -> tuple[Action, ...]:
+    def waits_for_completion(self, *, now: float) -> tuple[RoundAction, ...]:
         """Start the timeout within which the others must complete as well."""
         if self.phase is RoundPhase.COMPLETE:
             self.deadline = now + self.timeouts.completion
         return ()
 
-    def happened(self, *, now: float) -> tuple[Action, ...]:
+    def happened(self, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the round's event. A member that has not completed need not read it: the round is not completed."""
         if self.phase is RoundPhase.OPEN:
             return self._interrupted("a fault was announced")
         return (ReadEvent(),) if self.phase is RoundPhase.COMPLETE else ()
 
-    def event(self, cause: FaultRecord | None, *, now: float) -> tuple[Action, ...]:
+    def event(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the event of a member that has completed; None: all have."""
         if self.phase is not RoundPhase.COMPLETE:
             return ()
@@ -320,25 +320,25 @@ class Round(Barrier):
         self.phase, self.deadline = RoundPhase.FINISHED, math.inf
         return (Finish(f"all {len(self.members)} ranks have completed iteration {self.iteration}"),)
 
-    def _interrupted(self, why: str) -> tuple[Action, ...]:
+    def _interrupted(self, why: str) -> tuple[RoundAction, ...]:
         self.phase, self.deadline = RoundPhase.INTERRUPTED, math.inf
         return (EndFunction(f"iteration {self.iteration} ends: {why}"),)
 
-    def arrive(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
+    def arrive(self, arrival: Arrival, *, now: float) -> tuple[RoundAction, ...]:
         """Handle that this member has left the function and is ready for the next round, or leaves."""
         if self.phase not in (RoundPhase.OPEN, RoundPhase.INTERRUPTED):
             return ()
         self.phase, self.arrival, self.deadline = RoundPhase.ARRIVED, arrival, now + self.timeouts.barrier
         return (PutArrival(arrival), CountArrival())
 
-    def leave(self, arrival: Arrival, *, now: float) -> tuple[Action, ...]:
+    def leave(self, arrival: Arrival, *, now: float) -> tuple[RoundAction, ...]:
         """Handle that this member leaves before it has entered the round; the others do not wait for it."""
         if self.phase not in (RoundPhase.OPEN, RoundPhase.INTERRUPTED):
             return ()
         self.phase, self.arrival = RoundPhase.ARRIVED, arrival
         return (PutArrival(arrival), CountArrival(), CountCompletion())
 
-    def decided(self, decision: RoundDecision, *, now: float) -> tuple[Action, ...]:
+    def decided(self, decision: RoundDecision, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the round's decision; that of another round has no effect."""
         if self.phase is not RoundPhase.ARRIVED or decision.iteration != self.iteration:
             return ()
@@ -347,14 +347,14 @@ class Round(Barrier):
             return (Leave(decision, f"initial rank {self.member} is out of the job since iteration {self.iteration}"),)
         return (self._enter(decision),)
 
-    def tick(self, *, now: float) -> tuple[Action, ...]:
+    def tick(self, *, now: float) -> tuple[RoundAction, ...]:
         """Handle that time has passed; `deadline` is the next time at which there is something to do."""
         if now < self.deadline:
             return ()
         self.deadline = math.inf
         return (AskHolders(self.members),)
 
-    def held_up(self, holders: Mapping[int, int], *, now: float) -> tuple[Action, ...]:
+    def held_up(self, holders: Mapping[int, int], *, now: float) -> tuple[RoundAction, ...]:
         """Handle the members in an atomic section at the deadline, with their leases.
 
         A section is never interrupted, and a member that saves a checkpoint in it for long is healthy: it is waited for
@@ -498,11 +498,11 @@ class RoundStore(Protocol):
 
 
 async def play(
-    machine: Barrier, actions: Iterable[Action], store: RoundStore, now: Callable[[], float]
-) -> list[Action]:
+    machine: Barrier, actions: Iterable[RoundAction], store: RoundStore, now: Callable[[], float]
+) -> list[RoundAction]:
     """Execute store actions and pass the answers back, until only other actions are left; return those."""
     pending, iteration = deque(actions), machine.iteration
-    rest: list[Action] = []
+    rest: list[RoundAction] = []
     while pending:
         action = pending.popleft()
         match action:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from nvrx_lightning import environment
-from nvrx_lightning.verification.settings import Settings
+from nvrx_lightning.verification.settings import VerifySettings
 from nvrx_lightning.verification.source import Source
 
 from tests.harness.lightning.programs.expectation import KNOWN
@@ -29,7 +29,7 @@ def main(output: str, hooks: str, resume: str, *names: str) -> None:
 
     for name in names:
         importlib.import_module(f"{PROGRAMS}.{name.partition(':')[0]}")
-    settings = Settings(hooks=tuple(filter(None, hooks.split(","))), resume=resume)
+    settings = VerifySettings(hooks=tuple(filter(None, hooks.split(","))), resume=resume)
     for name in (each for each in KNOWN if each in names or each.partition(":")[0] in names):
         report = run_verification(Source.parse(f"{PROGRAMS}.{name}"), settings, lambda line: None)
         line = {"name": name, "report": report.written(), "unmet": KNOWN[name].unmet(report)}

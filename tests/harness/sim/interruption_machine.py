@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from nvrx_core.inprocess.interruption.landing import Landing
-from nvrx_core.inprocess.interruption.policy import BLOCKED, MAX_REPEAT, Fire, InterruptPolicy, Seen, Why
+from nvrx_core.inprocess.interruption.policy import BLOCKED, MAX_REPEAT, Fire, InterruptPolicy, ThreadSample, Why
 
 __all__ = ["Interrupting"]
 
@@ -29,8 +29,8 @@ class Interrupting(RuleBasedStateMachine):
         self.share, self.waits, self.ran = 1.0, False, 0.0
         self.landing = Landing.SAFE
 
-    def seen(self) -> Seen:
-        return Seen(
+    def seen(self) -> ThreadSample:
+        return ThreadSample(
             out=self.out, masked=self.masked, raised=self.raised, alive=self.alive, stored=self.stored,
             deferred=self.deferred, awaited=self.awaited, landing=self.landing, waited=self.waited, ran=self.ran,
         )  # fmt: skip

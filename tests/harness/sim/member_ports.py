@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.interruption.policy import Seen, Why
+from nvrx_core.inprocess.interruption.policy import ThreadSample, Why
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts
@@ -181,8 +181,8 @@ class OneTry:
     def __init__(self, *, masked: bool) -> None:
         self.masked, self.fires = masked, False
 
-    async def observe(self) -> Seen:
-        return Seen(out=False, masked=self.masked, raised=0, alive=False)
+    async def observe(self) -> ThreadSample:
+        return ThreadSample(out=False, masked=self.masked, raised=0, alive=False)
 
     async def fire(self, why: Why) -> None:
         self.fires = True

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from nvrx_core.inprocess.interruption import policy
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, ThreadSample, Why
 from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.round import RoundPhase
 
@@ -86,11 +86,11 @@ class MainThreadOf:
     def __init__(self, rank: Rank) -> None:
         self.rank, self.first = rank, True
 
-    async def observe(self) -> Seen:
+    async def observe(self) -> ThreadSample:
         self.first = False
         function = self.rank.function
         out = function.out or not function.armed
-        return Seen(out=out, masked=function.masked(), raised=function.raised, alive=function.alive)
+        return ThreadSample(out=out, masked=function.masked(), raised=function.raised, alive=function.alive)
 
     async def fire(self, why: Why) -> None:
         rank = self.rank

@@ -8,7 +8,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
-from nvrx_core.inprocess.protocol.round import Action, Enter, Finish, ReadEvent, Round, RoundPhase, RoundTimeouts, play
+from nvrx_core.inprocess.protocol.round import (
+    Enter,
+    Finish,
+    ReadEvent,
+    Round,
+    RoundAction,
+    RoundPhase,
+    RoundTimeouts,
+    play,
+)
 from tests.harness.asked import drive
 
 from .slots import Slots
@@ -38,7 +47,7 @@ class Rounds(RuleBasedStateMachine):
     def slot(self, iteration: int) -> Slots:
         return self.slots.setdefault(iteration, Slots())
 
-    def play(self, machine: Round | DeathReport, actions: tuple[Action, ...]) -> bool:
+    def play(self, machine: Round | DeathReport, actions: tuple[RoundAction, ...]) -> bool:
         """Carry out actions; whether the machine is done."""
         carried_out = play(machine, actions, StorePort(), lambda: 0.0)
         rest = drive(carried_out, lambda wish: self.slot(wish.iteration).perform(wish.action))

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from nvrx_launcher.backlog import STALLED_AFTER, Backlog, Loss
+from nvrx_launcher.backlog import STALLED_AFTER, Backlog, LostOutput
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_what_finds_no_room_is_lost_and_said_when_there_is_room(backlog):
     backlog.put(b"y" * 11, now=0.0)
     assert backlog.take_loss() is None
     backlog.wrote(65, now=7.0)
-    assert backlog.take_loss() == Loss(11, 7.0)
+    assert backlog.take_loss() == LostOutput(11, 7.0)
     assert backlog.take_loss() is None
 
 
@@ -41,7 +41,7 @@ def test_lines_of_the_launcher_have_room_that_output_does_not_take(backlog):
     backlog.put(b"y" * 20, now=0.0, is_own=True)
     backlog.put(b"z", now=0.0, is_own=True)
     assert backlog.size == 120
-    assert backlog.take_loss(is_final=True) == Loss(121, 0.0)
+    assert backlog.take_loss(is_final=True) == LostOutput(121, 0.0)
 
 
 def test_output_is_not_read_while_much_waits_until_the_destination_stalls(backlog):
@@ -68,12 +68,12 @@ def test_one_that_must_be_complete_is_waited_for_without_end():
 def test_what_a_destination_refuses_is_lost(backlog):
     backlog.put(b"x" * 40, now=0.0)
     backlog.failed(40, now=0.5)
-    assert (backlog.size, backlog.take_loss()) == (0, Loss(40, 0.0))
+    assert (backlog.size, backlog.take_loss()) == (0, LostOutput(40, 0.0))
 
 
 def test_at_the_end_what_waits_is_lost_and_nothing_more_is_taken(backlog):
     backlog.put(b"x" * 40, now=0.0)
-    assert backlog.take_loss(is_final=True) == Loss(40, 0.0)
+    assert backlog.take_loss(is_final=True) == LostOutput(40, 0.0)
     backlog.put(b"x", now=0.0)
     backlog.wrote(40, now=9.0)
     assert backlog.size == 0

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
-from nvrx_lightning.monitoring.profiler import Listener, PhaseProfiler
+from nvrx_lightning.monitoring.profiler import ActionListener, PhaseProfiler
 
 WHAT = ("begin", "end", "fail")
 
@@ -42,9 +42,9 @@ def heard() -> list[str]:
 
 @pytest.fixture
 def profiler(heard: list[str]) -> PhaseProfiler:
-    def find(action: str) -> Listener | None:
+    def find(action: str) -> ActionListener | None:
         heard.append(f"find {action}")
-        return Listener(*(partial(heard.append, what) for what in WHAT)) if action == "step" else None
+        return ActionListener(*(partial(heard.append, what) for what in WHAT)) if action == "step" else None
 
     return PhaseProfiler(Users(heard), find)
 

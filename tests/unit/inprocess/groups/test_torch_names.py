@@ -204,7 +204,7 @@ def test_the_call_that_a_thread_is_in_is_read_off_its_frames(single_rank):
     assert torch_groups.rank_and_size() == (0, 1)
     assert torch_groups.counts_of_groups()[name] == begun
     call = torch_groups.call_of(frames_of("all_reduce", group=None))
-    assert call == torch_groups.Call("all_reduce", name, "", begun, frozenset({0}))
+    assert call == torch_groups.TorchCall("all_reduce", name, "", begun, frozenset({0}))
     dist.new_group([0], group_desc="dp")
     dist.new_group([0])
     labels = {torch_groups.call_of(frames_of("barrier", group=each)).label for each in c10d._world.pg_map}
@@ -212,7 +212,7 @@ def test_the_call_that_a_thread_is_in_is_read_off_its_frames(single_rank):
     assert torch_groups.call_of(frames_of("send", dst=0, group=None)).peers == {0}
     assert torch_groups.call_of(frames_of("recv", src=None, group_src=0, group=None)).peers == {0}
     assert torch_groups.call_of(frames_of("recv", src=None, group_src=None, group=None)).peers == frozenset()
-    assert torch_groups.call_of(frames_of("barrier", group=object())) == torch_groups.Call("barrier")
+    assert torch_groups.call_of(frames_of("barrier", group=object())) == torch_groups.TorchCall("barrier")
     assert torch_groups.call_of([]) is None
 
 

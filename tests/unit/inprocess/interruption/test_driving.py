@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from nvrx_core.inprocess.interruption.landing import Landing
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, Seen, Why, begin, drive
+from nvrx_core.inprocess.interruption.policy import InterruptPolicy, ThreadSample, Why, begin, drive
 from tests.harness.asked import Asking, ask, drive as run
 
 
@@ -31,7 +31,7 @@ class Function:
     def carry_out(self, asked):
         self.told.append(asked)
         if asked.name == "observe":
-            return Seen(out=not self.armed, masked=self.masked, raised=self.raised, alive=False,
+            return ThreadSample(out=not self.armed, masked=self.masked, raised=self.raised, alive=False,
                         deferred=self.deferred, landing=Landing.FRAGILE)  # fmt: skip
         if asked.name == "fire":
             self.fire()
@@ -133,8 +133,8 @@ def test_what_is_blocked_is_closed_and_what_swallows_or_defers_for_long_is_repor
 
 def test_who_stores_the_interruption_is_reported_before_it_is_raised_again():
     machine = policy()
-    machine.tick(Seen(out=False, masked=False, raised=0, alive=False), now=0.0)
-    stored = Seen(out=False, masked=False, raised=1, alive=False, stored=True)
+    machine.tick(ThreadSample(out=False, masked=False, raised=0, alive=False), now=0.0)
+    stored = ThreadSample(out=False, masked=False, raised=1, alive=False, stored=True)
     machine.tick(stored, now=0.001)
     flow = drive(machine, Asking(), lambda: 60.0)
     assert flow.send(None) == ask("await_left", 60.0)

@@ -19,7 +19,7 @@ from nvrx_core.inprocess.interruption.policy import (
     STORED,
     Fire,
     InterruptPolicy,
-    Seen,
+    ThreadSample,
     Unblock,
     Why,
 )
@@ -32,7 +32,7 @@ def seen(
     raised=0, *, alive=False, out=False, masked=False, stored=False, deferred=0, awaited=False, landing=Landing.SAFE,
     waited=0, ran=0.0,
 ):  # fmt: skip
-    return Seen(
+    return ThreadSample(
         out=out, masked=masked, raised=raised, alive=alive, stored=stored, deferred=deferred, awaited=awaited,
         landing=landing, waited=waited, ran=ran,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nvrx_lightning.verification.hooks import Fault, HookCall, choose
+from nvrx_lightning.verification.hooks import HookCall, HookFault, choose
 
 MODULE, CALLBACK = "[LightningModule]Net.on_train_batch_end", "[Callback]EMA{'decay': 0.9}.on_train_batch_end"
 
@@ -34,7 +34,7 @@ def test_a_restart_goes_on_in_the_middle_of_an_epoch():
 
 def test_a_hook_that_one_rank_has_fails_there():
     prepare = HookCall("[LightningModule]Net.prepare_data", 0, 0, 0)
-    assert choose([[prepare], []], every=False) == [Fault(0, prepare)]
+    assert choose([[prepare], []], every=False) == [HookFault(0, prepare)]
 
 
 def test_every_hook_of_each_object_fails_in_the_middle_and_at_its_first_call():
@@ -52,10 +52,10 @@ def test_steps_after_a_checkpoint_of_an_earlier_epoch_come_before_those_at_it():
 
 
 def test_a_fault_is_named_by_the_object_and_its_hook():
-    assert str(Fault(0, HookCall(CALLBACK, 3, 3, 0))) == "EMA.on_train_batch_end"
-    assert str(Fault(0, HookCall("save_checkpoint", 0, 3, 0))) == "save_checkpoint"
+    assert str(HookFault(0, HookCall(CALLBACK, 3, 3, 0))) == "EMA.on_train_batch_end"
+    assert str(HookFault(0, HookCall("save_checkpoint", 0, 3, 0))) == "save_checkpoint"
 
 
 def test_a_fault_is_read_back_from_its_file():
-    fault = Fault(1, HookCall(MODULE, 3, 3, 0))
-    assert Fault.read(fault.written()) == fault
+    fault = HookFault(1, HookCall(MODULE, 3, 3, 0))
+    assert HookFault.read(fault.written()) == fault

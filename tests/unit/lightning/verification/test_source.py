@@ -7,7 +7,7 @@ import re
 
 import pytest
 from nvrx_lightning.verification.errors import VerificationError
-from nvrx_lightning.verification.settings import Settings
+from nvrx_lightning.verification.settings import VerifySettings
 from nvrx_lightning.verification.source import Source
 
 
@@ -54,4 +54,4 @@ def test_a_function_of_a_file_is_found(tmp_path, monkeypatch):
 
 def test_a_setting_that_is_not_positive_is_refused():
     with pytest.raises(VerificationError, match="epochs=0: write a number above 0"):
-        Settings(epochs=0)
+        VerifySettings(epochs=0)
