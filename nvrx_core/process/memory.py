@@ -52,15 +52,11 @@ class MemoryKills:
         return (self._file and _count(self._file)) or 0
 
     def note(self) -> None:
-        """Forget the kills until now."""
-        self._before = self._lately = self.count()
-
-    def forget_older(self) -> None:
-        """Forget the kills before the last call of this: one may be counted just before its process is seen to end."""
-        self._before, self._lately = self._lately, self.count()
+        """Store the present count."""
+        self._before = self.count()
 
     def rose(self) -> bool:
-        """Return whether a process was killed that is not forgotten."""
+        """Return whether a process was killed since the last `note`."""
         return self.count() > self._before
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import time
 from dataclasses import replace
+from typing import Final
 
 from nvrx_core.events.log import boot_id
 from nvrx_core.fault.attribution import Interruption
@@ -21,6 +23,8 @@ from nvrx_core.rank_assignment.identity import InitialRank
 __all__ = ["FaultReporter"]
 
 log = logging.getLogger("nvrx_core.inprocess.monitor.process")
+SEEN_DEAD_WITHIN: Final = 10.0
+"""Seconds in which a process that the kernel has killed is seen to end: it has its memory to give back before."""
 
 
 class FaultReporter:
@@ -33,7 +37,13 @@ class FaultReporter:
 
     def __init__(self, plan: MonitorPlan, page: Page) -> None:
         self.plan, self.page = plan, page
-        self.memory = MemoryKills(plan.rank_pid)
+        self._memory_kills, self._memory_killed_at = MemoryKills(plan.rank_pid), -math.inf
+
+    def look_for_memory_kills(self) -> None:
+        """Note when the kernel has killed a process of the rank's cgroup for want of memory."""
+        if self._memory_kills.rose():
+            self._memory_kills.note()
+            self._memory_killed_at = time.monotonic()
 
     @operation
     def describe_stall(self, reason: str, iteration: int) -> FaultRecord:
@@ -53,7 +63,7 @@ class FaultReporter:
             fault = self._fault(Interruption.HARD_TIMEOUT, f"{exited} after {reason}", since)
         else:
             fault = self._fault(Interruption.TERMINATED, exited, time.monotonic())
-            fault = fault.of_memory() if "SIGKILL" in exited and self.memory.rose() else fault
+            fault = fault.of_memory() if "SIGKILL" in exited and self._was_memory_short() else fault
         return self._note(replace(fault, exit_code=code), self.page[ProgressField.ITERATION])
 
     @operation
@@ -67,6 +77,10 @@ class FaultReporter:
         seconds = self.plan.timeouts.soft
         self.plan.events.write("straggler", iteration, ranks=members, seconds=seconds)
         log.warning("waited for initial ranks %s for %g s (soft_timeout)", list(members), seconds)
+
+    def _was_memory_short(self) -> bool:
+        self.look_for_memory_kills()
+        return time.monotonic() - self._memory_killed_at <= SEEN_DEAD_WITHIN
 
     def _fault(self, kind: Interruption, reason: str, occurred: float) -> FaultRecord:
         return FaultRecord(

@@ -144,7 +144,7 @@ class StoreOfMonitor(CallStore):
     Args:
         link: the connection.
         lease: renews the rank's lease.
-        reporter: forgets with each renewal the kills for memory before the one before it.
+        reporter: looks for kills for want of memory with each renewal.
         look: returns where the rank is, whose threads do not run.
     """
 
@@ -157,7 +157,7 @@ class StoreOfMonitor(CallStore):
     @operation
     def move_lease(self) -> None:
         """Renew this rank's lease."""
-        self._reporter.memory.forget_older()
+        self._reporter.look_for_memory_kills()
         self._lease.move()
 
     @operation

@@ -48,19 +48,6 @@ def test_an_oom_kill_is_detected(told, tmp_path, version, cgroup, path):
     assert not kills.rose()
 
 
-def test_a_kill_is_forgotten_only_by_the_second_look_after_it(told, tmp_path):
-    told += ["0::/"]
-    file = tmp_path / "memory.events"
-    file.write_text("oom_kill 0\n")
-    kills = MemoryKills(7, tmp_path)
-    kills.forget_older()
-    file.write_text("oom_kill 1\n")
-    kills.forget_older()
-    assert kills.rose()
-    kills.forget_older()
-    assert not kills.rose()
-
-
 def test_without_a_counter_no_kill_is_reported(told, tmp_path):
     told.append("0::/job")
     assert not MemoryKills(7, tmp_path).rose()
