@@ -64,6 +64,14 @@ class Coordination(Protocol):
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Ask for the progress of the slowest ranks of other nodes."""
 
+    def share_pace(self, text: str, answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Publish the section times of this node.
+
+        Args:
+            text: the times.
+            answer: called with those of all nodes if this launcher runs the coordinator, with nothing if it does not.
+        """
+
     def store_used(self) -> None:
         """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""
 
@@ -123,6 +131,10 @@ class LocalCoordination:
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Say that there are no other nodes."""
         answer(())
+
+    def share_pace(self, text: str, answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Answer with the section times of this node, which is the only one."""
+        answer([text.encode()])
 
     def store_used(self) -> None:
         """Do nothing: there are no other nodes."""

@@ -20,7 +20,7 @@ from nvrx_launcher.rendezvous.leadership import Leadership
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription, Verdict
-from nvrx_launcher.rendezvous.progress import ProgressBoard
+from nvrx_launcher.rendezvous.progress import ProgressBoard, existing
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests
 from nvrx_launcher.rendezvous.term import Entry
@@ -142,6 +142,21 @@ class StoreCoordination:
             self._mailbox.post(lambda: answer(found))
 
         self._requests.ask(ask)
+
+    def share_pace(self, text: str, answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Publish the section times of this node, and read those of all nodes if this launcher runs the coordinator.
+
+        It takes one request of a node, and one more of the coordinator's launcher.
+        """
+        nodes = self._leadership.nodes
+
+        def share(store: StoreConnection) -> None:
+            if self._node >= 0:
+                store.set(self._keys.pace(self._node), text)
+            found = existing(store, list(map(self._keys.pace, nodes))) if nodes else None
+            self._mailbox.post(lambda: answer(found or ()))
+
+        self._requests.ask(share)
 
     def tick(self, *, now: float) -> None:
         """Handle that time has passed."""

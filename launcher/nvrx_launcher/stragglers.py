@@ -1,0 +1,103 @@
+"""Stragglers: ranks that are slower than their peers are named, and nothing is done about them.
+
+Every few seconds each launcher reads the pages of its ranks, and publishes their section times, some 30 bytes for
+each rank and section. The launcher that runs the coordinator compares those of all nodes: one request for all of
+them, the rarer the more nodes there are. Launchers that meet by a handler of the user's compare their own ranks only.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from nvrx_core.fault.stragglers import SAMPLE_TIME, NodePaces, PaceSampler, StragglerJudge, StragglerNews
+from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_launcher.rendezvous.messages import Decision, Verdict
+
+__all__ = ["Stragglers"]
+
+log = logging.getLogger("nvrx_launcher")
+NODES_A_SECOND: Final = 100
+"""How many nodes publish their section times in a second, at most: each of more nodes does it more rarely."""
+
+
+class Ranks(Protocol):
+    """The monitored ranks of this node."""
+
+    def section_runs(self, section: str, most: int) -> Iterable[tuple[int, int, list[float]]]:
+        """Return rank, completed runs of a section, and the seconds of the last ones, of each rank."""
+
+
+class Exchange(Protocol):
+    """The connection to the other nodes."""
+
+    def share_pace(self, text: str, answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Publish the section times of this node; answer with those of all nodes, or with nothing."""
+
+
+class Events(Protocol):
+    """The event file."""
+
+    def straggles(self, news: StragglerNews) -> None:
+        """Record that ranks have become stragglers, or that this is over."""
+
+
+class Stragglers:
+    """Finds stragglers among the ranks of a job.
+
+    Args:
+        config: the factor, the sections and the steps; without a factor nothing is done.
+        ranks: the ranks of this node.
+        exchange: the connection to the other nodes.
+        events: records what is found.
+
+    Attributes:
+        deadline: when `tick` is due, monotonic seconds.
+    """
+
+    def __init__(self, config: FaultToleranceConfig, ranks: Ranks, exchange: Exchange, events: Events) -> None:
+        self._ranks, self._exchange, self._events = ranks, exchange, events
+        self._steps, self._host = config.straggler_steps, socket.gethostname()
+        self._sections = [name for each in config.straggler_sections.split(",") if (name := each.strip())]
+        self._judge = None if config.straggler_factor is None else StragglerJudge(config.straggler_factor, self._steps)
+        self._cycle, self._sampler, self._interval = -1, PaceSampler(self._steps), SAMPLE_TIME
+        self._is_sharing = False
+        self.deadline = math.inf
+
+    def decided(self, decision: Decision, *, now: float) -> None:
+        """Begin with the cycle of a decision, or end with it; spares publish that they have no ranks."""
+        if self._judge is None or decision.verdict not in (Verdict.RUN, Verdict.STOP, Verdict.END):
+            return
+        is_run = decision.verdict is Verdict.RUN
+        self._cycle = decision.cycle if is_run else -1
+        self._sampler = PaceSampler(self._steps)
+        self._judge.begin_cycle(self._cycle, decision.world_size if is_run else -1)
+        self._interval = max(SAMPLE_TIME, len(decision.members) / NODES_A_SECOND)
+        self.deadline = now + self._interval if is_run else math.inf
+
+    def tick(self, *, now: float) -> None:
+        """Read the pages, and publish what they say, if that is due."""
+        if now < self.deadline:
+            return
+        self.deadline = now + self._interval
+        for section in self._sections:
+            for rank, runs, durations in self._ranks.section_runs(section, self._steps):
+                self._sampler.observe(section, rank, runs, durations, now=now)
+        if not self._is_sharing:
+            self._is_sharing = True
+            paces = NodePaces(self._cycle, self._host, self._sampler.sections())
+            self._exchange.share_pace(paces.encode(), self._compare)
+
+    def _compare(self, texts: Sequence[bytes]) -> None:
+        self._is_sharing = False
+        nodes = list[NodePaces]()
+        for text in texts:
+            with suppress(ValueError):
+                nodes.append(NodePaces.decode(text))
+        for news in self._judge.judge(nodes) if self._judge is not None and self._cycle >= 0 else ():
+            log.warning("straggler: %s", news.sentence)
+            self._events.straggles(news)
