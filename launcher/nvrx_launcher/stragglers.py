@@ -1,8 +1,8 @@
 """Stragglers: ranks that are slower than their peers are named, and nothing is done about them.
 
-Every few seconds each launcher reads the pages of its ranks, and publishes their section times, some 30 bytes for
-each rank and section. The launcher that runs the coordinator compares those of all nodes: one request for all of
-them, the rarer the more nodes there are. Launchers that meet by a handler of the user's compare their own ranks only.
+Each launcher reads the pages of its ranks every second, and every five seconds publishes their section times, some 30
+bytes for each rank and section. The launcher that runs the coordinator compares those of all nodes: one request for all
+of them, the rarer the more nodes there are. Launchers that meet by a handler of the user's compare their own ranks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from nvrx_core.fault.stragglers import SAMPLE_TIME, NodePaces, PaceSampler, StragglerJudge, StragglerNews
+from nvrx_core.fault.stragglers import READ_EVERY, SAMPLE_TIME, NodePaces, PaceSampler, StragglerJudge, StragglerNews
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_launcher.rendezvous.messages import Decision, Verdict
 
@@ -35,8 +35,8 @@ class Ranks(Protocol):
 class Exchange(Protocol):
     """The connection to the other nodes."""
 
-    def share_pace(self, text: str, answer: Callable[[Sequence[bytes]], object]) -> None:
-        """Publish the section times of this node; answer with those of all nodes, or with nothing."""
+    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Publish the section times of this node; answer with those of all these nodes, or with nothing."""
 
 
 class Events(Protocol):
@@ -65,32 +65,33 @@ class Stragglers:
         self._sections = [name for each in config.straggler_sections.split(",") if (name := each.strip())]
         self._judge = None if config.straggler_factor is None else StragglerJudge(config.straggler_factor, self._steps)
         self._cycle, self._sampler, self._interval = -1, PaceSampler(self._steps), SAMPLE_TIME
-        self._is_sharing = False
-        self.deadline = math.inf
+        self._nodes, self._is_sharing = tuple[int, ...](), False
+        self.deadline = self._share_at = math.inf
 
     def decided(self, decision: Decision, *, now: float) -> None:
-        """Begin with the cycle of a decision, or end with it; spares publish that they have no ranks."""
+        """Begin with the cycle of a decision, or end with it."""
         if self._judge is None or decision.verdict not in (Verdict.RUN, Verdict.STOP, Verdict.END):
             return
         is_run = decision.verdict is Verdict.RUN
         self._cycle = decision.cycle if is_run else -1
         self._sampler = PaceSampler(self._steps)
         self._judge.begin_cycle(self._cycle, decision.world_size if is_run else -1)
-        self._interval = max(SAMPLE_TIME, len(decision.members) / NODES_A_SECOND)
-        self.deadline = now + self._interval if is_run else math.inf
+        self._nodes = tuple(member.node for member in decision.members)
+        self._interval = max(SAMPLE_TIME, len(self._nodes) / NODES_A_SECOND)
+        self.deadline = self._share_at = now + self._interval if is_run else math.inf
 
     def tick(self, *, now: float) -> None:
         """Read the pages, and publish what they say, if that is due."""
         if now < self.deadline:
             return
-        self.deadline = now + self._interval
+        self.deadline = now + READ_EVERY
         for section in self._sections:
             for rank, runs, durations in self._ranks.section_runs(section, self._steps):
                 self._sampler.observe(section, rank, runs, durations, now=now)
-        if not self._is_sharing:
-            self._is_sharing = True
+        if now >= self._share_at and not self._is_sharing:
+            self._share_at, self._is_sharing = now + self._interval, True
             paces = NodePaces(self._cycle, self._host, self._sampler.sections())
-            self._exchange.share_pace(paces.encode(), self._compare)
+            self._exchange.share_pace(paces.encode(), self._nodes, self._compare)
 
     def _compare(self, texts: Sequence[bytes]) -> None:
         self._is_sharing = False

@@ -3,8 +3,9 @@
 All ranks of a synchronous job have the same step time: the fast ones wait for the slow one in a collective. What tells
 them apart is the time in sections in which a rank waits for nobody, such as the one in which it fetches a batch.
 
-A `PaceSampler` for each node makes a sample of a section of a rank from its last runs: their median, which a step that
-only some ranks do now and then does not move, such as a checkpoint or a line of a log. One `StragglerJudge` compares
+A `PaceSampler` for each node reads the last runs of each section every second: their median, which a step that only
+some ranks do now and then does not move, such as a checkpoint or a line of a log. A sample is the median of what it has
+read in five seconds. One `StragglerJudge` compares
 the samples of all nodes.
 
 It names a rank that is slow in several samples in a row, and once more when that is over. A rank is slow if its median
@@ -18,14 +19,13 @@ never named.
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-from nvrx_core.parsing import integer, number, parse_object, ranges, string
+from nvrx_core.parsing import integer, integers, parse_object, ranges, string
 
 __all__ = ["NodePaces", "Pace", "PaceSampler", "SectionPaces", "StragglerJudge", "StragglerNews"]
 
@@ -33,7 +33,9 @@ WARM_UP: Final = 5
 """Runs of a section that belong to no sample: they may compile, or start the workers of a data loader."""
 SAMPLE_TIME: Final = 5.0
 """Seconds that a sample covers at least: a rank that a busy machine holds up is a faster one soon after."""
-SAMPLES: Final = 3
+READ_EVERY: Final = 1.0
+"""Seconds between two readings."""
+SAMPLES: Final = 4
 """Samples in a row in which a rank is slow before it is named; twice as many before it is named once more."""
 SAMPLES_OVER: Final = 2
 """Samples in a row in which it is not."""
@@ -46,12 +48,13 @@ GAP: Final = 1.25
 """Times as long as of any other rank a slow rank takes."""
 ALIKE: Final = 1.25
 """Times as often as the others a rank may run a section to be compared: one that also evaluates runs it more often."""
+DATA: Final = "data"
+"""The section in which also a rank is named that has been slow from its first sample on. Other work may be uneven by
+design, as stages of a pipeline are; and a stage may wait in it until its device has room for more kernels."""
 FROM_START: Final = 2.0
-"""Times the factor by which a rank is slower that has been so from its first sample on: work may be uneven by
-design."""
+"""Times the factor by which that rank is slower."""
 REAL_WORK: Final = 1e-4
-"""Seconds; if the median is shorter, the others leave the work of the section to ranks that have been slow from the
-start."""
+"""Seconds; if the median is shorter, the others leave the loading of data to that rank."""
 MAX_LISTED: Final = 32
 """Ranks of a node whose paces are known to the judge, the slowest ones."""
 MAX_SECTIONS: Final = 8
@@ -119,8 +122,9 @@ class NodePaces:
         """Return the samples as JSON."""
         sections = {
             name[:MAX_TEXT]: [
-                each.ranks, _short(each.seconds), _short(each.period),
-                [[rank, runs, _short(seconds), _short(period)] for rank, runs, seconds, period in each.slowest],
+                each.ranks, _microseconds(each.seconds), _microseconds(each.period),
+                [part for rank, runs, seconds, period in each.slowest
+                 for part in (rank, runs, _microseconds(seconds), _microseconds(period))],
             ]
             for name, each in list(self.sections.items())[:MAX_SECTIONS]
         }  # fmt: skip
@@ -143,20 +147,26 @@ class NodePaces:
 
 
 def _section(ranks: Any, seconds: Any, period: Any, slowest: Any) -> SectionPaces:
-    paces = tuple(Pace(integer(r, 0), integer(n, 0), _seconds(s), _seconds(p)) for r, n, s, p in slowest[:MAX_LISTED])
-    return SectionPaces(integer(ranks, max(len(paces), 1)), _seconds(seconds), _seconds(period), paces)
+    parts = integers(slowest, 0)
+    paces = tuple(
+        Pace(rank, runs, microseconds / 1e6, between / 1e6)
+        for rank, runs, microseconds, between in zip(*[iter(parts)] * 4, strict=True)
+    )
+    return SectionPaces(integer(ranks, max(len(paces), 1)), integer(seconds, 0) / 1e6, integer(period, 0) / 1e6, paces)
 
 
-def _seconds(value: Any) -> float:
-    seconds = number(value)
-    if not 0 <= seconds < math.inf:
-        raise ValueError(f"no duration: {value!r:.100}")
-    return seconds
+def _microseconds(seconds: float) -> int:
+    return round(1e6 * seconds)
 
 
-def _short(seconds: float) -> float:
-    """Return seconds in three digits, or to the microsecond: a difference of a tenth counts."""
-    return float(f"{seconds:.3g}") if seconds > 1e-3 else round(seconds, 6)
+@dataclass
+class _OpenSample:
+    """What a sample has read so far, and the runs that were over when it began, and when it was last read."""
+
+    began_with: int
+    began_at: float
+    runs: int
+    medians: list[float] = field(default_factory=list)
 
 
 class PaceSampler:
@@ -168,7 +178,7 @@ class PaceSampler:
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
-        self._began = dict[tuple[str, int], tuple[int, float]]()
+        self._open = dict[tuple[str, int], _OpenSample]()
         self._paces = dict[tuple[str, int], Pace]()
 
     def observe(self, section: str, rank: int, runs: int, durations: Sequence[float], *, now: float) -> None:
@@ -182,16 +192,20 @@ class PaceSampler:
             now: monotonic seconds.
         """
         key = section, rank
-        began_with, began_at = self._began.get(key, (math.inf, now))
-        if runs < began_with:
+        sample = self._open.get(key)
+        if sample is None or runs < sample.began_with:
             self._paces.pop(key, None)
+            self._open.pop(key, None)
             if runs >= WARM_UP:
-                self._began[key] = runs, now
-            else:
-                self._began.pop(key, None)
-        elif runs - began_with >= self._steps and now - began_at >= SAMPLE_TIME and durations:
-            self._paces[key] = Pace(rank, runs, median(durations), (now - began_at) / (runs - began_with))
-            self._began[key] = runs, now
+                self._open[key] = _OpenSample(runs, now, runs)
+            return
+        if runs > sample.runs and durations:
+            sample.runs = runs
+            sample.medians.append(median(durations))
+        number, seconds = runs - sample.began_with, now - sample.began_at
+        if number >= self._steps and seconds >= SAMPLE_TIME and sample.medians:
+            self._paces[key] = Pace(rank, runs, median(sample.medians), seconds / number)
+            self._open[key] = _OpenSample(runs, now, runs)
 
     def sections(self) -> dict[str, SectionPaces]:
         """Return the last samples, by section."""
@@ -210,6 +224,7 @@ class Finding(NamedTuple):
         peers: the median of all ranks.
         period: seconds from one run to the next.
         runs: for how many runs.
+        from_start: it has never been as fast as the others.
     """
 
     section: str
@@ -217,6 +232,7 @@ class Finding(NamedTuple):
     peers: float
     period: float
     runs: int
+    from_start: bool = False
 
     @property
     def factor(self) -> float:
@@ -253,7 +269,8 @@ class StragglerNews:
         if not self.has_begun:
             return f"{who} {verb} about as fast as the others again, after {slowest.runs} steps: {sections}"
         times = f"{slowest.factor:.2g}" if slowest.factor < 100 else "over 100"
-        return f"{who} {verb} {times} times as slow as the others for {slowest.runs} steps: {sections}"
+        start = " since the first ones" if slowest.from_start else ""
+        return f"{who} {verb} {times} times as slow as the others for {slowest.runs} steps{start}: {sections}"
 
 
 @dataclass
@@ -319,23 +336,26 @@ class StragglerJudge:
             if period / ALIKE <= pace.period <= period * ALIKE
         ]
         slow = self._slow_ranks([pace for _, pace in alike], ranks, typical, period)
+        even = typical * (1 + self.factor) / 2
         for host, pace in alike:
-            record = self._records.setdefault((section, pace.rank), _Record())
+            record = self._records.get((section, pace.rank))
+            if record is None or pace.runs < record.runs:  # a rank that has begun anew counts its runs from 0
+                named = 0 if record is None else record.named
+                record = self._records[section, pace.rank] = _Record(
+                    is_uneven=(section, pace.rank) not in self._even, named=named
+                )
             if pace.runs == record.runs:
                 continue
-            if pace.runs < record.runs:  # it has begun anew
-                record = self._records[section, pace.rank] = _Record(named=record.named)
-            first, record.runs = record.runs < 0, pace.runs
-            is_even = pace.seconds < typical * (1 + self.factor) / 2
-            if is_even:
+            record.runs = pace.runs
+            is_even = pace.seconds <= even
+            if is_even and record.is_uneven:
                 record.is_uneven = False
                 self._even.add((section, pace.rank))
-            elif first:
-                record.is_uneven = (section, pace.rank) not in self._even
-            is_slow = pace.rank in slow and self._counts(record, pace, typical)
+            is_slow = pace.rank in slow and (not record.is_uneven or self._is_slow_loader(section, pace, typical))
             change = self._note(record, is_slow=is_slow, is_even=is_even)
             if change is not None:
-                yield change, pace, host, Finding(section, pace.seconds, typical, pace.period, pace.runs - record.since)
+                runs = pace.runs - record.since
+                yield change, pace, host, Finding(section, pace.seconds, typical, pace.period, runs, record.is_uneven)
 
     def _slow_ranks(self, paces: Sequence[Pace], ranks: int, typical: float, period: float) -> frozenset[int]:
         """Return the ranks that are slow, none if that may have another reason."""
@@ -346,11 +366,9 @@ class StragglerJudge:
             return frozenset()
         return frozenset(slow)
 
-    def _counts(self, record: _Record, pace: Pace, typical: float) -> bool:
-        """Whether a slow rank may be named, which it is not if its work may be uneven by design."""
-        if not record.is_uneven:
-            return True
-        return typical >= REAL_WORK and pace.seconds >= FROM_START * self.factor * typical
+    def _is_slow_loader(self, section: str, pace: Pace, typical: float) -> bool:
+        """Whether a rank that has been slow from the start is slow in what the others do as well."""
+        return section == DATA and typical >= REAL_WORK and pace.seconds >= FROM_START * self.factor * typical
 
     def _note(self, record: _Record, *, is_slow: bool, is_even: bool) -> bool | None:
         """Count a sample; return whether the rank has become a straggler, or no longer is one, None for no change."""

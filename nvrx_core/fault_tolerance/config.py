@@ -85,8 +85,8 @@ class FaultToleranceConfig(HealthSettings):
         "is named as a straggler; none: no rank is.", rule=above(1, 1000), optional=True,
     )  # fmt: skip
     straggler_steps: int = setting(
-        20, INTEGER, "It is named when it has been so slow for three times so many runs of the section in a row, and "
-        "for 15 s.", rule=above(2, RECENT_RUNS - 1),
+        20, INTEGER, "It is named when it is so slow in four samples in a row, each of so many runs of the section and "
+        "5 s at least.", rule=above(2, RECENT_RUNS - 1),
     )  # fmt: skip
     straggler_sections: str = setting(
         "data,forward", TEXT, "The sections that are compared, with commas between them: those in which a rank waits "

@@ -64,12 +64,14 @@ class Coordination(Protocol):
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Ask for the progress of the slowest ranks of other nodes."""
 
-    def share_pace(self, text: str, answer: Callable[[Sequence[bytes]], object]) -> None:
+    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
         """Publish the section times of this node.
 
         Args:
             text: the times.
-            answer: called with those of all nodes if this launcher runs the coordinator, with nothing if it does not.
+            nodes: the nodes that take part.
+            answer: called with those of all these nodes if this launcher runs the coordinator, with nothing if it does
+                not, or if not all have published theirs.
         """
 
     def store_used(self) -> None:
@@ -132,7 +134,7 @@ class LocalCoordination:
         """Say that there are no other nodes."""
         answer(())
 
-    def share_pace(self, text: str, answer: Callable[[Sequence[bytes]], object]) -> None:
+    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
         """Answer with the section times of this node, which is the only one."""
         answer([text.encode()])
 

@@ -112,11 +112,6 @@ class CoordinatorHost:
         self._requests.ask(lambda store: store.set(keys.in_use(store.add(keys.in_uses, 1)), control))
 
     @property
-    def nodes(self) -> tuple[int, ...]:
-        """The nodes that take part in the job, or wait for it."""
-        return tuple(self._nodes)
-
-    @property
     def deadline(self) -> float:
         """When `tick` is due, monotonic seconds."""
         return min(self._coordinator.deadline, self._roll_call.deadline, self._connections.deadline)

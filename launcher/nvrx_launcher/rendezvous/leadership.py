@@ -90,9 +90,9 @@ class Leadership:
             self._host.store_in_use()
 
     @property
-    def nodes(self) -> tuple[int, ...]:
-        """The nodes of the job; none if another launcher runs the coordinator."""
-        return () if self._host is None else self._host.nodes
+    def is_here(self) -> bool:
+        """Whether this launcher runs the coordinator."""
+        return self._host is not None
 
     def failures(self, cycle: int) -> CycleFailures | None:
         """Return what nodes have reported of the failures of a cycle; None: another launcher runs the coordinator."""

@@ -143,17 +143,17 @@ class StoreCoordination:
 
         self._requests.ask(ask)
 
-    def share_pace(self, text: str, answer: Callable[[Sequence[bytes]], object]) -> None:
-        """Publish the section times of this node, and read those of all nodes if this launcher runs the coordinator.
+    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Publish the section times of this node, and read those of others if this launcher runs the coordinator.
 
-        It takes one request of a node, and one more of the coordinator's launcher.
+        It takes one request of a node, and one or two more of the coordinator's launcher.
         """
-        nodes = self._leadership.nodes
+        keys, is_coordinator = list(map(self._keys.pace, nodes)), self._leadership.is_here
 
         def share(store: StoreConnection) -> None:
-            if self._node >= 0:
+            if self._node in nodes:
                 store.set(self._keys.pace(self._node), text)
-            found = existing(store, list(map(self._keys.pace, nodes))) if nodes else None
+            found = existing(store, keys) if is_coordinator else None
             self._mailbox.post(lambda: answer(found or ()))
 
         self._requests.ask(share)

@@ -118,7 +118,7 @@ class HandlerCoordination:
         """Answer that nothing is known of other nodes."""
         answer(())
 
-    def share_pace(self, text: str, answer: Callable[[Sequence[bytes]], object]) -> None:
+    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
         """Answer with the section times of this node: nothing is known of other nodes."""
         answer([text.encode()])
 

@@ -13,8 +13,8 @@ import os
 import random
 import sys
 import time
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -85,7 +85,9 @@ def main() -> None:
         if child:
             os.waitpid(child, 0)
         if RANK == 0:
-            print(f"phase {phase}: {number} steps, {1000 * (time.monotonic() - began) / number:.1f} ms each", flush=True)
+            print(
+                f"phase {phase}: {number} steps, {1000 * (time.monotonic() - began) / number:.1f} ms each", flush=True
+            )
     client.shutdown_workload_monitoring()
     dist.destroy_process_group()
 
