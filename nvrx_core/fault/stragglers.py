@@ -3,14 +3,11 @@
 All ranks of a synchronous job have the same step time: the fast ones wait for the slow one in a collective. What tells
 them apart is the time in sections in which a rank waits for nobody, such as the one in which it fetches a batch.
 
-A `PaceSampler` for each node reads the last runs of each section every second: their median, which a step that only
-some ranks do now and then does not move, such as a checkpoint or a line of a log. A sample is the median of what it has
-read in five seconds. One `StragglerJudge` compares
-the samples of all nodes.
-
-It names a rank that is slow in several samples in a row, and once more when that is over. A rank is slow if its median
-is `factor` times the median of all ranks, the difference is a share of a step, and the other ranks are clearly faster.
-It names nobody where few ranks can be compared, or many are slow: then the job is uneven, or the machine is busy.
+A `PaceSampler` reads the last runs of each rank of a node: their median, which a checkpoint of one rank does not move.
+A sample is the median of what was read in five seconds. One `StragglerJudge` compares the samples of all nodes. It
+names a rank that is slow in several samples in a row, and once more when that is over: its median is `factor` times
+that of all ranks, the difference is a share of a step, and the other ranks are clearly faster. It names nobody where
+few ranks can be compared, or many are slow: then the job is uneven, or the machine is busy.
 
 Invariants: to exchange ranks exchanges them in the news, and nothing else; ranks whose times are within the factor are
 never named.
