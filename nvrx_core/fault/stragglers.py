@@ -137,10 +137,18 @@ class NodePaces:
         """
         try:
             data = parse_object(text)
-            sections = {name: _section(*each) for name, each in data["sections"].items()}
-            return cls(integer(data["cycle"], -1), string(data["host"]), sections)
+            sections = {_name(name, MAX_TEXT): _section(*each) for name, each in data["sections"].items()}
+            return cls(integer(data["cycle"], -1), _name(data["host"], MAX_HOST), sections)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"no paces of a node: {text[:100]!r}") from error
+
+
+def _name(value: Any, longest: int) -> str:
+    """Return a name that a line of a log may have, else raise ValueError."""
+    name = string(value)
+    if len(name) > longest or not name.isprintable():
+        raise ValueError(f"no name: {name!r:.100}")
+    return name
 
 
 def _section(ranks: Any, seconds: Any, period: Any, slowest: Any) -> SectionPaces:

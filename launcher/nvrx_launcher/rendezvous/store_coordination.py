@@ -87,6 +87,7 @@ class StoreCoordination:
         self._node, self._is_over, self._is_lost = -1, False, False
         self.hosts_store = store.is_hosted
         self._board = ProgressBoard(keys.progress, node.progress)
+        self._shared = (-1, "")
         self._lease = Lease(settings.keep_alive_interval, settings.own_lease_timeout)
         self._connection, self._closed_timeout = connection, settings.closed_timeout
         self._leadership = Leadership(
@@ -146,13 +147,14 @@ class StoreCoordination:
     def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
         """Publish the section times of this node, and read those of others if this launcher runs the coordinator.
 
-        It takes one request of a node, and one or two more of the coordinator's launcher.
+        It takes one request of a node if they have changed, and one or two more of the coordinator's launcher.
         """
         keys, is_coordinator = list(map(self._keys.pace, nodes)), self._leadership.is_here
 
         def share(store: StoreConnection) -> None:
-            if self._node in nodes:
+            if self._node in nodes and self._shared != (written := (self._node, text)):
                 store.set(self._keys.pace(self._node), text)
+                self._shared = written
             found = existing(store, keys) if is_coordinator else None
             self._mailbox.post(lambda: answer(found or ()))
 

@@ -327,7 +327,8 @@ def test_the_samples_of_a_node_are_small():
         '{"cycle":0,"host":"","sections":{"data":[1,1,1,[1,2,3]]}}',
         '{"cycle":0,"host":"","sections":{"data":[1,1,1,[1,2,3,-4]]}}',
         '{"cycle":0,"host":"","sections":{"data":[0,1,1,[1,2,3,4]]}}',
-        '{"cycle":0,"host":"","sections":{"data":[1,1e999,1,[]]}}',
+        '{"cycle":0,"host":"","sections":{"data":[1,1e999,1,[]]}}', '{"cycle":0,"host":"a\\nb","sections":{}}',
+        '{"cycle":0,"host":"","sections":{"' + "x" * 97 + '":[1,1,1,[]]}}',
     ],
 )  # fmt: skip
 def test_malformed_samples_are_refused(text):
