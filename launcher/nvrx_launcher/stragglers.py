@@ -72,13 +72,14 @@ class Stragglers:
         """Begin with the cycle of a decision, or end with it."""
         if self._judge is None or decision.verdict not in (Verdict.RUN, Verdict.STOP, Verdict.END):
             return
-        is_run = decision.verdict is Verdict.RUN
-        self._cycle = decision.cycle if is_run else -1
-        self._sampler = PaceSampler(self._steps)
-        self._judge.begin_cycle(self._cycle, decision.world_size if is_run else -1)
+        if decision.verdict is not Verdict.RUN:
+            self._cycle, self.deadline = -1, math.inf
+            return
+        self._cycle, self._sampler = decision.cycle, PaceSampler(self._steps)
+        self._judge.begin_cycle(decision.cycle, decision.world_size)
         self._nodes = tuple(member.node for member in decision.members)
         self._interval = max(SAMPLE_TIME, len(self._nodes) / NODES_A_SECOND)
-        self.deadline = self._share_at = now + self._interval if is_run else math.inf
+        self.deadline = self._share_at = now + self._interval
 
     def tick(self, *, now: float) -> None:
         """Read the pages, and publish what they say, if that is due."""

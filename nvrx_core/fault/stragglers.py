@@ -36,11 +36,12 @@ SAMPLES: Final = 4
 """Samples in a row in which a rank is slow before it is named; twice as many before it is named once more."""
 SAMPLES_OVER: Final = 2
 """Samples in a row in which it is not."""
-MIN_RANKS: Final = 4
+STEADY: Final = 2
+"""Comparisons before which as many ranks had samples: ranks of one kind may be the first to have one."""
 SHARE: Final = 0.1
 """Of the time from one run to the next, by which a slow rank is slower."""
 MINORITY: Final = 0.25
-"""Of the ranks, that may be slow."""
+"""Of the ranks, that may be slow; of fewer than four ranks, none may."""
 GAP: Final = 1.25
 """Times as long as of any other rank a slow rank takes."""
 ALIKE: Final = 1.25
@@ -220,6 +221,17 @@ class PaceSampler:
         return {section: SectionPaces.of(paces) for section, paces in found.items()}
 
 
+class _Typical(NamedTuple):
+    """The medians of all ranks in one section, in seconds."""
+
+    seconds: float
+    period: float
+
+
+_Samples = Sequence[tuple[str, SectionPaces]]
+"""The samples of one section, by the host of each node."""
+
+
 class Finding(NamedTuple):
     """How slow a rank is in one section.
 
@@ -305,13 +317,14 @@ class StragglerJudge:
     _cycle: int = -1
     _world_size: int = 0
     _records: dict[tuple[str, int], _Record] = field(default_factory=dict)
+    _steady: dict[str, tuple[int, int]] = field(default_factory=dict)
     _even: set[tuple[str, int]] = field(default_factory=set)
 
     def begin_cycle(self, cycle: int, world_size: int) -> None:
         """Forget the samples so far; which ranks do even work stays known as long as there are as many."""
         if world_size != self._world_size:
             self._even.clear()
-        self._cycle, self._world_size, self._records = cycle, world_size, {}
+        self._cycle, self._world_size, self._records, self._steady = cycle, world_size, {}, {}
 
     def judge(self, nodes: Iterable[NodePaces]) -> list[StragglerNews]:
         """Return what has changed, at most `MAX_LINES` of it.
@@ -321,28 +334,29 @@ class StragglerJudge:
         """
         present = [each for each in nodes if each.cycle == self._cycle]
         news = defaultdict[tuple[bool, int, str], list[Finding]](list)
-        for section in sorted({name for each in present for name in each.sections}):
-            here = [(each.host, each.sections[section]) for each in present if section in each.sections]
-            for has_begun, pace, host, finding in self._judge_section(section, here):
+        samples = {
+            section: [(each.host, each.sections[section]) for each in present if section in each.sections]
+            for section in sorted({name for each in present for name in each.sections})
+        }
+        typical = {section: _medians([each for _, each in here]) for section, here in samples.items()}
+        for section, here in samples.items():
+            slow = self._slow_ranks(here, typical[section])
+            if section != DATA:
+                slow &= _are_busier(slow, samples, typical)
+            for has_begun, pace, host, finding in self._judge_section(section, here, slow, typical[section]):
                 news[has_begun, pace.rank, host].append(finding)
         return _together(news)[:MAX_LINES]
 
     def _judge_section(
-        self, section: str, nodes: Sequence[tuple[str, SectionPaces]]
+        self, section: str, nodes: _Samples, slow: frozenset[int], typical: _Typical
     ) -> Iterator[tuple[bool, Pace, str, Finding]]:
         ranks = sum(each.ranks for _, each in nodes)
-        if ranks < MIN_RANKS:
+        before, since = self._steady.get(section, (0, 0))
+        self._steady[section] = ranks, since + 1 if before == ranks else 0
+        if before != ranks or since < STEADY - 1:
             return
-        typical, period = _medians([each for _, each in nodes])
-        alike = [
-            (host, pace)
-            for host, each in nodes
-            for pace in each.slowest
-            if period / ALIKE <= pace.period <= period * ALIKE
-        ]
-        slow = self._slow_ranks([pace for _, pace in alike], ranks, typical, period)
-        even = typical * (1 + self.factor) / 2
-        for host, pace in alike:
+        even = typical.seconds * (1 + self.factor) / 2
+        for host, pace in _comparable(nodes, typical.period):
             record = self._records.get((section, pace.rank))
             if record is None or pace.runs < record.runs:  # a rank that has begun anew counts its runs from 0
                 named = 0 if record is None else record.named
@@ -356,15 +370,23 @@ class StragglerJudge:
             if is_even and record.is_uneven:
                 record.is_uneven = False
                 self._even.add((section, pace.rank))
-            is_slow = pace.rank in slow and (not record.is_uneven or self._is_slow_loader(section, pace, typical))
+            is_slow = pace.rank in slow and (
+                not record.is_uneven or self._is_slow_loader(section, pace, typical.seconds)
+            )
             change = self._note(record, is_slow=is_slow, is_even=is_even)
             if change is not None:
                 runs = pace.runs - record.since
-                yield change, pace, host, Finding(section, pace.seconds, typical, pace.period, runs, record.is_uneven)
+                yield (
+                    change,
+                    pace,
+                    host,
+                    Finding(section, pace.seconds, typical.seconds, pace.period, runs, record.is_uneven),
+                )
 
-    def _slow_ranks(self, paces: Sequence[Pace], ranks: int, typical: float, period: float) -> frozenset[int]:
+    def _slow_ranks(self, nodes: _Samples, typical: _Typical) -> frozenset[int]:
         """Return the ranks that are slow, none if that may have another reason."""
-        least = max(self.factor * typical, typical + SHARE * period)
+        least = max(self.factor * typical.seconds, typical.seconds + SHARE * typical.period)
+        ranks, paces = sum(each.ranks for _, each in nodes), [pace for _, pace in _comparable(nodes, typical.period)]
         slow = {pace.rank: pace.seconds for pace in paces if pace.seconds >= least and pace.seconds > 0}
         others = max((pace.seconds for pace in paces if pace.rank not in slow), default=0.0)
         if not slow or len(slow) > MINORITY * ranks or min(slow.values()) < GAP * others:
@@ -390,12 +412,35 @@ class StragglerJudge:
         return None
 
 
-def _medians(nodes: Sequence[SectionPaces]) -> tuple[float, float]:
+def _comparable(nodes: _Samples, period: float) -> list[tuple[str, Pace]]:
+    """Return host and sample of the ranks that run a section about as often as most ranks."""
+    least, most = period / ALIKE, period * ALIKE
+    return [(host, pace) for host, each in nodes for pace in each.slowest if least <= pace.period <= most]
+
+
+def _are_busier(
+    ranks: frozenset[int], samples: Mapping[str, _Samples], typical: Mapping[str, _Typical]
+) -> frozenset[int]:
+    """Return those of some ranks that are slower than others in all sections together.
+
+    A section of the user's may have a collective after all, where a rank waits while most ranks load their data.
+    """
+    busy = dict.fromkeys(ranks, 0.0)
+    for nodes in samples.values():
+        for _, each in nodes if ranks else ():
+            for pace in each.slowest:
+                if pace.rank in busy and pace.period:
+                    busy[pace.rank] += pace.seconds / pace.period
+    others = sum(each.seconds / each.period for each in typical.values() if each.period)
+    return frozenset(rank for rank, share in busy.items() if share >= others + SHARE)
+
+
+def _medians(nodes: Sequence[SectionPaces]) -> _Typical:
     """Return the medians of seconds and periods: of all ranks if all are listed, else of the nodes."""
     if all(len(each.slowest) == each.ranks for each in nodes):
         paces = [pace for each in nodes for pace in each.slowest]
-        return median(each.seconds for each in paces), median(each.period for each in paces)
-    return median(each.seconds for each in nodes), median(each.period for each in nodes)
+        return _Typical(median(each.seconds for each in paces), median(each.period for each in paces))
+    return _Typical(median(each.seconds for each in nodes), median(each.period for each in nodes))
 
 
 def _together(found: Mapping[tuple[bool, int, str], list[Finding]]) -> list[StragglerNews]:

@@ -82,9 +82,7 @@ def main() -> None:
     every = max(SAMPLE_TIME, given.nodes / NODES_A_SECOND)
     print(f"a comparison of {ranks} ranks: {min(took):.3f} s (the first one {took[0]:.3f} s) every {every:g} s")
     total = sum(map(len, texts))
-    print(
-        f"published: {total // given.nodes} bytes a node, {total / 1e6:.2f} MB in all, {given.nodes / every:.0f} a second"
-    )
+    print(f"published: {total // given.nodes} bytes a node, {total / 1e6:.2f} MB in all, {given.nodes / every:.0f}/s")
 
 
 if __name__ == "__main__":

@@ -160,7 +160,10 @@ SILENT: dict[str, dict[str, Work]] = {
     "one rank of each group loads": {"data": lambda rank, number: 0.05 if rank % 4 == 0 else 1e-5},
     "within the factor": {"data": slow(3, seconds=0.0058), "forward": even},
     "below a tenth of a step": {"data": slow(3, seconds=0.02), "forward": lambda rank, number: 0.3},
+    "a loader of three times": {"data": lambda rank, number: 0.03 if rank == 2 else 0.01},
     "half are slow": {"data": slow(0, 1, 2, 3)},
+    "three are slow": {"data": slow(0, 3, 5)},
+    "hardly slower than the next one": {"data": lambda rank, number: 0.01 * (1, 1, 1, 1, 1, 1.8, 1.9, 2.2)[rank]},
     "all values between": {"data": lambda rank, number: 0.003 * (1 + 0.2 * rank)},
     "ranks take turns": {"data": lambda rank, number: 0.04 if number // 15 % 8 == rank else 0.003},
 }
@@ -171,7 +174,7 @@ def test_nobody_is_named(name):
     assert Job().train(240, **SILENT[name]) == []
 
 
-BY_DESIGN = {"stages of a pipeline", "one rank of each group loads"}
+BY_DESIGN = {"a loader of three times", "stages of a pipeline", "one rank of each group loads"}
 """What ranks do not become."""
 
 
@@ -182,12 +185,12 @@ def test_nobody_is_named_who_becomes_like_this(name):
     assert job.train(240, **SILENT[name]) == []
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(8))
 def test_noise_names_nobody(seed):
     assert Job(ranks=4 + seed % 13).train(300, data=noisy(seed), forward=noisy(seed + 1, spread=2)) == []
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_machine_that_holds_up_one_rank_after_the_other_names_nobody(seed):
     """Each rank gets little of a processor for up to twelve seconds, and then another one does."""
     draw, job, victim = random.Random(seed), Job(), 0
@@ -201,6 +204,44 @@ def test_all_that_become_slow_at_the_same_time_are_no_stragglers():
     job = Job()
     job.train(60, data=even)
     assert job.train(120, data=lambda rank, number: 0.1) == []
+
+
+def test_who_waits_in_a_section_while_most_load_their_data_is_no_straggler():
+    """The forward pass has a collective: the two ranks that are not slow wait there."""
+    job = Job()
+    job.train(60, data=even, forward=even)
+    assert job.train(120, data=slow(0, 1, 2, 3, 4, 5), forward=slow(6, 7)) == []
+
+
+def test_who_is_slow_where_all_others_wait_is_a_straggler():
+    job = Job()
+    job.train(60, data=even, forward=even)
+    (found,) = job.train(60, data=slow(5), forward=slow(0, 1, 2, 3, 4, 6, 7))
+    assert (found.ranks, found.findings[0].section) == ((5,), "data")
+
+
+def test_samples_without_a_period_say_nothing():
+    judge = StragglerJudge(FACTOR, STEPS)
+    judge.begin_cycle(0, 4)
+    for runs in range(20, 400, 20):
+        paces = [Pace(rank, runs, 0.1 * (rank == 3), 0.0) for rank in range(4)]
+        judge.judge([NodePaces(0, "host", {"forward": SectionPaces.of(paces)})])
+    assert judge.judge([]) == []
+
+
+def test_stages_whose_node_has_the_first_samples_are_no_stragglers():
+    """The node with the heavy stages is the first one whose samples are known."""
+    judge, news = StragglerJudge(FACTOR, STEPS), []
+    judge.begin_cycle(0, 16)
+    for number in range(1, 40):
+        nodes = [
+            NodePaces(0, f"host-{first}", {"forward": SectionPaces.of([
+                Pace(rank, 20 * number, 0.03 if rank < 4 else 0.01, 0.1) for rank in range(first, first + 4)
+            ])})
+            for first in range(0, 16 if number > 2 else 4, 4)
+        ]  # fmt: skip
+        news += judge.judge(nodes)
+    assert news == []
 
 
 def test_fewer_than_four_ranks_are_not_compared():
@@ -243,7 +284,7 @@ def test_a_rank_that_begins_anew_as_a_straggler_counts_again():
     assert [each.has_begun for each in job.train(90, data=slow(5))] == [True]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_ranks_that_are_exchanged_are_exchanged_in_the_news(seed):
     order = list(range(8))
     random.Random(seed).shuffle(order)

@@ -102,6 +102,19 @@ def test_times_are_published_once_at_a_time() -> None:
     assert len(node.shared) == 1
 
 
+def test_after_a_restart_it_is_known_that_the_work_of_the_ranks_is_even() -> None:
+    node = Node()
+    stragglers = Stragglers(config(), node, node, node)
+    stragglers.decided(decision(), now=0.0)
+    train(stragglers, node, 0, 60)
+    stragglers.decided(decision(Verdict.STOP), now=60.0)
+    node.runs, node.slow[2] = 0, 0.04
+    stragglers.decided(decision(cycle=1), now=61.0)
+    train(stragglers, node, 61, 140)
+    (news,) = node.news
+    assert not any(each.from_start for each in news.findings)
+
+
 def test_nothing_is_done_without_a_factor_nor_between_cycles() -> None:
     node = Node()
     stragglers = Stragglers(config(straggler_factor=None), node, node, node)
