@@ -79,7 +79,7 @@ class Stragglers:
         self._judge.begin_cycle(decision.cycle, decision.world_size)
         self._nodes = tuple(member.node for member in decision.members)
         self._interval = max(SAMPLE_TIME, len(self._nodes) / NODES_A_SECOND)
-        self.deadline = self._share_at = now + self._interval
+        self.deadline, self._share_at = now + READ_EVERY, now + self._interval
 
     def tick(self, *, now: float) -> None:
         """Read the pages, and publish what they say, if that is due."""

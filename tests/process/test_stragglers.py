@@ -34,7 +34,7 @@ def test_a_slow_loader_is_named_once_by_one_launcher_and_once_more_when_that_is_
     nodes: Nodes, tmp_path: Path
 ) -> None:
     """Rank 0 evaluates and saves now and then, before and after rank 3, of the other node, is slow."""
-    plan = "14:rank0 35:data=3 20:rank0"
+    plan = "32:rank0 35:data=3 20:rank0"
     jobs = nodes(2, plan, "--nnodes", "2", worker=WORKER, OMP_NUM_THREADS="1")
     ends = [job.finish(MOST) for job in jobs]
     assert [code for code, _ in ends] == [0, 0], ends
@@ -49,10 +49,10 @@ def test_a_slow_loader_is_named_once_by_one_launcher_and_once_more_when_that_is_
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ("15:even 40:forward=1 25:even", [found(1, "forward"), over(1, "forward")]),
-        ("15:noise 60:data=2", [found(2, "data")]),
-        ("15:even 60:noise 25:rank0 30:all 30:noise", []),
-        ("uneven 20:even 60:noise", []),
+        ("32:even 40:forward=1 25:even", [found(1, "forward"), over(1, "forward")]),
+        ("32:noise 60:data=2", [found(2, "data")]),
+        ("32:even 60:noise 25:rank0 30:all 30:noise", []),
+        ("uneven 32:even 60:noise", []),
     ],
     ids=["a slow forward", "a slow loader on a busy machine", "all alike", "uneven by design"],
 )
@@ -64,5 +64,5 @@ def test_a_rank_is_named_with_a_reason_only(launcher: Start, plan: str, said: li
 @pytest.mark.nightly
 def test_without_a_factor_nobody_is_named(launcher: Start) -> None:
     options = ("--nproc-per-node", "4", "--ft-straggler-factor", "none")
-    code, log = launcher("14:even 35:data=2", *options, worker=WORKER, OMP_NUM_THREADS="1").finish(MOST)
+    code, log = launcher("32:even 35:data=2", *options, worker=WORKER, OMP_NUM_THREADS="1").finish(MOST)
     assert (code, lines_of(log)) == (0, []), log

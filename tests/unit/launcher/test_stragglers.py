@@ -80,9 +80,9 @@ def test_pages_are_read_every_second_and_times_published_every_five_seconds() ->
     node = Node()
     stragglers = Stragglers(config(straggler_sections="load, ,step"), node, node, node)
     stragglers.decided(decision(), now=0.0)
-    assert stragglers.deadline == 5.0
+    assert stragglers.deadline == 1.0
     train(stragglers, node, 0, 25)
-    assert (len(node.read), set(node.read), len(node.shared)) == (40, {"load", "step"}, 4)
+    assert (len(node.read), set(node.read), len(node.shared)) == (48, {"load", "step"}, 4)
     assert stragglers.deadline == 25.0
 
 
