@@ -60,6 +60,7 @@ from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events
 from nvrx_launcher.stopping import Stopping, StopStep
 from nvrx_launcher.store_host import HostedStoreLost, RoundAnswer, StoreUsed
+from nvrx_launcher.stragglers import Stragglers
 from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
@@ -159,7 +160,7 @@ class Agent(NodeEvents, ControlEvents):
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
                     self._workers, self._health, self._memory, self._checkpoint, self._cycle_logs, self._verdicts,
-                    self._attribution,
+                    self._attribution, self._stragglers,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -179,6 +180,7 @@ class Agent(NodeEvents, ControlEvents):
                 self._handle_health()
                 self._cycle_logs.tick(now=now)
                 self._verdicts.tick(now=now)
+                self._stragglers.tick(now=now)
                 self._attribution.tick(now=now)
                 for advised in self._attribution.events():
                     coordination.tell(MessageKind.STOP, self._policy.cycle, advised.reason)
@@ -290,6 +292,7 @@ class Agent(NodeEvents, ControlEvents):
             where=self._where(), environ=self._untagged,
         )  # fmt: skip
         cleanup.callback(self._attribution.close)
+        self._stragglers = Stragglers(self.config, self._monitors, self._coordination, self._history)
         return self._coordination
 
     def _make_workers(self, cleanup: ExitStack, console: Console, folder: Path) -> None:
@@ -420,6 +423,7 @@ class Agent(NodeEvents, ControlEvents):
         is_coordinator = self._coordination.failures(decision.cycle) is not None
         self._attribution.decided(decision, self._cycle_logs, is_coordinator=is_coordinator)
         self._cycle_info.decided(decision, self._policy.node)
+        self._stragglers.decided(decision, now=time.monotonic())
         if decision.verdict is Verdict.END:
             failpoint.hit("rendezvous-close", self._policy.cycle)
         if decision.verdict is Verdict.RUN:

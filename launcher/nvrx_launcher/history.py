@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from nvrx_core.errors import ConfigurationError, ParameterError
 from nvrx_core.events.log import EventLog
 from nvrx_core.events.schema import LAUNCHER
+from nvrx_core.fault.stragglers import StragglerNews
 from nvrx_core.fault_tolerance.data import WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HungRank
 from nvrx_launcher.node_actions import StartWorkers
@@ -83,6 +84,14 @@ class History:
         """Record that a worker is hung and is ended by its monitor."""
         reason = f"rank {report.rank} (pid {report.pid}) is hung: {report.reason}"
         self._write("hung", rank=report.rank, worker=report.pid, reason=reason, stack=report.stack)
+
+    def straggles(self, news: StragglerNews) -> None:
+        """Record that ranks have become stragglers, or that this is over."""
+        sections = {each.section: {"seconds": each.seconds, "peers": each.peers} for each in news.findings}
+        self._write(
+            "straggler_found" if news.has_begun else "straggler_over", ranks=news.ranks, node_host=news.host,
+            sections=sections, sentence=news.sentence,
+        )  # fmt: skip
 
     def goes_on_without(self, rank: int) -> None:
         """Record that in-process restart continues without a rank."""

@@ -54,6 +54,8 @@ LAUNCHER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "spare": ("reason",),
     "worker_failed": ("rank", "code", "reason", "in_process"),
     "hung": ("rank", "worker", "reason", "stack"),
+    "straggler_found": ("ranks", "node_host", "sections", "sentence"),
+    "straggler_over": ("ranks", "node_host", "sections", "sentence"),
     "rank_lost": ("rank",),
     "request": ("rank", "action", "reason"),
     "rank_monitor_replaced": ("local_rank", "reason"),

@@ -9,7 +9,7 @@ from typing import Final
 
 from nvrx_core.health.settings import HealthSettings
 from nvrx_core.process import log_lines
-from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES
+from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES, RECENT_RUNS
 from nvrx_core.settings.forms import (
     BOOLEAN,
     INTEGER,
@@ -79,6 +79,18 @@ class FaultToleranceConfig(HealthSettings):
     num_warmup_iterations: int = setting(
         5, INTEGER, "So many `step` sections at the start may take the timeout of the section `warmup`.",
         rule=at_least(0),
+    )  # fmt: skip
+    straggler_factor: float | None = setting(
+        2.0, NUMBER, "A rank that takes so many times as long as its peers in a section, and a tenth of a step longer, "
+        "is named as a straggler; none: no rank is.", rule=above(1, 1000), optional=True,
+    )  # fmt: skip
+    straggler_steps: int = setting(
+        20, INTEGER, "It is named when it is so slow in four samples in a row, each of so many runs of the section and "
+        "5 s at least.", rule=above(2, RECENT_RUNS - 1),
+    )  # fmt: skip
+    straggler_sections: str = setting(
+        "data,forward", TEXT, "The sections that are compared, with commas between them: those in which a rank waits "
+        "for no other one.",
     )  # fmt: skip
     rank_termination_signal: signal.Signals = setting(
         signal.SIGKILL, SIGNAL, "Ends a hung rank; by name or number.", rule=ENDS_A_PROCESS

@@ -13,6 +13,7 @@ from typing import Final, NoReturn, Protocol
 
 from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, RankMonitorClientError, SectionTimeouts
 from nvrx_core.fault_tolerance.timeouts import Measured, in_force
+from nvrx_core.progress.fields import RECENT_RUNS
 from nvrx_core.progress.page import Page, ProgressField, SectionField
 
 __all__ = ["NotMonitored", "ProgressRecorder", "Recorder", "nanoseconds"]
@@ -23,6 +24,8 @@ _now: Final = time.monotonic_ns
 _LONGEST: Final = int(SectionField.LONGEST)
 _TIMEOUT: Final = int(SectionField.TIMEOUT)
 _COUNT: Final = int(SectionField.COUNT)
+_RECENT: Final = int(SectionField.RECENT)
+_LAST_BITS: Final = RECENT_RUNS - 1
 _SECTION_AT: Final = int(ProgressField.SECTION_AT)
 _OUT: Final = int(ProgressField.LONGEST_OUT)
 _ATTACHED_AT: Final = int(ProgressField.ATTACHED_AT)
@@ -137,8 +140,9 @@ class Recorder:
         if slot is None or not (opened := words[slot]):
             raise RankMonitorClientError(f"end_section({section!r}): it is not open; {self._which_are_open()}")
         now = _now()
-        if now - opened > words[slot + _LONGEST]:  # noqa: PLR1730 - `max` would cost a call and a write
-            words[slot + _LONGEST] = now - opened
+        words[slot + _RECENT + (words[slot + _COUNT] & _LAST_BITS)] = duration = now - opened
+        if duration > words[slot + _LONGEST]:  # noqa: PLR1730 - `max` would cost a call and a write
+            words[slot + _LONGEST] = duration
         self._closed_at = words[_SECTION_AT] = now
         words[slot] = 0
         self._open -= 1
@@ -154,6 +158,7 @@ class Recorder:
         self.close(section)
         if slot is not None:
             words[slot + _LONGEST] = longest
+            words[slot + _RECENT + (words[slot + _COUNT] & _LAST_BITS)] = 0
 
     def begin_anew(self) -> None:
         """Record that the rank begins anew; what it has measured stays."""

@@ -11,12 +11,17 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-__all__ = ["FIELDS", "MAX_SECTIONS", "NAME_BYTES", "SECTION_WORDS", "WORDS", "ProgressField", "SectionField", "slot_of"]
+__all__ = [
+    "FIELDS", "MAX_SECTIONS", "NAME_BYTES", "RECENT_RUNS", "SECTION_WORDS", "WORDS", "ProgressField", "SectionField",
+    "slot_of",
+]  # fmt: skip
 
 FIELDS: Final = 64
 """Words for fields; those without a name are reserved."""
 MAX_SECTIONS: Final = 64
-SECTION_WORDS: Final = 16
+RECENT_RUNS: Final = 32
+"""Completed runs of a section whose durations the page has; a power of two."""
+SECTION_WORDS: Final = 16 + RECENT_RUNS
 WORDS: Final = FIELDS + MAX_SECTIONS * SECTION_WORDS
 
 
@@ -98,10 +103,11 @@ class SectionField(enum.IntEnum):
     LONGEST = 1                # nanoseconds of its longest completed run
     TIMEOUT = 2                # nanoseconds after which an open one is overdue; 0: none
     COUNT = 3                  # how often it was opened
-    NAME = 4                   # the name in UTF-8, to the end of the slot, padded with zero bytes
+    NAME = 4                   # the name in UTF-8, to the next field, padded with zero bytes
+    RECENT = 16                # nanoseconds of run number n, by the last bits of n; 0: it did not run to its end
 # fmt: on
 
-NAME_BYTES: Final = (SECTION_WORDS - SectionField.NAME) * 8
+NAME_BYTES: Final = (SectionField.RECENT - SectionField.NAME) * 8
 
 
 def slot_of(section: int) -> int:

@@ -53,7 +53,7 @@ class Page:
         words: the fields and sections; for writes that must be cheap.
     """
 
-    VERSION: Final = int.from_bytes(b"nvrx") << 32 | 3
+    VERSION: Final = int.from_bytes(b"nvrx") << 32 | 4
     world_size: int
     words: memoryview[int]
 

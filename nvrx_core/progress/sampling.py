@@ -9,11 +9,12 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from nvrx_core.progress.fields import RECENT_RUNS
 from nvrx_core.progress.limits import ProgressSample, RankSample, SectionSample, earliest
 from nvrx_core.progress.page import Page, ProgressField, SectionField
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["open_section", "take_sample"]
+__all__ = ["open_section", "recent_runs", "take_sample"]
 
 _IN_CALL: Final = (ProgressField.AUTO_HEARTBEAT, ProgressField.MAIN_THREAD_HEARTBEAT)
 
@@ -58,6 +59,23 @@ def open_section(page: Page, now: float) -> tuple[str, float]:
     opened = [(page.words[slot + SectionField.OPENED_AT], name) for name, slot in page.sections().items()]
     at, name = max(opened, default=(0, ""))
     return (name, now - at / 1e9) if at else ("", 0.0)
+
+
+def recent_runs(page: Page, section: str, most: int) -> tuple[int, list[float]]:
+    """Return how many runs of a section are over, and the durations of its last ones, in seconds.
+
+    Args:
+        page: the rank's page.
+        section: the name of the section; of one that was not declared, there are no runs.
+        most: how many durations; runs that have not ended in order, and those long past, have none.
+    """
+    words, slot = page.words, page.sections().get(section)
+    if slot is None:
+        return 0, []
+    over = words[slot + SectionField.COUNT] - (words[slot + SectionField.OPENED_AT] != 0)
+    first = max(over - min(most, RECENT_RUNS - 1), 0) + 1
+    runs = [words[slot + SectionField.RECENT + number % RECENT_RUNS] for number in range(first, over + 1)]
+    return over, [nanoseconds / 1e9 for nanoseconds in runs if nanoseconds > 0]
 
 
 def _read(page: Page, awake: Callable[[float], float]) -> RankSample:

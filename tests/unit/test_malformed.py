@@ -13,6 +13,7 @@ import pytest
 from nvrx_core import parsing as wire
 from nvrx_core.fault.blame import RankProgress
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.fault.stragglers import NodePaces, Pace, SectionPaces, StragglerJudge
 from nvrx_core.inprocess.protocol.decision import (
     Arrival,
     ArrivalStatus,
@@ -60,12 +61,20 @@ def leases_judged(text):
     return table.stale(now=0.5)
 
 
+def paces_judged(text):
+    judge = StragglerJudge(2.0, 20)
+    judge.begin_cycle(0, 4)
+    return [each.sentence for _ in range(2) for each in judge.judge([NodePaces.decode(text), PACES])]
+
+
+PACES = NodePaces(0, "h", {"data": SectionPaces.of([Pace(rank, 20, 0.01, 0.1) for rank in range(4)])})
 DECODERS = {
     "event": (decode_event, [FAULT.encode(), encode_completion()]),
     "arrival": (Arrival.decode, [ARRIVAL.encode()]),
     "arrivals": (arrivals_decided, [ARRIVAL.encode()]),
     "decision": (RoundDecision.decode, [DECISION.encode()]),
     "master": (wire.address, ["host.example:29500"]),
+    "paces": (paces_judged, [PACES.encode()]),
     "lease": (leases_judged, ["7/0/123/2/1/4/5/0/3"]),
     "survey": (
         PeerProgress.decode,

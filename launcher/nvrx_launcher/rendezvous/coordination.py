@@ -64,6 +64,16 @@ class Coordination(Protocol):
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Ask for the progress of the slowest ranks of other nodes."""
 
+    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Publish the section times of this node.
+
+        Args:
+            text: the times.
+            nodes: the nodes that take part.
+            answer: called with those of all these nodes if this launcher runs the coordinator, with nothing if it does
+                not, or if not all have published theirs.
+        """
+
     def store_used(self) -> None:
         """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""
 
@@ -123,6 +133,10 @@ class LocalCoordination:
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Say that there are no other nodes."""
         answer(())
+
+    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Answer with the section times of this node, which is the only one."""
+        answer([text.encode()])
 
     def store_used(self) -> None:
         """Do nothing: there are no other nodes."""

@@ -3,6 +3,7 @@
 nodes                how many nodes have joined so far; a node's number is one less when it joins
 lease/<node>         a counter that a node increments while it lives
 progress/<node>      how far the ranks of a node are, and of the whole job (-1)
+pace/<node>          the section times of the ranks of a node
 inbox                how many messages were sent to the coordinator so far
 inbox/<n>            the n-th of them, from 1
 instance             tells this store from another one that is started at its place without these keys
@@ -38,6 +39,10 @@ class RendezvousKeys:
     def progress(self, node: int) -> str:
         """The progress of a node's ranks; -1 for the slowest ranks of the job."""
         return self._key(f"progress/{node}")
+
+    def pace(self, node: int) -> str:
+        """The section times of a node's ranks."""
+        return self._key(f"pace/{node}")
 
     @property
     def inbox(self) -> str:

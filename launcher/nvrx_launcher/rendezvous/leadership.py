@@ -89,6 +89,11 @@ class Leadership:
         if self._host is not None:
             self._host.store_in_use()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this launcher runs the coordinator."""
+        return self._host is not None
+
     def failures(self, cycle: int) -> CycleFailures | None:
         """Return what nodes have reported of the failures of a cycle; None: another launcher runs the coordinator."""
         return None if self._host is None else self._host.reports.of(cycle)

@@ -20,7 +20,7 @@ from nvrx_launcher.rendezvous.leadership import Leadership
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription, Verdict
-from nvrx_launcher.rendezvous.progress import ProgressBoard
+from nvrx_launcher.rendezvous.progress import ProgressBoard, existing
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests
 from nvrx_launcher.rendezvous.term import Entry
@@ -87,6 +87,7 @@ class StoreCoordination:
         self._node, self._is_over, self._is_lost = -1, False, False
         self.hosts_store = store.is_hosted
         self._board = ProgressBoard(keys.progress, node.progress)
+        self._shared = (-1, "")
         self._lease = Lease(settings.keep_alive_interval, settings.own_lease_timeout)
         self._connection, self._closed_timeout = connection, settings.closed_timeout
         self._leadership = Leadership(
@@ -142,6 +143,22 @@ class StoreCoordination:
             self._mailbox.post(lambda: answer(found))
 
         self._requests.ask(ask)
+
+    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Publish the section times of this node, and read those of others if this launcher runs the coordinator.
+
+        It takes one request of a node if they have changed, and one or two more of the coordinator's launcher.
+        """
+        keys, is_coordinator = list(map(self._keys.pace, nodes)), self._leadership.is_here
+
+        def share(store: StoreConnection) -> None:
+            if self._node in nodes and self._shared != (written := (self._node, text)):
+                store.set(self._keys.pace(self._node), text)
+                self._shared = written
+            found = existing(store, keys) if is_coordinator else None
+            self._mailbox.post(lambda: answer(found or ()))
+
+        self._requests.ask(share)
 
     def tick(self, *, now: float) -> None:
         """Handle that time has passed."""

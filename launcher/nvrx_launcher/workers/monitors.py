@@ -19,6 +19,7 @@ from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.peers import SUFFIX, Progress
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
 from nvrx_core.progress.page import Page, ProgressField, SectionField
+from nvrx_core.progress.sampling import recent_runs
 from nvrx_core.progress.stage import Stage
 from nvrx_launcher.history import History
 from nvrx_launcher.loop import EventLoop
@@ -100,6 +101,19 @@ class RankMonitors:
         pages = [monitor.page for monitor in self._monitors]
         monitored = [page for page in pages if page[ProgressField.ATTACHED_PID]]
         return [Progress.of_page(page) for page in monitored if page[ProgressField.STAGE] == Stage.OUTSIDE]
+
+    def section_runs(self, section: str, most: int) -> list[tuple[int, int, list[float]]]:
+        """Return the runs of a section of the monitored ranks, also of those in a wrapped call.
+
+        Args:
+            section: the name of the section.
+            most: how many durations.
+
+        Returns:
+            Rank, completed runs, and the durations of the last ones in seconds.
+        """
+        pages = [monitor.page for monitor in self._monitors if monitor.page[ProgressField.ATTACHED_AT]]
+        return [(page[ProgressField.RANK], *recent_runs(page, section, most)) for page in pages]
 
     def is_monitored(self, local_rank: int, pid: int) -> bool:
         """Whether a process was still monitored when it exited: it neither shut monitoring down nor exited normally."""

@@ -9,8 +9,9 @@ import pytest
 from nvrx_core.fault_tolerance import RankMonitorClientError, recorder
 from nvrx_core.fault_tolerance.recorder import NotMonitored, Recorder, nanoseconds
 from nvrx_core.fault_tolerance.timeouts import Measured
-from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES
+from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES, RECENT_RUNS
 from nvrx_core.progress.page import Page, ProgressField, SectionField
+from nvrx_core.progress.sampling import recent_runs
 
 SECOND = 1_000_000_000
 START = 100 * SECOND
@@ -193,3 +194,33 @@ def test_a_call_without_a_rank_monitor_is_an_error():
 def test_any_timeout_fits_in_a_word():
     assert [nanoseconds(seconds) for seconds in (None, 0.0, 1e-12, 1.5)] == [0, 1, 1, 1_500_000_000]
     assert nanoseconds(1e300) < 1 << 63
+
+
+def test_the_last_runs_of_a_section_are_on_the_page_until_the_next_ones_take_their_places(rank, clock):
+    for number in range(1, 101):
+        clock.at(10 * number)
+        rank.open("step")
+        clock.at(10 * number + number / 100)
+        rank.close("step")
+    assert recent_runs(rank.page, "step", 3) == (100, [0.98, 0.99, 1.0])
+    over, longest = recent_runs(rank.page, "step", 1000)
+    assert (over, len(longest), longest[0]) == (100, RECENT_RUNS - 1, 0.7)
+
+
+def test_a_run_that_goes_on_or_was_abandoned_has_no_duration(rank, clock):
+    assert recent_runs(rank.page, "step", 5) == (0, [])
+    for number in (1, 2, 3):
+        clock.at(10 * number)
+        rank.open("step")
+        clock.at(10 * number + number)
+        (rank.abandon if number == 2 else rank.close)("step")
+    rank.open("step")
+    assert recent_runs(rank.page, "step", 5) == (3, [1.0, 3.0])
+
+
+def test_a_rank_that_begins_anew_has_no_runs(rank, clock):
+    rank.open("step")
+    clock.at(1)
+    rank.close("step")
+    rank.begin_anew()
+    assert recent_runs(rank.page, "step", 5) == (0, [])

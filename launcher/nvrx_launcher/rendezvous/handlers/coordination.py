@@ -118,6 +118,10 @@ class HandlerCoordination:
         """Answer that nothing is known of other nodes."""
         answer(())
 
+    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Answer with the section times of this node: nothing is known of other nodes."""
+        answer([text.encode()])
+
     def store_used(self) -> None:
         """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""
         endpoint = self.store.own_endpoint()

@@ -1,0 +1,105 @@
+"""Stragglers: ranks that are slower than their peers are named, and nothing is done about them.
+
+Each launcher reads the pages of its ranks every second, and every five seconds publishes their section times, some 30
+bytes for each rank and section. The launcher that runs the coordinator compares those of all nodes: one request for all
+of them, the rarer the more nodes there are. Launchers that meet by a handler of the user's compare their own ranks.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from nvrx_core.fault.stragglers import READ_EVERY, SAMPLE_TIME, NodePaces, PaceSampler, StragglerJudge, StragglerNews
+from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_launcher.rendezvous.messages import Decision, Verdict
+
+__all__ = ["Stragglers"]
+
+log = logging.getLogger("nvrx_launcher")
+NODES_A_SECOND: Final = 100
+"""How many nodes publish their section times in a second, at most: each of more nodes does it more rarely."""
+
+
+class Ranks(Protocol):
+    """The monitored ranks of this node."""
+
+    def section_runs(self, section: str, most: int) -> Iterable[tuple[int, int, list[float]]]:
+        """Return rank, completed runs of a section, and the seconds of the last ones, of each rank."""
+
+
+class Exchange(Protocol):
+    """The connection to the other nodes."""
+
+    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Publish the section times of this node; answer with those of all these nodes, or with nothing."""
+
+
+class Events(Protocol):
+    """The event file."""
+
+    def straggles(self, news: StragglerNews) -> None:
+        """Record that ranks have become stragglers, or that this is over."""
+
+
+class Stragglers:
+    """Finds stragglers among the ranks of a job.
+
+    Args:
+        config: the factor, the sections and the steps; without a factor nothing is done.
+        ranks: the ranks of this node.
+        exchange: the connection to the other nodes.
+        events: records what is found.
+
+    Attributes:
+        deadline: when `tick` is due, monotonic seconds.
+    """
+
+    def __init__(self, config: FaultToleranceConfig, ranks: Ranks, exchange: Exchange, events: Events) -> None:
+        self._ranks, self._exchange, self._events = ranks, exchange, events
+        self._steps, self._host = config.straggler_steps, socket.gethostname()
+        self._sections = [name for each in config.straggler_sections.split(",") if (name := each.strip())]
+        self._judge = None if config.straggler_factor is None else StragglerJudge(config.straggler_factor, self._steps)
+        self._cycle, self._sampler, self._interval = -1, PaceSampler(self._steps), SAMPLE_TIME
+        self._nodes, self._is_sharing = tuple[int, ...](), False
+        self.deadline = self._share_at = math.inf
+
+    def decided(self, decision: Decision, *, now: float) -> None:
+        """Begin with the cycle of a decision, or end with it."""
+        if self._judge is None or decision.verdict not in (Verdict.RUN, Verdict.STOP, Verdict.END):
+            return
+        if decision.verdict is not Verdict.RUN:
+            self._cycle, self.deadline = -1, math.inf
+            return
+        self._cycle, self._sampler = decision.cycle, PaceSampler(self._steps)
+        self._judge.begin_cycle(decision.cycle, decision.world_size)
+        self._nodes = tuple(member.node for member in decision.members)
+        self._interval = max(SAMPLE_TIME, len(self._nodes) / NODES_A_SECOND)
+        self.deadline, self._share_at = now + READ_EVERY, now + self._interval
+
+    def tick(self, *, now: float) -> None:
+        """Read the pages, and publish what they say, if that is due."""
+        if now < self.deadline:
+            return
+        self.deadline = now + READ_EVERY
+        for section in self._sections:
+            for rank, runs, durations in self._ranks.section_runs(section, self._steps):
+                self._sampler.observe(section, rank, runs, durations, now=now)
+        if now >= self._share_at and not self._is_sharing:
+            self._share_at, self._is_sharing = now + self._interval, True
+            paces = NodePaces(self._cycle, self._host, self._sampler.sections())
+            self._exchange.share_pace(paces.encode(), self._nodes, self._compare)
+
+    def _compare(self, texts: Sequence[bytes]) -> None:
+        self._is_sharing = False
+        nodes = list[NodePaces]()
+        for text in texts:
+            with suppress(ValueError):
+                nodes.append(NodePaces.decode(text))
+        for news in self._judge.judge(nodes) if self._judge is not None and self._cycle >= 0 else ():
+            log.warning("straggler: %s", news.sentence)
+            self._events.straggles(news)
