@@ -102,7 +102,7 @@ class FitMemory:
         self._shards: tuple[Any, ...] = ()
         self._step: _Step | None = None
         self._batch: Any = None
-        self._is_committed = self._begun = self._searches = False
+        self._is_committed = self._begun = self._searches = self._has_failed = False
         self._unfit = self._lost = ""
         self._buffers: dict[str, tuple[int, int]] = {}
         self._persistent: set[str] = set()
@@ -262,6 +262,7 @@ class FitMemory:
         except Exception as error:  # boundary: the state of a user's object
             self._cannot_keep(error)
             return
+        self._has_failed = False
         if self._buffers != self._persistent_buffers():
             self._lost = "a persistent buffer was changed after the optimizer step"
         self._states.setdefault(state.step, {})[stage] = state
@@ -281,6 +282,7 @@ class FitMemory:
             self._lost = ""
             try:
                 kept = {BatchStage.VOTE: capture(BatchEnding(self._batch, _outputs(self._trainer)))}
+                self._has_failed = False
             except Exception as error:  # boundary: the state of a user's object; the other ranks vote
                 self._cannot_keep(error)
                 kept = {}
@@ -304,11 +306,14 @@ class FitMemory:
             vars(owner).update(before)
 
     def _cannot_keep(self, error: Exception) -> None:
-        """Note, and say once, that the state of this step cannot be copied: a restart uses a checkpoint."""
+        """Note that the state of this step cannot be copied; where it fails twice, no attempt keeps anything any more.
+
+        Once may be an exception that came from elsewhere, as that of a timer.
+        """
         reason = f"the state of the Trainer cannot be copied: {type(error).__name__}: {error}"
-        if not self._unfit:
-            log.warning("%s; a restart goes on from a checkpoint", reason)
-        self._lost = self._unfit = reason
+        if not self._has_failed:
+            log.warning("%s; a restart in this step goes on from a checkpoint", reason)
+        self._lost, self._unfit, self._has_failed = reason, reason if self._has_failed else self._unfit, True
         self._is_committed = False
 
     def _persistent_buffers(self) -> dict[str, tuple[int, int]]:

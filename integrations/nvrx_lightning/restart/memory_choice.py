@@ -119,11 +119,19 @@ def choose(kept: Sequence[Kept]) -> Choice | str:
         return f"step {newest.step} is not whole in memory: no rank has {missing} of it any more"
     at_newest = [
         rank for rank, each in enumerate(kept)
-        if each.holding is not None and each.holding.reaches(newest) and each.stages(newest.step)
+        if each.holding is not None and _was_at(each.holding, newest) and each.stages(newest.step)
     ]  # fmt: skip
     if not at_newest:  # the attempt has ended before its first step
         return NOTHING
     return _stage(kept, newest.step, at_newest)
+
+
+def _was_at(holding: Holding, stamp: Stamp) -> bool:
+    """Return whether the state of the Trainer that a rank has at this step is of it.
+
+    A rank that was interrupted in the advance has no parameters of the step, and all else.
+    """
+    return stamp in (holding.version, holding.pending and holding.pending[0])
 
 
 def _stage(kept: Sequence[Kept], step: int, at_newest: Sequence[int]) -> Choice | str:

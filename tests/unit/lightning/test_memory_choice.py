@@ -42,6 +42,14 @@ def test_a_rank_that_takes_the_place_of_a_lost_one_gets_the_state_from_the_lowes
     assert choose((has(3, VOTE, ENDED), Kept(), has(3, VOTE, rank=1))) == Choice(3, VOTE, 0, (1,))
 
 
+def test_a_rank_without_parameters_that_has_voted_has_its_own_state():
+    """It was interrupted in the optimizer's step."""
+    mark = (Stamp(0, 3), 1)
+    torn = Kept(Holding(Stamp(0, 2), mark, mark, True, REPLICA, REPLICA, 2), (REPLICA,) * 2, ((3, VOTE, False),))
+    assert choose((has(3, VOTE, needs_batch=True), torn)) == Choice(3, VOTE, 0, ())
+    assert choose((has(3, VOTE, ENDED, needs_batch=True), torn)) == Choice(3, VOTE, 0, ())
+
+
 def test_random_numbers_of_a_lost_rank_are_known_at_the_vote_alone():
     drawn = has(3, VOTE, VALIDATION, ENDED, draws=True)
     assert choose((drawn, has(3, VOTE, VALIDATION, ENDED, draws=True, rank=1))) == Choice(3, ENDED, 0, ())

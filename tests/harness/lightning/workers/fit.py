@@ -47,7 +47,7 @@ from tests.harness.lightning.setting import Fault, Setting
 from tests.harness.lightning.workers.loaders import Samples, dist_size, initial_rank, make_loader, shards
 from tests.harness.process.workers.record import Record, usage
 
-__all__: list[str] = []
+__all__ = ["Faults", "Model", "attempt_now", "main", "make_trainer"]
 
 INITIAL_RANK = initial_rank()
 SHOWN = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
@@ -161,7 +161,7 @@ class Model(pl.LightningModule):
         x, y, index = batch
         self.record(
             "seen", attempt=attempt_now(), epoch=self.current_epoch, step=self.global_step, index=index.tolist(),
-            training=self.net.training,
+            training=self.net.training, rank=self.global_rank, batch=batch_idx,
         )  # fmt: skip
         self.faults("train", self.global_step)
         if self.setting.step_seconds:
@@ -354,7 +354,8 @@ def make_strategy(setting: Setting) -> Any:
     if setting.active:
         options["rank_assignment"] = inprocess.Compose(MaxActiveWorldSize(setting.active), FillGaps())
     if setting.strategy == "DDPStrategy":
-        return DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60))
+        own = {name: each for name, each in options.items() if name == "find_unused_parameters"}
+        return DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60), **own)
     if setting.strategy == "ModelParallelStrategy":
         return ModelParallelStrategy(data_parallel_size=dist_size(), tensor_parallel_size=1)
     if setting.strategy == "InProcessModelParallelStrategy":
