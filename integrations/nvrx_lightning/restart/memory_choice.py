@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard, Stamp, recover
 
-__all__ = ["NOTHING", "BatchStage", "Choice", "Kept", "choose"]
+__all__ = ["NOTHING", "BatchStage", "Choice", "Failures", "Kept", "choose"]
 
 NOTHING: Final = "no optimizer step was done before the fault"
 
@@ -86,6 +86,37 @@ class Choice:
     stage: BatchStage
     source: int
     lacking: tuple[int, ...]
+
+
+class Failures:
+    """The attempts in a row that have gone on from memory and have ended alike, without progress.
+
+    Args:
+        limit: so many failures in a row end the job (`no_progress_limit`); the last attempt before uses a checkpoint.
+            None for no limit.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit, self._count = limit, 0
+        self._last: tuple[str, int | None] | None = None
+
+    def ended(self, kind: str, step: int | None, *, in_memory: bool) -> str:
+        """Note the end of an attempt.
+
+        Args:
+            kind: of the fault.
+            step: the highest one that any rank has reported.
+            in_memory: the attempt went on from memory.
+
+        Returns:
+            Why the next attempt does not; "" if it may.
+        """
+        alike = (kind, step) == self._last
+        self._count, self._last = in_memory * (1 + alike * self._count), (kind, step)
+        if self._limit is None or self._count < max(1, self._limit - 1):
+            return ""
+        self._count, count = 0, self._count
+        return f"{count} in a row have failed without a step"
 
 
 def choose(kept: Sequence[Kept]) -> Choice | str:

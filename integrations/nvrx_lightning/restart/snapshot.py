@@ -137,9 +137,14 @@ class _LoopSnapshot:
         return {name: copy.deepcopy(each) for name, each in attributes.items() if isinstance(each, self._progress)}
 
     def restore(self) -> None:
-        """Restore the loop's attributes; the counters are copied, so that the snapshot can be restored again."""
-        vars(self._loop).clear()
-        vars(self._loop).update({**self._attributes, **self._copied(self._attributes)})
+        """Restore the loop's attributes; the counters are copied, so that the snapshot can be restored again.
+
+        A fault of another rank may interrupt it, and the teardown that follows needs a loop that has them all.
+        """
+        attributes = {**self._attributes, **self._copied(self._attributes)}
+        vars(self._loop).update(attributes)
+        for name in vars(self._loop).keys() - attributes.keys():
+            del vars(self._loop)[name]
         for each in self._inner:
             each.restore()
 

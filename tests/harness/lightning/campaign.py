@@ -38,7 +38,7 @@ WORKER = "tests.harness.lightning.workers.drawn_faults"
 FALLEN_BACK = re.compile("this restart does not go on from memory, but from a checkpoint: (.*)")
 LOST_STEP = "no rank has"
 NOT_COPIED = "the state of the Trainer cannot be copied: Injected"
-"""The instant was in the copy, which takes exceptions for those of a state_dict."""
+"""The instant was in the copy, which takes exceptions for those of a `state_dict`."""
 LIMIT = 150
 Row = dict[str, str]
 PR_SET_CHILD_SUBREAPER = 36
@@ -128,6 +128,7 @@ class Campaign:
     kinds: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
+    aborted: int = 0  # at the exit of a process
     _twins: dict[str, Job] = field(default_factory=dict)
 
     def run(self, name: str, seed: int, faults: int) -> list[str]:
@@ -147,6 +148,7 @@ class Campaign:
         injected = job.lines("fault")
         fallen = [reason for rank in range(variant.world) for reason in FALLEN_BACK.findall(job.errors(rank))]
         self.fits, self.faults = self.fits + 1, self.faults + len(injected)
+        self.aborted += sum(code == -signal.SIGABRT for code in job.codes.values())
         self.kinds.update(line["kind"] for line in injected)
         self.fallbacks.update(re.sub(r"\d+", "N", reason) for reason in fallen)
         found = found or list(violations(variant, job, self._twin(name), fallen))
@@ -165,7 +167,7 @@ class Campaign:
             setting = dataclasses.replace(variant.setting, active=0, strategy=variant.setting.plain().strategy)
             job = self._job(f"{name}-twin", variant.setting.active or variant.world)
             self._twins[name] = job.start(WORKER, **setting.written(), NVRX_TEST_DRAWN="{}").finish(LIMIT)
-            # Its groups are not ended, so that torch may abort the process at its exit.
+            # Not by their codes: see `violations`.
             assert len(job.lines("fitted", error=None)) == job.world, "".join(map(job.errors, range(job.world)))
         return self._twins[name]
 
@@ -175,14 +177,17 @@ class Campaign:
         fallbacks = "".join(f"\n  {count} x {reason}" for reason, count in self.fallbacks.most_common())
         return (
             f"{self.faults} faults ({kinds}) in {self.fits} fits, {len(self.violations)} violations; "
-            f"{self.fallbacks.total()} restarts from a checkpoint{fallbacks}"
+            f"{self.aborted} processes aborted; {self.fallbacks.total()} restarts from a checkpoint{fallbacks}"
         )
 
 
 def violations(variant: Variant, job: Job, twin: Job, fallen: Sequence[str]) -> Iterator[str]:
     """Tell in what a fit with faults differs from its twin, and must not."""
     killed = {line["initial_rank"] for line in job.lines("fault", kind="kill")}
+    ended = {line["initial_rank"] for line in job.lines("fitted", error=None)}
     codes = {rank: -signal.SIGKILL if rank in killed else 0 for rank in job.codes}
+    # Torch may abort a process at its exit, with threads of groups that still run; without nvrx, too.
+    codes |= {rank: code for rank, code in job.codes.items() if code == -signal.SIGABRT and rank in ended}
     if job.codes != codes:
         rank = next(rank for rank, code in job.codes.items() if code != codes[rank])
         yield f"ranks have ended with {job.codes}: {job.errors(rank)[-3000:]}"

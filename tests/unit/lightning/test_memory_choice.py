@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Kept, choose
+from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
 
 from nvrx_core.inprocess.live.memory import Holding, Stamp
 
@@ -97,3 +97,18 @@ def test_what_one_rank_refuses_holds_for_all():
 def test_what_a_rank_has_told_is_read_back():
     for kept in (has(3, VOTE, ENDED, draws=True, needs_batch=True), Kept(), has(3, pending=None)):
         assert Kept.read(kept.written()) == kept
+
+
+def test_the_last_attempt_before_the_job_is_ended_does_not_go_on_from_memory():
+    failures = Failures(3)
+    assert failures.ended("RuntimeError", 13, in_memory=False) == ""
+    assert failures.ended("RuntimeError", 13, in_memory=True) == ""
+    assert failures.ended("RuntimeError", 13, in_memory=True) == "2 in a row have failed without a step"
+    assert failures.ended("RuntimeError", 13, in_memory=False) == ""
+
+
+def test_attempts_with_progress_or_another_fault_are_counted_anew():
+    failures = Failures(3)
+    for kind, step in (("RuntimeError", 13), ("ValueError", 13), ("ValueError", 14)):
+        assert failures.ended(kind, step, in_memory=True) == ""
+    assert not any(Failures(None).ended("ValueError", 14, in_memory=True) for _ in range(9))

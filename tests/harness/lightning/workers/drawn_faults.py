@@ -24,11 +24,11 @@ from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
+from nvrx_lightning.restart import loops, memory
+from nvrx_lightning.restart.fit import RestartableFit
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from nvrx_core.inprocess import live_state
-from nvrx_lightning.restart import loops, memory
-from nvrx_lightning.restart.fit import RestartableFit
 from tests.harness.lightning.setting import Setting
 from tests.harness.lightning.workers import fit
 from tests.harness.process.workers.record import Record

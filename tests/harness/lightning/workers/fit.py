@@ -314,8 +314,32 @@ class Saving(Callback):
             self.count += 1
 
 
+class LargeState(Callback):
+    """Has more to copy at each step than is copied."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"queue": torch.zeros(5 << 20)}
+
+
+class FailingState(Callback):
+    """Has no state at one step, in one of two calls."""
+
+    step, fails = 0, True
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        self.step = trainer.global_step
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.step == 6 and self.fails:
+            self.fails = False
+            raise ValueError("not now")
+        return {"step": self.step}
+
+
 CALLBACKS: dict[str, Any] = {
     "accumulation": lambda: GradientAccumulationScheduler({0: 1, 1: 4}),
+    "large": LargeState,
+    "failing": FailingState,
     "averaging": lambda: StochasticWeightAveraging(1e-1, swa_epoch_start=1, annealing_epochs=2),
     "finetuning": Finetuning,
     "lr_find": lambda: LearningRateFinder(num_training_steps=15, early_stop_threshold=None),
