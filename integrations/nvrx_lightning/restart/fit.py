@@ -238,6 +238,8 @@ class RestartableFit(Finalize):
     def _restore(self, rank: int, world_size: int) -> None:
         """Restore the Trainer, and choose what the attempt goes on from."""
         assert self._call is not None
+        restart, mine = last_restart(), self._call.state.initial_rank
+        self.saved.attempt_ended(by_this_rank=restart is None or not restart.culprits or mine in restart.culprits)
         why_not = self.memory.choose(self._call.store, rank, world_size)
         if why_not and rank == 0:
             level = logging.INFO if why_not == self.memory.refusal else logging.WARNING  # it was told at the start

@@ -65,6 +65,9 @@ CALLS: tuple[tuple[Any, str], ...] = (
 )  # fmt: skip
 UNINTERRUPTED = {"advance", "save_checkpoint", "save"}
 """Functions that no restart interrupts: `atomic()`."""
+SPARED = {"_broadcast_sigterm_tensor", "__torch_dispatch__", "_releaseLock"}
+"""Functions in which no exception is raised at an instant: Lightning drops it and leaves out a collective; torch keeps
+a mode of fake tensors, and aborts the process at the next one; after a fork, the lock of logging stays held."""
 
 
 class Injected(RuntimeError):
@@ -151,9 +154,11 @@ class DrawnFaults(fit.Faults):
                 each.kind, may_kill = "kill" if may_kill else "exception", False
         # Without a fault, the fit would end: a point may not be reached.
         drawn.append(Drawn(draw.randrange(world), "exception", None, 0, draw.uniform(0.1, 0.3)))
-        self.mine = [each for each in drawn if each.victim == rank]
-        for each in [each for each in self.mine if each.point is None]:
-            self.arm(each)
+        mine = [each for each in drawn if each.victim == rank]
+        self.mine = [each for each in mine if each.point is not None]
+        for each in mine:
+            if each.point is None:
+                self.arm(each)
 
     def drawn(self, draw: random.Random, world: int) -> Drawn:
         group = draw.choice(["instant", "instant", "hooks", "step", "recovery" if self.iteration else "step"])
@@ -168,17 +173,16 @@ class DrawnFaults(fit.Faults):
         if not self.mine or not self.inside:
             return
         self.hits[where] += 1
-        for each in self.mine:
+        for each in list(self.mine):
             if each.point == where and self.hits[where] == each.after:
+                self.mine.remove(each)
                 if each.delay:
                     self.arm(each)
                 else:
-                    self.mine.remove(each)
                     self.kind, self.where = each.kind, where
                     self.fire([])
 
     def arm(self, fault: Drawn) -> None:
-        self.mine.remove(fault)
         self.armed = sorted([*self.armed, (time.monotonic() + fault.delay, id(fault), fault)])
         self.wait()
 
@@ -190,12 +194,11 @@ class DrawnFaults(fit.Faults):
     def at_instant(self, signum: int, frame: Any) -> None:
         if not self.inside or not self.armed:
             return
-        if any(each.f_code.co_name == "_broadcast_sigterm_tensor" for each in frames(frame)):
-            # Lightning drops any exception there, and the rank would leave out a collective.
+        if SPARED.intersection(each.f_code.co_name for each in frames(frame)):
             signal.setitimer(signal.ITIMER_REAL, 1e-3)
             return
         (_, _, fault), *self.armed = self.armed
-        self.wait()
+        self.arm(Drawn(fault.victim, "exception", None, 0, 0.3))  # this one may be dropped, as in a `__del__`
         self.kind, self.where = fault.kind, f"{fault.delay:.6f} s after {fault.point or 'the begin'}"
         self.fire([f"{each.f_code.co_filename}:{each.f_lineno} {each.f_code.co_name}" for each in frames(frame)])
 
