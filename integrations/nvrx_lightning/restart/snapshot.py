@@ -104,7 +104,14 @@ PRIVATE_ATTRIBUTES: Final = {
     "automatic_optimization": ("_make_closure",),
     "Closure": ("_result",),
     "logger": ("_version", "_experiment"),
-    "csv_writer": ("log_metrics", "metrics", "metrics_file_path", "metrics_keys", "save"),
+    "csv_writer": (
+        "_rewrite_with_new_header",
+        "log_metrics",
+        "metrics",
+        "metrics_file_path",
+        "metrics_keys",
+        "save",
+    ),
     "tensorboard": ("_version", "_experiment"),
     "ModelCheckpoint": (
         "_defer_save_until_validation",

@@ -39,6 +39,8 @@ FALLEN_BACK = re.compile("this restart does not go on from memory, but from a ch
 LOST_STEP = "no rank has"
 NOT_COPIED = "the state of the Trainer cannot be copied: Injected"
 """The instant was in the copy, which takes exceptions for those of a `state_dict`."""
+NOT_LOADED = "cannot be loaded, an older one is used"
+"""The instant was in the load of a checkpoint."""
 LIMIT = 150
 Row = dict[str, str]
 PR_SET_CHILD_SUBREAPER = 36
@@ -237,12 +239,13 @@ def _differences(variant: Variant, job: Job, twin: Job, *, falls_back: bool) -> 
         "the samples of an epoch": (trained_on(job), trained_on(twin)),
         "the samples of a batch": (_samples(job), _samples(twin)),
         "the rows of the logger": (rows, expected),
-        "the checkpoints": (_saved(job), _saved(twin)),
         "the rates or the optimizer": (_counted(job, "rates", "optimizer"), _counted(twin, "rates", "optimizer")),
     }
     if not falls_back and not variant.kills:  # else the callback has the state of another rank
         counts = "batches", "mean", "losses"
         pairs["the callback"] = _counted(job, *counts), _counted(twin, *counts)
+    if not any(NOT_LOADED in job.errors(rank) for rank in job.codes):  # else those after an older one are saved again
+        pairs["the checkpoints"] = _saved(job), _saved(twin)
     if not variant.kills:  # a lost rank's own part of the metrics is lost
         pairs["what was counted"] = what_counted(job), what_counted(twin)
         pairs["what is shown"] = what_is_shown(job), what_is_shown(twin)
