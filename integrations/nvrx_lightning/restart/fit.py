@@ -161,6 +161,7 @@ class RestartableFit(Finalize):
         self._highest_step = 0
         self._warned_at_save = self._warned_of_thawed = self._warned_of_rates = False
         self._stopped_after: int | None = None
+        self._refused = ""  # why nothing is kept in memory, as the first attempt has said
         self._is_told = False  # how rank 0 logs
         self.attempt = 0
         self._begin_attempt(0.0)
@@ -242,7 +243,7 @@ class RestartableFit(Finalize):
         self.saved.attempt_ended(by_this_rank=restart is None or not restart.culprits or mine in restart.culprits)
         why_not = self.memory.choose(self._call.store, rank, world_size)
         if why_not and rank == 0:
-            level = logging.INFO if why_not == self.memory.refusal else logging.WARNING  # it was told at the start
+            level = logging.INFO if why_not == self._refused else logging.WARNING  # it was told at the start
             self._log.log(level, "this restart does not go on from memory, but from a checkpoint: %s", why_not)
         in_memory = self.memory.choice is not None
         self._own = in_memory
@@ -471,8 +472,10 @@ class RestartableFit(Finalize):
     def set_up(self) -> None:
         """Prepare to keep model and optimizers in memory, and say once where that cannot be."""
         self.memory.set_up()
-        if self.memory.refusal and self.attempt == 0 and self._trainer.is_global_zero:
-            self._log.info("a restart will go on from a checkpoint, and not from memory: %s", self.memory.refusal)
+        if self.memory.refusal and self.attempt == 0:
+            self._refused = self.memory.refusal
+            if self._trainer.is_global_zero:
+                self._log.info("a restart will go on from a checkpoint, and not from memory: %s", self._refused)
 
     def take_over(self) -> None:
         """Take parameters, optimizer state and random numbers over from memory."""

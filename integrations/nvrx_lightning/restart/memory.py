@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -124,13 +124,14 @@ class FitMemory:
         Returns:
             Why it does not go on from memory; "" if it does, or if nothing is to be said.
         """
-        in_memory, self.choice, self.resumed = self.choice is not None, None, None
+        begun, self.choice, self.resumed = None if self.choice is None else self.choice.step, None, None
         if self._live is None:
             return ""
+        exhausted = None
         if (restart := last_restart()) is not None:
             kind = "" if restart.cause is None else restart.cause.error_type
-            self._lost = self._lost or self._failures.ended(kind, restart.highest_step, in_memory=in_memory)
-        kept, self._lost = self._kept(), ""
+            exhausted = self._failures.ended(kind, restart.highest_step, begun)
+        kept, self._lost = replace(self._kept(), exhausted=exhausted), ""
         store = dist.PrefixStore("nvrx_memory", store)
         store.set(f"kept/{rank}", kept.written())
         keys = [f"kept/{each}" for each in range(world_size)]
@@ -359,8 +360,8 @@ class FitMemory:
                 type(each).get_extra_state is not torch.nn.Module.get_extra_state for each in module.modules()
             ),
         }
-        found = next((reason for reason, applies in reasons.items() if applies), "")
-        return found or self._refused_hook() or self._refused_objects()
+        found = next((reason for reason, applies in reasons.items() if applies), "") or self._refused_hook()
+        return found or ("" if self.choice is not None else self._refused_objects())  # chosen: what it has taken
 
     def _refused_objects(self) -> str:
         """Return what `resume` would raise: in the midst of it, other ranks would wait for this one."""
@@ -368,6 +369,8 @@ class FitMemory:
         try:
             check_shared(Objects.of(module, optimizers, _Step(), shared=self._shared(), local={}, averages=()))
         except (TypeError, ValueError, RuntimeError) as error:
+            if type(error) not in (TypeError, ValueError, RuntimeError):
+                raise  # it comes from elsewhere
             return str(error)
         return ""
 

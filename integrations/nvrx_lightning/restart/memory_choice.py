@@ -38,6 +38,7 @@ class Kept:
         states: those of its Trainer: the step, the stage, and whether it has drawn random numbers since the vote.
         needs_batch: whether a hook of the user's at the end of a batch uses it.
         refusal: why this rank keeps nothing; "" if it does.
+        exhausted: the step from which attempts have failed too often; None if there is none.
     """
 
     holding: Holding | None = None
@@ -45,6 +46,7 @@ class Kept:
     states: tuple[tuple[int, BatchStage, bool], ...] = ()
     needs_batch: bool = False
     refusal: str = ""
+    exhausted: int | None = None
 
     def written(self) -> str:
         """Return the form that a store keeps."""
@@ -89,7 +91,7 @@ class Choice:
 
 
 class Failures:
-    """The attempts in a row that have gone on from memory and have ended alike, without progress.
+    """The attempts in a row that have gone on from a step in memory and have ended alike.
 
     Args:
         limit: so many failures in a row end the job (`no_progress_limit`); the last attempt before uses a checkpoint.
@@ -98,25 +100,23 @@ class Failures:
 
     def __init__(self, limit: int | None) -> None:
         self._limit, self._count = limit, 0
-        self._last: tuple[str, int | None] | None = None
+        self._last: tuple[str, int | None, int | None] | None = None
 
-    def ended(self, kind: str, step: int | None, *, in_memory: bool) -> str:
+    def ended(self, kind: str, batch: int | None, begun: int | None) -> int | None:
         """Note the end of an attempt.
 
         Args:
             kind: of the fault.
-            step: the highest one that any rank has reported.
-            in_memory: the attempt went on from memory.
+            batch: the highest one that any rank has reported.
+            begun: the optimizer step from which it went on in memory; None for a checkpoint.
 
         Returns:
-            Why the next attempt does not; "" if it may.
+            From which step the next attempt does not go on; None if it may from any.
         """
-        alike = (kind, step) == self._last
-        self._count, self._last = in_memory * (1 + alike * self._count), (kind, step)
-        if self._limit is None or self._count < max(1, self._limit - 1):
-            return ""
-        self._count, count = 0, self._count
-        return f"{count} in a row have failed without a step"
+        failure = kind, batch, begun
+        self._count, self._last = 1 + self._count * (failure == self._last), failure
+        is_last = self._limit is not None and self._count >= max(1, self._limit - 1)
+        return begun if is_last else None
 
 
 def choose(kept: Sequence[Kept]) -> Choice | str:
@@ -167,6 +167,8 @@ def _was_at(holding: Holding, stamp: Stamp) -> bool:
 
 def _stage(kept: Sequence[Kept], step: int, at_newest: Sequence[int]) -> Choice | str:
     """Return the last state at a step that all ranks have, or can do without."""
+    if step in {each.exhausted for each in kept}:
+        return f"attempts from step {step} have failed alike, without another step"
     lacking = tuple(rank for rank in range(len(kept)) if rank not in at_newest)
     stages = [kept[rank].stages(step) for rank in at_newest]
     for stage in sorted(set.intersection(*map(set, stages)), reverse=True):

@@ -183,7 +183,7 @@ def test_attempts_that_fail_again_and_again_from_memory_use_a_checkpoint_before_
     job = run(setting)
     assert job.codes == {0: 0, 1: 0}, job.errors(0)
     assert tuple(resumed_steps(job).values()) == (0, 13, 13, 10), job.errors(0)
-    assert f"{FALLEN_BACK}: 2 in a row have failed without a step" in job.errors(0)
+    assert f"{FALLEN_BACK}: attempts from step 13 have failed alike, without another step" in job.errors(0)
     assert_as_in(job, twin(setting))
 
 

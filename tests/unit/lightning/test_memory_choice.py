@@ -101,14 +101,19 @@ def test_what_a_rank_has_told_is_read_back():
 
 def test_the_last_attempt_before_the_job_is_ended_does_not_go_on_from_memory():
     failures = Failures(3)
-    assert failures.ended("RuntimeError", 13, in_memory=False) == ""
-    assert failures.ended("RuntimeError", 13, in_memory=True) == ""
-    assert failures.ended("RuntimeError", 13, in_memory=True) == "2 in a row have failed without a step"
-    assert failures.ended("RuntimeError", 13, in_memory=False) == ""
+    assert failures.ended("RuntimeError", 13, None) is None
+    assert failures.ended("RuntimeError", 13, 12) is None
+    assert failures.ended("RuntimeError", 13, 12) == 12
+    ended = dataclasses.replace(has(12, VOTE, ENDED), exhausted=12)
+    found = choose((ended, has(12, VOTE, ENDED, rank=1)))
+    assert found == "attempts from step 12 have failed alike, without another step"
+    assert choose((has(13, VOTE, ENDED), dataclasses.replace(has(13, VOTE, rank=1), exhausted=12))) == Choice(
+        13, VOTE, 0, ()
+    )
 
 
-def test_attempts_with_progress_or_another_fault_are_counted_anew():
+def test_attempts_from_another_step_or_with_another_fault_are_counted_anew():
     failures = Failures(3)
-    for kind, step in (("RuntimeError", 13), ("ValueError", 13), ("ValueError", 14)):
-        assert failures.ended(kind, step, in_memory=True) == ""
-    assert not any(Failures(None).ended("ValueError", 14, in_memory=True) for _ in range(9))
+    for failure in (("RuntimeError", 13, 12), ("ValueError", 13, 12), ("ValueError", 14, 12), ("ValueError", 14, 13)):
+        assert failures.ended(*failure) is None
+    assert not any(Failures(None).ended("ValueError", 14, 13) for _ in range(9))
