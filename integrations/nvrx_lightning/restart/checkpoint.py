@@ -72,6 +72,7 @@ class SavedCheckpoints:
     def __init__(self) -> None:
         self._saved: dict[str, Saved] = {}
         self._unusable = set[str]()
+        self._failed: tuple[str, str] | None = None
         self._tokens: dict[str, deque[str]] = {}
         self._written: dict[str, int] = {}
 
@@ -120,9 +121,19 @@ class SavedCheckpoints:
             known.pop(str(path), None)
 
     def failed_to_load(self, path: object, error: BaseException) -> None:
-        """Never load this checkpoint again."""
-        log.error("checkpoint %s cannot be loaded, an older one is used: %s", path, text_of(error))
-        self._unusable.add(str(path))
+        """Note that it could not be loaded in this attempt."""
+        self._failed = str(path), text_of(error)
+
+    def attempt_ended(self, *, by_this_rank: bool) -> None:
+        """Never load again what could not be loaded, unless another rank's fault has interrupted it.
+
+        Args:
+            by_this_rank: the attempt was ended by a fault of this rank.
+        """
+        failed, self._failed = self._failed, None
+        if failed is not None and by_this_rank:
+            log.error("checkpoint %s cannot be loaded, an older one is used: %s", *failed)
+            self._unusable.add(failed[0])
 
     def newest(self) -> list[Saved]:
         """Return the newest checkpoints, the last one first."""

@@ -31,7 +31,7 @@ from nvrx_core.inprocess.restart_record import RestartRecord
 from nvrx_lightning import environment
 from nvrx_lightning.callback_base import logger_of
 from nvrx_lightning.families import lookup
-from nvrx_lightning.options import MEMORY, InProcessOptions
+from nvrx_lightning.options import MEMORY, NO_PROGRESS_LIMIT, InProcessOptions
 from nvrx_lightning.restart.checkpoint import Saved, SavedCheckpoints, agree, newest_in, step_in
 from nvrx_lightning.restart.containers import Containers
 from nvrx_lightning.restart.data import Position, TrainData, begins_epoch
@@ -52,7 +52,7 @@ from nvrx_lightning.restart.loops import (
     state_at,
     stopped_after,
 )
-from nvrx_lightning.restart.memory import IN_MEMORY, BatchEnding, FitMemory, TrainerState, copied
+from nvrx_lightning.restart.memory import IN_MEMORY, BatchEnding, FitMemory, TrainerState, checked, copied
 from nvrx_lightning.restart.memory_choice import BatchStage
 from nvrx_lightning.restart.monitors import Monitors
 from nvrx_lightning.restart.preparation import prepare_data
@@ -150,7 +150,8 @@ class RestartableFit(Finalize):
         self._job = Job(frozenset(environment.job_ids().values()), next(_FITS))
         self._log = logger_of(trainer)
         self._workers = WorkerStates()
-        self.memory = FitMemory(trainer, family, on=options.resume == MEMORY)
+        limit = dict(options.wrapper or {}).get("no_progress_limit", NO_PROGRESS_LIMIT)
+        self.memory = FitMemory(trainer, family, on=options.resume == MEMORY, limit=limit)
         self._version = lookup(family, "__version__")
         self._tuner_exit = lookup(family, "utilities.exceptions._TunerExitException")
         self._sigterm = lookup(family, "utilities.exceptions.SIGTERMException")
@@ -160,6 +161,7 @@ class RestartableFit(Finalize):
         self._highest_step = 0
         self._warned_at_save = self._warned_of_thawed = self._warned_of_rates = False
         self._stopped_after: int | None = None
+        self._refused = ""  # why nothing is kept in memory, as the first attempt has said
         self._is_told = False  # how rank 0 logs
         self.attempt = 0
         self._begin_attempt(0.0)
@@ -237,9 +239,11 @@ class RestartableFit(Finalize):
     def _restore(self, rank: int, world_size: int) -> None:
         """Restore the Trainer, and choose what the attempt goes on from."""
         assert self._call is not None
+        restart, mine = last_restart(), self._call.state.initial_rank
+        self.saved.attempt_ended(by_this_rank=restart is None or not restart.culprits or mine in restart.culprits)
         why_not = self.memory.choose(self._call.store, rank, world_size)
         if why_not and rank == 0:
-            level = logging.INFO if why_not == self.memory.refusal else logging.WARNING  # it was told at the start
+            level = logging.INFO if why_not == self._refused else logging.WARNING  # it was told at the start
             self._log.log(level, "this restart does not go on from memory, but from a checkpoint: %s", why_not)
         in_memory = self.memory.choice is not None
         self._own = in_memory
@@ -428,16 +432,17 @@ class RestartableFit(Finalize):
         loops, step = counters(trainer.fit_loop), int(trainer.global_step) + voting
         loops = at_vote(loops) if voting else loops
         position = self.data(*replica).position(trainer, further=int(voting))
-        states = {each.state_key: copied(each.state_dict()) for each in trainer.callbacks}
+        states = checked({each.state_key: each.state_dict() for each in trainer.callbacks})
         checkpoint = {
             "epoch": trainer.current_epoch, "global_step": step, "pytorch-lightning_version": self._version,
             "state_dict": {}, "optimizer_states": [], "loops": {"fit_loop": loops},
-            "callbacks": {name: each for name, each in states.items() if each},
+            "callbacks": {name: copied(each) for name, each in states.items() if each},
             "lr_schedulers": [copied(each.scheduler.state_dict()) for each in trainer.lr_scheduler_configs],
             CHECKPOINT_KEY: self._added(point, position, replica[0]),
         }  # fmt: skip
         if (data := trainer.datamodule) is not None and (state := data.state_dict()):
-            checkpoint[type(data).__qualname__] = copied(state)
+            name = type(data).__qualname__
+            checkpoint[name] = copied(checked({name: state})[name])
         if point is SavePoint.VALIDATION:
             metrics = state_at(trainer, point).metrics
         else:
@@ -467,8 +472,10 @@ class RestartableFit(Finalize):
     def set_up(self) -> None:
         """Prepare to keep model and optimizers in memory, and say once where that cannot be."""
         self.memory.set_up()
-        if self.memory.refusal and self.attempt == 0 and self._trainer.is_global_zero:
-            self._log.info("a restart will go on from a checkpoint, and not from memory: %s", self.memory.refusal)
+        if self.memory.refusal and self.attempt == 0:
+            self._refused = self.memory.refusal
+            if self._trainer.is_global_zero:
+                self._log.info("a restart will go on from a checkpoint, and not from memory: %s", self._refused)
 
     def take_over(self) -> None:
         """Take parameters, optimizer state and random numbers over from memory."""

@@ -120,7 +120,8 @@ def _go_back(file: Path, writer: Any, count: int, step: int) -> set[tuple[int, f
 def logging_once(kind: Any) -> type[Any]:
     """Return a subclass of a CSV writer that skips rows which are in the file already, and that no restart interrupts.
 
-    For a metric that is new, a writer empties its file and writes all rows again.
+    For a metric that is new, a writer empties its file and writes all rows again: a fault of this rank in the midst
+    would lose them.
     """
 
     class LoggingOnce(kind):  # type: ignore[misc]
@@ -136,6 +137,13 @@ def logging_once(kind: Any) -> type[Any]:
         def save(self) -> None:
             with atomic():
                 super().save()
+
+        def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
+            file = Path(self.metrics_file_path)
+            if file.is_file():
+                _replace(file, _read(file), fieldnames)
+            else:
+                super()._rewrite_with_new_header(fieldnames)
 
     return LoggingOnce
 

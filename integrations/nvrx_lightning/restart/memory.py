@@ -12,19 +12,20 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
-from nvrx_core.inprocess import LiveState
+from nvrx_core.inprocess import LiveState, last_restart
+from nvrx_core.inprocess.live.objects import Objects, check_shared
 from nvrx_lightning.families import lookup
-from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Kept, choose
+from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
 from nvrx_lightning.restart.rank_states import RankState
 from nvrx_lightning.restart.snapshot import overrides
 
-__all__ = ["IN_MEMORY", "BatchEnding", "FitMemory", "MemoryLost", "TrainerState", "copied"]
+__all__ = ["IN_MEMORY", "BatchEnding", "FitMemory", "MemoryLost", "TrainerState", "checked", "copied"]
 
 log = logging.getLogger("nvrx_lightning")
 IN_MEMORY: Final = "the memory of the ranks"
@@ -32,6 +33,8 @@ IN_MEMORY: Final = "the memory of the ranks"
 _SEVERAL: Final = "the optimizer evaluates a batch several times in a step"
 MAX_BUFFERS: Final = 1 << 20
 """Bytes of persistent buffers: each vote carries those of all ranks to all ranks."""
+MAX_STATES: Final = 16 << 20
+"""Bytes of what is copied at each step: the states of callbacks and of the data module."""
 MAX_REPLICATING: Final = 128
 """Ranks whose votes carry the random numbers of all: a replacement has fresh ones in a larger job."""
 _PLAIN: Final = (type(None), bool, int, float, str, bytes)
@@ -88,6 +91,8 @@ class FitMemory:
     Args:
         trainer: the Trainer.
         family: the name of the Lightning package.
+        on: whether it keeps anything.
+        limit: so many failures in a row without progress end the job; None for no limit.
 
     Attributes:
         refusal: why this fit keeps nothing; "" if it does.
@@ -95,14 +100,14 @@ class FitMemory:
         resumed: that state, once it is loaded.
     """
 
-    def __init__(self, trainer: Any, family: str, *, on: bool) -> None:
-        self._trainer, self._family, self._on = trainer, family, on
+    def __init__(self, trainer: Any, family: str, *, on: bool, limit: int | None = None) -> None:
+        self._trainer, self._family, self._failures = trainer, family, Failures(limit)
         self._live = self._new() if on else None
         self._states: dict[int, dict[BatchStage, TrainerState]] = {}  # by step: of the last vote, and of the one before
         self._shards: tuple[Any, ...] = ()
         self._step: _Step | None = None
         self._batch: Any = None
-        self._is_committed = self._begun = self._searches = False
+        self._is_committed = self._begun = self._searches = self._has_failed = False
         self._unfit = self._lost = ""
         self._buffers: dict[str, tuple[int, int]] = {}
         self._persistent: set[str] = set()
@@ -119,10 +124,14 @@ class FitMemory:
         Returns:
             Why it does not go on from memory; "" if it does, or if nothing is to be said.
         """
-        self.choice = self.resumed = None
+        begun, self.choice, self.resumed = None if self.choice is None else self.choice.step, None, None
         if self._live is None:
             return ""
-        kept, self._lost = self._kept(), ""
+        exhausted = None
+        if (restart := last_restart()) is not None:
+            kind = "" if restart.cause is None else restart.cause.error_type
+            exhausted = self._failures.ended(kind, restart.highest_step, begun)
+        kept, self._lost = replace(self._kept(), exhausted=exhausted), ""
         store = dist.PrefixStore("nvrx_memory", store)
         store.set(f"kept/{rank}", kept.written())
         keys = [f"kept/{each}" for each in range(world_size)]
@@ -180,22 +189,21 @@ class FitMemory:
         module = self._trainer.lightning_module
         self._persistent = module.state_dict(keep_vars=True).keys() & {name for name, _ in module.named_buffers()}
         if not self.refusal and self.choice is None:
-            try:
-                self._resume()
-            except (TypeError, ValueError, RuntimeError) as error:  # on all ranks: they have the same model
-                self.refusal = str(error)
+            self._resume()
 
     def _resume(self) -> int | None:
         assert self._live is not None
-        optimizers = list(self._trainer.optimizers)
-        scaler = _scaler_of(self._trainer)
         self._step = step = _Step()
-        shared = {} if scaler is None else {"scaler": scaler}
-        first = self._live.resume(self._trainer.lightning_module, optimizers, step, shared=shared)
+        module, optimizers = self._trainer.lightning_module, list(self._trainer.optimizers)
+        first = self._live.resume(module, optimizers, step, shared=self._shared())
         told: list[Any] = [None] * self._trainer.world_size
         dist.all_gather_object(told, self._live.shard)
         self._shards, self._buffers = tuple(told), self._persistent_buffers()
         return first
+
+    def _shared(self) -> dict[str, Any]:
+        scaler = _scaler_of(self._trainer)
+        return {} if scaler is None else {"scaler": scaler}
 
     def take_over(self) -> None:
         """Take parameters and optimizer state over from the ended attempt.
@@ -262,6 +270,7 @@ class FitMemory:
         except Exception as error:  # boundary: the state of a user's object
             self._cannot_keep(error)
             return
+        self._has_failed = False
         if self._buffers != self._persistent_buffers():
             self._lost = "a persistent buffer was changed after the optimizer step"
         self._states.setdefault(state.step, {})[stage] = state
@@ -278,12 +287,14 @@ class FitMemory:
             assert self._live is not None
             assert self._step is not None
             step, newest = int(self._trainer.global_step) + 1, max(self._states, default=0)
-            self._lost = ""
+            self._lost, kept = self._unfit, {}
+            ending = BatchEnding(self._batch, _outputs(self._trainer))
             try:
-                kept = {BatchStage.VOTE: capture(BatchEnding(self._batch, _outputs(self._trainer)))}
+                if not self._unfit:
+                    kept = {BatchStage.VOTE: capture(ending)}
+                    self._has_failed = False
             except Exception as error:  # boundary: the state of a user's object; the other ranks vote
                 self._cannot_keep(error)
-                kept = {}
             self._states = {newest: self._states.get(newest, {}), step: kept}
             self._buffers = self._persistent_buffers()
             self._step.advance = advance
@@ -304,11 +315,17 @@ class FitMemory:
             vars(owner).update(before)
 
     def _cannot_keep(self, error: Exception) -> None:
-        """Note, and say once, that the state of this step cannot be copied: a restart uses a checkpoint."""
-        reason = f"the state of the Trainer cannot be copied: {type(error).__name__}: {error}"
-        if not self._unfit:
-            log.warning("%s; a restart goes on from a checkpoint", reason)
-        self._lost = self._unfit = reason
+        """Note that the state of this step cannot be copied; where it fails twice, no attempt keeps anything any more.
+
+        Once may be an exception that came from elsewhere, as that of a timer.
+        """
+        is_lasting = self._has_failed or (isinstance(error, MemoryLost) and error.is_lasting)
+        text = str(error) if isinstance(error, MemoryLost) else f"{type(error).__name__}: {error}"
+        reason = f"the state of the Trainer cannot be copied: {text}"
+        if is_lasting or not self._has_failed:
+            when = "a restart" if is_lasting else "a restart in this step"
+            log.warning("%s; %s goes on from a checkpoint", reason, when)
+        self._lost, self._unfit, self._has_failed = reason, reason if is_lasting else self._unfit, True
         self._is_committed = False
 
     def _persistent_buffers(self) -> dict[str, tuple[int, int]]:
@@ -343,7 +360,19 @@ class FitMemory:
                 type(each).get_extra_state is not torch.nn.Module.get_extra_state for each in module.modules()
             ),
         }
-        return next((reason for reason, applies in reasons.items() if applies), "") or self._refused_hook()
+        found = next((reason for reason, applies in reasons.items() if applies), "") or self._refused_hook()
+        return found or ("" if self.choice is not None else self._refused_objects())  # chosen: what it has taken
+
+    def _refused_objects(self) -> str:
+        """Return what `resume` would raise: in the midst of it, other ranks would wait for this one."""
+        module, optimizers = self._trainer.lightning_module, self._trainer.optimizers
+        try:
+            check_shared(Objects.of(module, optimizers, _Step(), shared=self._shared(), local={}, averages=()))
+        except (TypeError, ValueError, RuntimeError) as error:
+            if type(error) not in (TypeError, ValueError, RuntimeError):
+                raise  # it comes from elsewhere
+            return str(error)
+        return ""
 
     def _refused_hook(self) -> str:
         trainer, hook = self._trainer, "on_load_checkpoint"
@@ -444,6 +473,29 @@ def _differ(one: TrainerState, other: TrainerState) -> bool:
         return True
     a, b = one.state.random, other.state.random
     return not torch.equal(a.torch_cpu, b.torch_cpu) or a.python != b.python or str(a.numpy) != str(b.numpy)
+
+
+def checked(states: dict[str, Any]) -> dict[str, Any]:
+    """Return states that are to be copied at each step.
+
+    Raises:
+        MemoryLost: if one of them is too large for that.
+    """
+    for name, state in states.items():
+        if (size := _size_of(state)) > MAX_STATES:
+            text = f"that of {name} has {size >> 20} MB, more than {MAX_STATES >> 20}"
+            raise MemoryLost(text, is_lasting=True)
+    return states
+
+
+def _size_of(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return 8 * len(value) + sum(map(_size_of, value))
+    return len(value) if isinstance(value, str | bytes) else 0
 
 
 def copied(value: Any) -> Any:

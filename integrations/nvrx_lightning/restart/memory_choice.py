@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard, Stamp, recover
 
-__all__ = ["NOTHING", "BatchStage", "Choice", "Kept", "choose"]
+__all__ = ["NOTHING", "BatchStage", "Choice", "Failures", "Kept", "choose"]
 
 NOTHING: Final = "no optimizer step was done before the fault"
 
@@ -38,6 +38,7 @@ class Kept:
         states: those of its Trainer: the step, the stage, and whether it has drawn random numbers since the vote.
         needs_batch: whether a hook of the user's at the end of a batch uses it.
         refusal: why this rank keeps nothing; "" if it does.
+        exhausted: the step from which attempts have failed too often; None if there is none.
     """
 
     holding: Holding | None = None
@@ -45,6 +46,7 @@ class Kept:
     states: tuple[tuple[int, BatchStage, bool], ...] = ()
     needs_batch: bool = False
     refusal: str = ""
+    exhausted: int | None = None
 
     def written(self) -> str:
         """Return the form that a store keeps."""
@@ -88,6 +90,35 @@ class Choice:
     lacking: tuple[int, ...]
 
 
+class Failures:
+    """The attempts in a row that have gone on from a step in memory and have ended alike.
+
+    Args:
+        limit: so many failures in a row end the job (`no_progress_limit`); the last attempt before uses a checkpoint.
+            None for no limit.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit, self._count = limit, 0
+        self._last: tuple[str, int | None, int | None] | None = None
+
+    def ended(self, kind: str, batch: int | None, begun: int | None) -> int | None:
+        """Note the end of an attempt.
+
+        Args:
+            kind: of the fault.
+            batch: the highest one that any rank has reported.
+            begun: the optimizer step from which it went on in memory; None for a checkpoint.
+
+        Returns:
+            From which step the next attempt does not go on; None if it may from any.
+        """
+        failure = kind, batch, begun
+        self._count, self._last = 1 + self._count * (failure == self._last), failure
+        is_last = self._limit is not None and self._count >= max(1, self._limit - 1)
+        return begun if is_last else None
+
+
 def choose(kept: Sequence[Kept]) -> Choice | str:
     """Return from which state all ranks go on; all compute the same.
 
@@ -119,15 +150,25 @@ def choose(kept: Sequence[Kept]) -> Choice | str:
         return f"step {newest.step} is not whole in memory: no rank has {missing} of it any more"
     at_newest = [
         rank for rank, each in enumerate(kept)
-        if each.holding is not None and each.holding.reaches(newest) and each.stages(newest.step)
+        if each.holding is not None and _was_at(each.holding, newest) and each.stages(newest.step)
     ]  # fmt: skip
     if not at_newest:  # the attempt has ended before its first step
         return NOTHING
     return _stage(kept, newest.step, at_newest)
 
 
+def _was_at(holding: Holding, stamp: Stamp) -> bool:
+    """Return whether the state of the Trainer that a rank has at this step is of it.
+
+    A rank that was interrupted in the advance has no parameters of the step, and all else.
+    """
+    return stamp in (holding.version, holding.pending and holding.pending[0])
+
+
 def _stage(kept: Sequence[Kept], step: int, at_newest: Sequence[int]) -> Choice | str:
     """Return the last state at a step that all ranks have, or can do without."""
+    if step in {each.exhausted for each in kept}:
+        return f"attempts from step {step} have failed alike, without another step"
     lacking = tuple(rank for rank in range(len(kept)) if rank not in at_newest)
     stages = [kept[rank].stages(step) for rank in at_newest]
     for stage in sorted(set.intersection(*map(set, stages)), reverse=True):

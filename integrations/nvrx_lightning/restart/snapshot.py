@@ -104,7 +104,14 @@ PRIVATE_ATTRIBUTES: Final = {
     "automatic_optimization": ("_make_closure",),
     "Closure": ("_result",),
     "logger": ("_version", "_experiment"),
-    "csv_writer": ("log_metrics", "metrics", "metrics_file_path", "metrics_keys", "save"),
+    "csv_writer": (
+        "_rewrite_with_new_header",
+        "log_metrics",
+        "metrics",
+        "metrics_file_path",
+        "metrics_keys",
+        "save",
+    ),
     "tensorboard": ("_version", "_experiment"),
     "ModelCheckpoint": (
         "_defer_save_until_validation",
@@ -137,9 +144,14 @@ class _LoopSnapshot:
         return {name: copy.deepcopy(each) for name, each in attributes.items() if isinstance(each, self._progress)}
 
     def restore(self) -> None:
-        """Restore the loop's attributes; the counters are copied, so that the snapshot can be restored again."""
-        vars(self._loop).clear()
-        vars(self._loop).update({**self._attributes, **self._copied(self._attributes)})
+        """Restore the loop's attributes; the counters are copied, so that the snapshot can be restored again.
+
+        A fault of another rank may interrupt it, and the teardown that follows needs a loop that has them all.
+        """
+        attributes = {**self._attributes, **self._copied(self._attributes)}
+        vars(self._loop).update(attributes)
+        for name in vars(self._loop).keys() - attributes.keys():
+            del vars(self._loop)[name]
         for each in self._inner:
             each.restore()
 

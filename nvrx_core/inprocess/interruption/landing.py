@@ -55,6 +55,8 @@ _ACQUIRERS: Final = frozenset(
 _CLEANUPS: Final = frozenset({"__exit__", "__aexit__", "__del__"})
 _REPORT: Final = (f"{_EVENT_LOOP}base_events.py", "call_exception_handler")
 """Called by the destructor of a task that nobody has awaited, which is C code: an exception raised there is lost."""
+_RELEASE: Final = (f"{_STDLIB}logging/__init__.py", "_releaseLock")
+"""Called by C code after a fork, up to Python 3.12: an exception is lost, and no other thread can log any more."""
 _STOPS: Final = ("CALL", "RESUME", "RAISE", "RERAISE", "YIELD", "SEND", "BEFORE_", "LOAD_SPECIAL", "GET_AWAITABLE")
 _EXIT: Final = ("LOAD_CONST", "LOAD_CONST", "LOAD_CONST", ("PRECALL", "CALL"))
 """The instructions that call `__exit__` at the end of a `with`: with None, three times."""
@@ -191,7 +193,7 @@ def _is_fragile(frame: FrameType) -> bool:
 
 
 def _is_cleanup(code: CodeType) -> bool:
-    return code.co_name in _CLEANUPS or (code.co_filename, code.co_name) == _REPORT
+    return code.co_name in _CLEANUPS or (code.co_filename, code.co_name) in (_REPORT, _RELEASE)
 
 
 def _keeps_nothing(code: CodeType) -> bool:

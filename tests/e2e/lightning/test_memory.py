@@ -162,7 +162,29 @@ FALLBACKS = {
         Setting(callbacks=("averaging",), options={"resume": "memory"}, logs=True, faults=at(("train", 1, 13))), 2,
         "StochasticWeightAveraging has a state that is not copied at each step",
     ),
+    "a large state": (
+        Setting(callbacks=("large",), options={"resume": "memory"}, logs=True, faults=at(("train", 1, 13))), 2,
+        "the state of the Trainer cannot be copied: that of LargeState has 20 MB, more than 16",
+    ),
 }  # fmt: skip
+
+
+def test_a_state_that_cannot_be_copied_once_costs_no_later_step(run):
+    setting = Setting(callbacks=("failing",), options={"resume": "memory"}, checkpoint=TENS, faults=at(("train", 1, 8)))
+    job = run(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 8), job.errors(0)
+    assert "the state of the Trainer cannot be copied: ValueError: not now" in job.errors(0)
+    assert FALLEN_BACK not in job.errors(0)
+
+
+def test_attempts_that_fail_again_and_again_from_memory_use_a_checkpoint_before_the_job_is_ended(run, twin):
+    setting = dataclasses.replace(FULL, faults=at(*[("train", 1, 13)] * 3))
+    job = run(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 13, 13, 10), job.errors(0)
+    assert f"{FALLEN_BACK}: attempts from step 13 have failed alike, without another step" in job.errors(0)
+    assert_as_in(job, twin(setting))
 
 
 @pytest.mark.parametrize("case", FALLBACKS)

@@ -53,6 +53,7 @@ def test_all_ranks_know_afterwards_what_one_of_them_has_found(tmp_path):
     old, new = write(tmp_path / "a.ckpt", 5), write(tmp_path / "b.ckpt", 10)
     ranks = known(old, new), known(), known(old)
     ranks[2].failed_to_load(new, OSError("no"))
+    ranks[2].attempt_ended(by_this_rank=True)
     assert agreed(*ranks) == {old}
     assert agreed(*ranks[1:]) == {old}
     assert agreed(ranks[1]) == {new}
@@ -71,11 +72,13 @@ def test_one_that_a_rank_could_not_load_is_not_chosen_again(tmp_path, caplog):
     old, new = write(tmp_path / "a.ckpt", 5), write(tmp_path / "b.ckpt", 10)
     failed = known(old, new)
     failed.failed_to_load(new, OSError("no"))
+    failed.attempt_ended(by_this_rank=True)
     assert agreed(known(old, new), failed) == {old}
     failed.saved(new, 10)  # written again
     assert agreed(known(old, new), failed) == {new}
     both = known(old)
     both.failed_to_load(old, OSError("no"))
+    both.attempt_ended(by_this_rank=True)
     assert agreed(known(old), both) == {None}
     assert "visible on all ranks" in caplog.text
 
@@ -157,3 +160,13 @@ def test_the_states_of_what_may_be_in_the_files_are_needed(tmp_path):
     saved.removed("top.ckpt")
     saved.removed("none.ckpt")
     assert saved.tokens == {"last-1", "last-2", "last-3", "sharded"}
+
+
+def test_one_whose_load_another_rank_has_interrupted_is_chosen_again(tmp_path):
+    new = write(tmp_path / "b.ckpt", 10)
+    interrupted = known(new)
+    interrupted.failed_to_load(new, RuntimeError("Connection closed by peer"))
+    interrupted.attempt_ended(by_this_rank=False)
+    assert agreed(known(new), interrupted) == {new}
+    interrupted.attempt_ended(by_this_rank=True)
+    assert agreed(known(new), interrupted) == {new}

@@ -9,7 +9,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from nvrx_lightning.restart.loggers import RESTARTS, CsvRows
+from nvrx_lightning.restart.loggers import RESTARTS, CsvRows, logging_once
+from nvrx_lightning.subclassing import become
 
 FAMILY = "lightning.pytorch"
 
@@ -157,3 +158,22 @@ def test_nothing_is_made_where_nothing_was_written(rows, writer):
     rows.go_back(rows.counted(-1))
     rows.go_back(None)
     assert logged(writer) == []
+
+
+def test_no_row_is_lost_to_a_fault_while_a_new_metric_gets_its_column(writer, monkeypatch):
+    writer.log_metrics({"loss": 1.0}, 0)
+    writer.save()
+    file = Path(writer.metrics_file_path)
+    before = file.read_text()
+    become(writer, logging_once)
+
+    def full(*_: Any) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(csv.DictWriter, "writerows", full)
+        with pytest.raises(OSError, match="No space"):
+            writer._rewrite_with_new_header([*writer.metrics_keys, "new"])
+    assert file.read_text() == before
+    writer._rewrite_with_new_header([*writer.metrics_keys, "new"])
+    assert file.read_text().splitlines() == [f"loss,val,{RESTARTS},step,new", "1.0,,,0,"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Kept, choose
+from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
 
 from nvrx_core.inprocess.live.memory import Holding, Stamp
 
@@ -40,6 +40,14 @@ def test_the_newest_step_is_that_of_any_vote_that_was_passed():
 def test_a_rank_that_takes_the_place_of_a_lost_one_gets_the_state_from_the_lowest_that_has_it():
     assert choose((Kept(), has(3, VOTE, ENDED, rank=1))) == Choice(3, ENDED, 1, (0,))
     assert choose((has(3, VOTE, ENDED), Kept(), has(3, VOTE, rank=1))) == Choice(3, VOTE, 0, (1,))
+
+
+def test_a_rank_without_parameters_that_has_voted_has_its_own_state():
+    """It was interrupted in the optimizer's step."""
+    mark = (Stamp(0, 3), 1)
+    torn = Kept(Holding(Stamp(0, 2), mark, mark, True, REPLICA, REPLICA, 2), (REPLICA,) * 2, ((3, VOTE, False),))
+    assert choose((has(3, VOTE, needs_batch=True), torn)) == Choice(3, VOTE, 0, ())
+    assert choose((has(3, VOTE, ENDED, needs_batch=True), torn)) == Choice(3, VOTE, 0, ())
 
 
 def test_random_numbers_of_a_lost_rank_are_known_at_the_vote_alone():
@@ -89,3 +97,23 @@ def test_what_one_rank_refuses_holds_for_all():
 def test_what_a_rank_has_told_is_read_back():
     for kept in (has(3, VOTE, ENDED, draws=True, needs_batch=True), Kept(), has(3, pending=None)):
         assert Kept.read(kept.written()) == kept
+
+
+def test_the_last_attempt_before_the_job_is_ended_does_not_go_on_from_memory():
+    failures = Failures(3)
+    assert failures.ended("RuntimeError", 13, None) is None
+    assert failures.ended("RuntimeError", 13, 12) is None
+    assert failures.ended("RuntimeError", 13, 12) == 12
+    ended = dataclasses.replace(has(12, VOTE, ENDED), exhausted=12)
+    found = choose((ended, has(12, VOTE, ENDED, rank=1)))
+    assert found == "attempts from step 12 have failed alike, without another step"
+    assert choose((has(13, VOTE, ENDED), dataclasses.replace(has(13, VOTE, rank=1), exhausted=12))) == Choice(
+        13, VOTE, 0, ()
+    )
+
+
+def test_attempts_from_another_step_or_with_another_fault_are_counted_anew():
+    failures = Failures(3)
+    for failure in (("RuntimeError", 13, 12), ("ValueError", 13, 12), ("ValueError", 14, 12), ("ValueError", 14, 13)):
+        assert failures.ended(*failure) is None
+    assert not any(Failures(None).ended("ValueError", 14, 13) for _ in range(9))

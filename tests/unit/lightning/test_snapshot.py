@@ -12,6 +12,7 @@ import pytest
 import torch
 from nvrx_lightning.restart.snapshot import (
     _begin_anew,
+    _LoopSnapshot,
     _state_of,
     checkpoint_folders,
     checkpoint_saves,
@@ -23,6 +24,38 @@ from nvrx_lightning.restart.snapshot import (
 )
 
 FAMILY = "lightning.pytorch"
+
+
+class Loop:
+    """A loop whose counter cannot be copied while a fault of another rank interrupts the restart."""
+
+    def __init__(self) -> None:
+        self.results, self.counter = [0.5], Counter()
+
+
+class Counter:
+    interrupted = False
+
+    def __deepcopy__(self, memo: Any) -> Counter:
+        if Counter.interrupted:
+            raise RuntimeError
+        return Counter()
+
+
+def test_a_loop_has_all_its_attributes_when_its_restoration_is_interrupted(monkeypatch):
+    kinds = {"loops.progress._BaseProgress": Counter, "loops.loop._Loop": Loop}
+    monkeypatch.setattr("nvrx_lightning.restart.snapshot.lookup", lambda family, name: kinds[name])
+    loop: Any = Loop()
+    snapshot = _LoopSnapshot(loop, FAMILY)
+    loop.results, loop.more = [], True
+    monkeypatch.setattr(Counter, "interrupted", True)
+    with pytest.raises(RuntimeError):
+        snapshot.restore()
+    assert {"results", "counter"} <= vars(loop).keys()
+    monkeypatch.setattr(Counter, "interrupted", False)
+    snapshot.restore()
+    assert vars(loop).keys() == {"results", "counter"}
+    assert loop.results == [0.5]
 
 
 class Average:

@@ -47,7 +47,7 @@ from tests.harness.lightning.setting import Fault, Setting
 from tests.harness.lightning.workers.loaders import Samples, dist_size, initial_rank, make_loader, shards
 from tests.harness.process.workers.record import Record, usage
 
-__all__: list[str] = []
+__all__ = ["Faults", "Model", "attempt_now", "main", "make_trainer"]
 
 INITIAL_RANK = initial_rank()
 SHOWN = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
@@ -161,7 +161,7 @@ class Model(pl.LightningModule):
         x, y, index = batch
         self.record(
             "seen", attempt=attempt_now(), epoch=self.current_epoch, step=self.global_step, index=index.tolist(),
-            training=self.net.training,
+            training=self.net.training, rank=self.global_rank, batch=batch_idx,
         )  # fmt: skip
         self.faults("train", self.global_step)
         if self.setting.step_seconds:
@@ -314,8 +314,32 @@ class Saving(Callback):
             self.count += 1
 
 
+class LargeState(Callback):
+    """Has more to copy at each step than is copied."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"queue": torch.zeros(5 << 20)}
+
+
+class FailingState(Callback):
+    """Has no state at one step, in one of two calls."""
+
+    step, fails = 0, True
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        self.step = trainer.global_step
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.step == 6 and self.fails:
+            self.fails = False
+            raise ValueError("not now")
+        return {"step": self.step}
+
+
 CALLBACKS: dict[str, Any] = {
     "accumulation": lambda: GradientAccumulationScheduler({0: 1, 1: 4}),
+    "large": LargeState,
+    "failing": FailingState,
     "averaging": lambda: StochasticWeightAveraging(1e-1, swa_epoch_start=1, annealing_epochs=2),
     "finetuning": Finetuning,
     "lr_find": lambda: LearningRateFinder(num_training_steps=15, early_stop_threshold=None),
@@ -354,7 +378,8 @@ def make_strategy(setting: Setting) -> Any:
     if setting.active:
         options["rank_assignment"] = inprocess.Compose(MaxActiveWorldSize(setting.active), FillGaps())
     if setting.strategy == "DDPStrategy":
-        return DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60))
+        own = {name: each for name, each in options.items() if name == "find_unused_parameters"}
+        return DDPStrategy(process_group_backend="gloo", timeout=timedelta(seconds=60), **own)
     if setting.strategy == "ModelParallelStrategy":
         return ModelParallelStrategy(data_parallel_size=dist_size(), tensor_parallel_size=1)
     if setting.strategy == "InProcessModelParallelStrategy":

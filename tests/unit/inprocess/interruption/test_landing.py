@@ -269,6 +269,22 @@ def test_a_finalizer_is_cleanup():
     assert found == [Landing.CLEANUP]
 
 
+def test_the_release_of_the_lock_of_logging_is_cleanup(monkeypatch):
+    """Each fork calls it; since Python 3.13, it is a method of the lock, in C."""
+    found = []
+
+    class Lock:
+        def release(self):
+            found.append(here())
+
+    release = getattr(logging, "_releaseLock", None)
+    if release is not None:
+        with monkeypatch.context() as patched:
+            patched.setattr(logging, "_lock", Lock())
+            release()
+    assert found == ([] if release is None else [Landing.CLEANUP])
+
+
 def innermost_in(call):
     """The verdict for a frame of the library, seen from the outside."""
     verdicts = []
