@@ -74,11 +74,13 @@ class MegatronLiveState:
 
     Attributes:
         refusal: why nothing is kept; "" if it is, or if it is off.
+        is_behind_step: whether the last `resume` has gone back to the vote of the last step: what the loop does behind
+            a step, such as a save, was not done on all ranks.
     """
 
     def __init__(self, args: Any) -> None:
         self.is_on = inprocess_arguments(args).live_state == "on"
-        self.refusal = ""
+        self.refusal, self.is_behind_step = "", False
         self._live: LiveState | None = None
         self._unfit = ""
         self._local: _LocalState | None = None
@@ -166,10 +168,11 @@ class MegatronLiveState:
         # Else all are as at the vote of the step: who was not there has no random numbers of a later moment.
         everywhere = len(reached) == len(told)
         self._rng = _RandomNumbers.now()
-        self._beginning = None
+        self._beginning, self.is_behind_step = None, True
         if everywhere or (reached and not any(facts[2] for facts in reached)):
             counters = reached[0][1]
             self._counters.load_state_dict(copy.deepcopy(counters))
+            self.is_behind_step = False
             has_drawn = everywhere and mine is not None and mine.has_drawn
             if everywhere and mine is not None:
                 self._rng = mine.rng
@@ -199,10 +202,8 @@ class MegatronLiveState:
         if self._live is None or not self._begun:
             return
         assert self._local is not None
-        self._has_voted, self._step = False, step
-        if self._rng is not None:
-            self._rng.restore()
-            self._rng = None
+        self._has_voted, self._step, self.is_behind_step = False, step, False
+        self.restore_random_numbers()
         call, counters = current_call(), self._counters.state_dict()
         predicted, self._local.expected = self._local.expected, None
         different = [name for name, each in (predicted or {}).items() if counters.get(name) != each]
@@ -213,6 +214,12 @@ class MegatronLiveState:
             step - 1, 0 if call is None else call.iteration, copy.deepcopy(counters), rng,
             has_drawn=voted is None or not rng.equals(voted),
         )  # fmt: skip
+
+    def restore_random_numbers(self) -> None:
+        """Put the random numbers back after a `resume`, for what the loop does before its first step."""
+        if self._rng is not None:
+            self._rng.restore()
+            self._rng = None
 
     def _vote_in(self, optimizer: Any, layers: Sequence[Any]) -> None:
         """Let a vote of all ranks precede what the optimizer changes with gradients that are ready."""
