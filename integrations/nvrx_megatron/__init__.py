@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from nvrx_megatron.state import state_report
 
 __all__ = [
-    "AbortTransformerEngine", "AtomicCheckpoint", "MegatronAbort", "MegatronFinalize", "MegatronLiveState", "add_arguments",
-    "enable",
-    "inprocess_restart", "megatron_rank_assignment", "state_report",
+    "AbortTransformerEngine", "AtomicCheckpoint", "MegatronAbort", "MegatronFinalize", "MegatronLiveState",
+    "add_arguments", "enable", "inprocess_restart", "megatron_rank_assignment", "state_report",
 ]  # fmt: skip
 
 _HOME = {

@@ -53,11 +53,14 @@ def refused_arguments(args: Any) -> str:
 
 def refused_objects(model: Sequence[torch.nn.Module], optimizer: Any) -> str:
     """Return why a model and its optimizer are not kept in memory; "" if they are."""
-    if gone := internals.names_gone_for_live_state():
-        return f"this megatron-core does not have {gone}"
-    if besides := internals.parallelism_besides():
-        return f"{' and '.join(besides)} parallelism has not been shown to be exact"
-    return _refused_model(model) or _refused_optimizer(optimizer)
+    try:
+        if gone := internals.names_gone_for_live_state():
+            return f"this megatron-core does not have {gone}"
+        if besides := internals.parallelism_besides():
+            return f"{' and '.join(besides)} parallelism has not been shown to be exact"
+        return _refused_model(model) or _refused_optimizer(optimizer)
+    except Exception as error:  # boundary: modules of the user, and of a Megatron that has changed
+        return f"the model cannot be examined: {type(error).__name__}: {error}"
 
 
 def _refused_model(model: Sequence[torch.nn.Module]) -> str:

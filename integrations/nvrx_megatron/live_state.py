@@ -157,7 +157,9 @@ class MegatronLiveState:
         """Choose the counters and random numbers: as at the beginning of the next step, where all ranks were there."""
         assert self._local is not None
         call = current_call()
-        mine = self._beginning if self._beginning is not None and self._beginning.step == step else None
+        mine, here = self._beginning, (step, dist.get_rank())
+        if mine is not None and (mine.step, mine.rank) != here:
+            mine = None
         told: list[Any] = [None] * dist.get_world_size()
         facts = None if mine is None else (mine.iteration, mine.counters, mine.has_drawn)
         dist.all_gather_object(told, (self._local.is_loaded, facts))
@@ -176,9 +178,7 @@ class MegatronLiveState:
             has_drawn = everywhere and mine is not None and mine.has_drawn
             if everywhere and mine is not None:
                 self._rng = mine.rng
-            self._beginning = _Beginning(
-                step, 0 if call is None else call.iteration, counters, self._rng, has_drawn=has_drawn
-            )
+            self._beginning = _Beginning(*here, 0 if call is None else call.iteration, counters, self._rng, has_drawn)
 
     def _lose(self, reason: str) -> None:
         self._forget()
@@ -211,7 +211,7 @@ class MegatronLiveState:
             self._unfit = f"the training loop counts {', '.join(different)} otherwise than expected"
         rng, voted = _RandomNumbers.now(), self._local.rng
         self._beginning = _Beginning(
-            step - 1, 0 if call is None else call.iteration, copy.deepcopy(counters), rng,
+            step - 1, dist.get_rank(), 0 if call is None else call.iteration, copy.deepcopy(counters), rng,
             has_drawn=voted is None or not rng.equals(voted),
         )  # fmt: skip
 
@@ -349,7 +349,8 @@ class _RandomNumbers:
         internals.rng_tracker().set_states({name: each.clone() for name, each in self.tracker.items()})
 
     def equals(self, other: _RandomNumbers) -> bool:
-        tensors = [(self.torch_cpu, other.torch_cpu), *((each, other.tracker[name]) for name, each in self.tracker.items())]
+        tensors = [(self.torch_cpu, other.torch_cpu)]
+        tensors += [(each, other.tracker[name]) for name, each in self.tracker.items()]
         if self.device is not None and other.device is not None:
             tensors.append((self.device, other.device))
         same = str(self.numpy) == str(other.numpy) and bool((self.numpy[1] == other.numpy[1]).all())
@@ -362,6 +363,7 @@ class _Beginning:
 
     Attributes:
         step: that was done last.
+        rank: of this process then.
         iteration: of the wrapper, in which the rank was there.
         counters: of the training loop.
         rng: random numbers.
@@ -369,6 +371,7 @@ class _Beginning:
     """
 
     step: int
+    rank: int
     iteration: int
     counters: dict[str, Any]
     rng: _RandomNumbers

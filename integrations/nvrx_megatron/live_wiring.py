@@ -177,30 +177,34 @@ class _Loop:
             self._kept_losses = self._losses
 
     def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def train(
-            forward: Any, model: Any, optimizer: Any, scheduler: Any, data: Any, valid: Any, process: Any, config: Any,
-            context: Any, non_loss: Any, *args: Any, **kwargs: Any,
-        ) -> Any:  # fmt: skip
-            given = self._training.get_args()
+        def train(*args: Any, **kwargs: Any) -> Any:
             if self._resumed and self._live.is_behind_step:
-                self._live.restore_random_numbers()
-                iteration = given.iteration
-                if given.eval_interval and iteration % given.eval_interval == 0 and given.do_valid:
-                    self._training.evaluate_and_print_results(
-                        f"iteration {iteration}", forward, valid, model, iteration, process, config, verbose=False,
-                        write_to_tensorboard=True, non_loss_data_func=non_loss,
-                    )  # fmt: skip
-                operations = given.num_floating_point_operations_so_far
-                if not _is_saved(given) and self._training.checkpoint_and_decide_exit(
-                    model, optimizer, scheduler, iteration, operations, context, data
-                ):
-                    self._training.maybe_finalize_async_save(blocking=True)
-                    sys.exit()
-            return original(
-                forward, model, optimizer, scheduler, data, valid, process, config, context, non_loss, *args, **kwargs
-            )
+                self._finish_step(*args)
+            return original(*args, **kwargs)
 
         return train
+
+    def _finish_step(self, *args: Any) -> None:
+        """Do what the loop does behind a step, and a fault has interrupted; its log line is lost.
+
+        Args:
+            args: those of `train`.
+        """
+        forward, model, optimizer, scheduler, data, valid, process, config, context, non_loss, *_ = args
+        training, given = self._training, self._training.get_args()
+        iteration, first = given.iteration, getattr(given, "start_eval_at_iter", None) or 0
+        self._live.restore_random_numbers()
+        if given.do_valid and given.eval_interval and iteration >= first and iteration % given.eval_interval == 0:
+            training.evaluate_and_print_results(
+                f"iteration {iteration}", forward, valid, model, iteration, process, config, verbose=False,
+                write_to_tensorboard=True, non_loss_data_func=non_loss,
+            )  # fmt: skip
+        operations = given.num_floating_point_operations_so_far
+        if not _is_saved(given) and training.checkpoint_and_decide_exit(
+            model, optimizer, scheduler, iteration, operations, context, data
+        ):
+            training.maybe_finalize_async_save(blocking=True)
+            sys.exit()
 
     def _train_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def train_step(*args: Any, **kwargs: Any) -> Any:
@@ -229,11 +233,10 @@ class _Loop:
         return training_log
 
     def _checkpoint_and_decide_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def decide(
-            model: Any, optimizer: Any, scheduler: Any, iteration: int, operations: float, *args: Any, **kwargs: Any
-        ) -> Any:
+        def decide(*args: Any, **kwargs: Any) -> Any:
+            _, _, _, iteration, operations, *_ = args
             self._operations.note(iteration, operations)
-            return original(model, optimizer, scheduler, iteration, operations, *args, **kwargs)
+            return original(*args, **kwargs)
 
         return decide
 

@@ -24,9 +24,8 @@ from nvrx_megatron import restart
 from examples.megatron import on_cpu
 from nvrx_core.inprocess import CallWrapper
 from tests.harness.megatron.plan import Plan
-from tests.harness.process.workers.live_training import Faults
-from tests.harness.process.workers.live_training import PLAN as FAULTS
-from tests.harness.process.workers.record import Record
+from tests.harness.process.workers.live_training import PLAN as FAULTS, Faults
+from tests.harness.process.workers.record import Record, usage
 
 __all__: list[str] = []
 
@@ -72,12 +71,13 @@ def train(live: nvrx_megatron.MegatronLiveState, call: CallWrapper) -> None:
     watch(training)
     count = Count(scheduler)
     first = live.resume([training.model], training.optimizer, count)
-    record("resumed", iteration=call.iteration, step=first, refusal=live.refusal)
+    record("resumed", iteration=call.iteration, step=first, refusal=live.refusal, **usage())
+    torch.rand(3 if first is None else 5)  # as what builds the data does
+    random.random()
     if first is None:
         first = 0
         live.start(first)
     faults("resumed")
-    torch.rand(3 + call.iteration), random.random()  # as what builds the data does
     for step in range(first, plan.steps):
         live.begin(step)
         assert (count.step, count.samples) == (step, SAMPLES * step), (count.step, count.samples, step)
