@@ -107,7 +107,7 @@ def take_own_arguments(words: list[str]) -> argparse.Namespace:
 
 def _add_own(parser: Any) -> None:
     parser.add_argument(
-        LIVE_STATE_FLAG, choices=LIVE_STATES, default="off", dest="nvrx_live_state",
+        LIVE_STATE_FLAG, choices=LIVE_STATES, default=InprocessArguments.live_state, dest="nvrx_live_state",
         help="Go on from the memory of the ranks after a fault, without a checkpoint.",
     )  # fmt: skip
 
@@ -131,7 +131,7 @@ def inprocess_arguments(args: object, command_line: Sequence[str] | None = None)
         given["last_call_wait"] = 0
     if not hasattr(args, "inprocess_active_world_size"):
         given["active_world_size"] = world_size()
-    given["live_state"] = getattr(args, "nvrx_live_state", "off")
+    given["live_state"] = getattr(args, "nvrx_live_state", InprocessArguments.live_state)
     return InprocessArguments(**given)
 
 

@@ -199,10 +199,13 @@ class _Loop:
                 f"iteration {iteration}", forward, valid, model, iteration, process, config, verbose=False,
                 write_to_tensorboard=True, non_loss_data_func=non_loss,
             )  # fmt: skip
-        operations = given.num_floating_point_operations_so_far
-        if not _is_saved(given) and training.checkpoint_and_decide_exit(
-            model, optimizer, scheduler, iteration, operations, context, data
-        ):
+        if _is_saved(given):
+            return
+        operations, interval = given.num_floating_point_operations_so_far, training.get_timers()("interval-time", 0)
+        interval.start()  # a save stops it, and starts it again
+        ends = training.checkpoint_and_decide_exit(model, optimizer, scheduler, iteration, operations, context, data)
+        interval.stop()
+        if ends:
             training.maybe_finalize_async_save(blocking=True)
             sys.exit()
 

@@ -133,6 +133,17 @@ def test_the_lost_part_of_a_distributed_optimizer_is_missed_in_a_line(train: Tra
     assert ends(job) == ends(undisturbed("distributed bf16"))
 
 
+@pytest.mark.nightly
+def test_without_the_random_numbers_of_a_lost_rank_the_next_restart_goes_on_from_a_checkpoint(
+    train: Train, undisturbed: Train
+) -> None:
+    job = train("dp", world=3, active=2, faults=1, seed=2, kinds=["kill"], points=["forward"], replicating=0)
+    assert sorted(job.codes.values()) == [-signal.SIGKILL, 0, 0], job.told()
+    assert {line["step"] for line in job.lines("resumed", iteration=2)} == {None}
+    assert "no rank has the random numbers of a lost rank" in job.told()
+    assert ends(job) == ends(undisturbed("dp"))
+
+
 def test_a_loop_that_counts_otherwise_than_it_says_goes_on_from_a_checkpoint(train: Train) -> None:
     job = train("dp", faults=1, seed=1, points=["tail"], drifts=True)
     assert set(job.codes.values()) == {0}, job.told()

@@ -1,8 +1,8 @@
 """A rank that trains a tiny GPT on megatron-core from memory, with faults at drawn points.
 
 `NVRX_TEST_LIVE` has, as JSON: `faults` (how many iterations have one), `seed`, `kinds` (`exception`, `kill`,
-`asynchronous`), `points`, `least` (no kill below so many ranks) and `drifts` (whether the loop counts otherwise than it
-says).
+`asynchronous`), `points`, `least` (no kill below so many ranks), `drifts` (whether the loop counts otherwise than it
+says) and `replicating` (up to how many ranks votes carry the local state of all).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import nvrx_megatron
 import torch
 import torch.distributed as dist
-from nvrx_megatron import restart
+from nvrx_megatron import live_state, restart
 
 from examples.megatron import on_cpu
 from nvrx_core.inprocess import CallWrapper
@@ -152,6 +152,7 @@ if __name__ == "__main__":
     parser = nvrx_megatron.add_arguments(argparse.ArgumentParser())
     sys.argv[1:] = plan.command_line()
     args = parser.parse_args()
+    live_state.MAX_REPLICATING = FAULTS.get("replicating", 128)  # type: ignore[misc]
     live = nvrx_megatron.MegatronLiveState(args)
 
     def restarted(call_wrapper: CallWrapper) -> None:
