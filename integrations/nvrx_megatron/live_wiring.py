@@ -64,7 +64,7 @@ class _Counters:
         return {
             "iteration": self.iteration, **{name: getattr(args, name) for name in _SAMPLES},
             "schedule": scheduler.pop("num_steps"), "scheduler": scheduler,
-            "operations": (self._operations.iteration, self._operations.total, self._operations.last),
+            "operations": [self._operations.iteration, self._operations.total, self._operations.last],
             "losses": {name: dict(getattr(machine, name, {})) for name in _LOSS_MEMORY},
         }  # fmt: skip
 

@@ -98,6 +98,7 @@ def test_from_memory_no_step_and_no_bit_is_lost(train: Train, shape: str) -> Non
         done = [line["step"] for line in job.lines("step", rank=rank)]
         assert done == sorted(set(done)), f"rank {rank}: {done}"
         assert set(range(10)) - set(done) <= {6, 7}, "those that were interrupted behind their votes"
-    assert [job.lines("step", iteration=number)[0]["step"] for number in range(1, 4)] == [4, 5, 7]
+    firsts = {number: job.lines("step", iteration=number)[0]["step"] for number in (1, 2, 4)}
+    assert firsts == {1: 4, 2: 5, 4: 8}, "the one of iteration 3 is interrupted"
     saved = {path.name for path in (job.directory / "saves").glob("iter_*")}
     assert saved == {"iter_0000004", "iter_0000008", "iter_0000010"}, "the interrupted save was done once more"
