@@ -11,14 +11,15 @@ if TYPE_CHECKING:
     from nvrx_megatron.arguments import add_arguments
     from nvrx_megatron.checkpoint import AtomicCheckpoint
     from nvrx_megatron.finalize import MegatronFinalize
+    from nvrx_megatron.live_state import MegatronLiveState
     from nvrx_megatron.ranks import megatron_rank_assignment
     from nvrx_megatron.restart import inprocess_restart
     from nvrx_megatron.script import enable
     from nvrx_megatron.state import state_report
 
 __all__ = [
-    "AbortTransformerEngine", "AtomicCheckpoint", "MegatronAbort", "MegatronFinalize", "add_arguments", "enable",
-    "inprocess_restart", "megatron_rank_assignment", "state_report",
+    "AbortTransformerEngine", "AtomicCheckpoint", "MegatronAbort", "MegatronFinalize", "MegatronLiveState",
+    "add_arguments", "enable", "inprocess_restart", "megatron_rank_assignment", "state_report",
 ]  # fmt: skip
 
 _HOME = {
@@ -26,6 +27,7 @@ _HOME = {
     "AtomicCheckpoint": "nvrx_megatron.checkpoint",
     "MegatronAbort": "nvrx_megatron.abort",
     "MegatronFinalize": "nvrx_megatron.finalize",
+    "MegatronLiveState": "nvrx_megatron.live_state",
     "add_arguments": "nvrx_megatron.arguments",
     "enable": "nvrx_megatron.script",
     "inprocess_restart": "nvrx_megatron.restart",

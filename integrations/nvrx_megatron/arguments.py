@@ -11,9 +11,15 @@ from typing import Any, Final
 from nvrx_core.errors import ParameterError
 from nvrx_megatron.environment import world_size
 
-__all__ = ["GRANULARITIES", "InprocessArguments", "add_arguments", "inprocess_arguments"]
+__all__ = [
+    "GRANULARITIES", "LIVE_STATES", "LIVE_STATE_FLAG", "InprocessArguments", "add_arguments", "inprocess_arguments",
+    "take_own_arguments",
+]  # fmt: skip
 
 GRANULARITIES: Final = ("node", "rank")
+LIVE_STATES: Final = ("off", "on")
+LIVE_STATE_FLAG: Final = "--nvrx-live-state"
+"""nvrx's own flag, which Megatron-LM's parser does not know."""
 _LAST_CALL_WAIT: Final = "--inprocess-last-call-wait"
 
 
@@ -37,6 +43,7 @@ class InprocessArguments:
         granularity: what is replaced when a rank is lost: the rank alone or all ranks of its node.
         active_world_size: how many ranks train; the others are spare.
         empty_cuda_cache: release cached GPU memory between two iterations.
+        live_state: "on" to go on from the memory of the ranks after a fault; `--nvrx-live-state`.
     """
 
     restart: bool = False
@@ -55,8 +62,11 @@ class InprocessArguments:
     granularity: str = "node"
     active_world_size: int = 1
     empty_cuda_cache: bool = False
+    live_state: str = "off"
 
     def __post_init__(self) -> None:
+        if self.live_state not in LIVE_STATES:
+            raise ParameterError(LIVE_STATE_FLAG, self.live_state, "off or on")
         if self.granularity not in GRANULARITIES:
             raise ParameterError("--inprocess-granularity", self.granularity, "node or rank")
         world = world_size()
@@ -77,7 +87,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     group = parser.add_argument_group("in-process restart")
     for name, options in _flags().items():
         group.add_argument(f"--inprocess-{name}", **options)
+    _add_own(group)
     return parser
+
+
+def take_own_arguments(words: list[str]) -> argparse.Namespace:
+    """Remove nvrx's own flags from a command line, and return their values.
+
+    Megatron-LM's parser would refuse them.
+
+    Raises:
+        SystemExit: for a value that is none.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _add_own(parser)
+    own, words[1:] = parser.parse_known_args(words[1:])
+    return own
+
+
+def _add_own(parser: Any) -> None:
+    parser.add_argument(
+        LIVE_STATE_FLAG, choices=LIVE_STATES, default=InprocessArguments.live_state, dest="nvrx_live_state",
+        help="Go on from the memory of the ranks after a fault, without a checkpoint.",
+    )  # fmt: skip
 
 
 def inprocess_arguments(args: object, command_line: Sequence[str] | None = None) -> InprocessArguments:
@@ -99,6 +131,7 @@ def inprocess_arguments(args: object, command_line: Sequence[str] | None = None)
         given["last_call_wait"] = 0
     if not hasattr(args, "inprocess_active_world_size"):
         given["active_world_size"] = world_size()
+    given["live_state"] = getattr(args, "nvrx_live_state", InprocessArguments.live_state)
     return InprocessArguments(**given)
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from nvrx_megatron.installed import mentions
 
 __all__ = [
     "ACCUMULATED", "CORE_STATE", "DESTROYERS", "TRACKER", "TRAINING_STATE", "WHOLE_FILES", "accumulated",
-    "build_of_helpers", "common_savers", "destroyers", "destroyers_gone", "flag_texts", "ft_client", "has_ft_client",
-    "loaded", "openers", "persistent_caller_class", "queues_of_modules", "results_queue_module", "saves_module",
-    "saves_queue_class", "state_gone", "straggler_detector", "trackers_gone", "writes_common_state",
+    "build_of_helpers", "chained_optimizers", "common_savers", "destroyers", "destroyers_gone", "flag_texts",
+    "ft_client", "grad_scalers", "has_ft_client", "is_data_parallel", "is_distributed", "is_known_optimizer",
+    "is_of_experts", "loaded", "names_gone_for_live_state", "openers", "parallelism_besides", "parameter_gathers",
+    "part_of_model", "persistent_caller_class", "queues_of_modules", "results_queue_module", "rng_tracker",
+    "saves_module", "saves_queue_class", "state_gone", "straggler_detector", "trackers_gone", "writes_common_state",
 ]  # fmt: skip
 
 CORE_STATE: Final = (
@@ -49,6 +51,7 @@ _TRACKER: Final = re.compile(r"_MOE\w*_TRACKER")
 _DESTROYS: Final = re.compile(r"destroy_\w*tracker")
 _CORE: Final = "megatron.core"
 _CLIENT: Final = "_GLOBAL_RANK_MONITOR_CLIENT"
+_OPTIMIZERS: Final = frozenset({"FP32Optimizer", "Float16OptimizerWithFloat16Params", "DistributedOptimizer"})
 _EXPERTS: Final = (f"{_CORE}.transformer.moe.moe_utils", f"{_CORE}.transformer.moe.moe_logging")
 ACCUMULATED: Final = (
     (f"{_CORE}.transformer.moe.moe_utils", "_MOE_LAYER_WISE_LOGGING_TRACKER", None),  # up to 0.16
@@ -220,3 +223,88 @@ def common_savers() -> list[tuple[Any, str]]:
         getattr(strategies, "TorchCommonSaveStrategy", None),
     )
     return [(home, "save_common") for home in found if hasattr(home, "save_common")]
+
+
+def chained_optimizers(optimizer: Any) -> list[Any]:
+    """Return the optimizers that an optimizer of megatron-core steps, each of one of torch; empty for any other."""
+    base = getattr(loaded(f"{_CORE}.optimizer.optimizer"), "MegatronOptimizer", None)
+    if not isinstance(base, type) or not isinstance(optimizer, base):
+        return []
+    return list(getattr(optimizer, "chained_optimizers", [optimizer]))
+
+
+def is_known_optimizer(optimizer: Any) -> bool:
+    """Return whether it is known what an optimizer of megatron-core, which is no chain, does at a step."""
+    return type(optimizer).__name__ in _OPTIMIZERS and type(optimizer).__module__.startswith(f"{_CORE}.optimizer.")
+
+
+def is_distributed(optimizers: Iterable[Any]) -> bool:
+    """Return whether a rank has only a part of the optimizer state, and gathers the parameters after a step."""
+    return any(type(each).__name__ == "DistributedOptimizer" for each in optimizers)
+
+
+def is_data_parallel(chunk: Any) -> bool:
+    """Return whether a chunk of a model is wrapped by megatron-core's own data parallelism."""
+    return type(chunk) is getattr(loaded(f"{_CORE}.distributed"), "DistributedDataParallel", None)
+
+
+def is_of_experts(parameter: Any) -> bool:
+    """Return whether a parameter is one of experts, which are not the same on all data parallel ranks."""
+    return not getattr(parameter, "allreduce", True)
+
+
+def parameter_gathers(model: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the objects whose `start_param_sync` gathers the parameters of a model after a step."""
+    return tuple(group for chunk in model for group in chunk.bucket_groups)
+
+
+def grad_scalers(optimizers: Iterable[Any]) -> list[Any]:
+    """Return the scalers of gradients; optimizers may share one."""
+    scalers = (getattr(each, "grad_scaler", None) for each in optimizers)
+    return list({id(each): each for each in scalers if each is not None}.values())
+
+
+def rng_tracker() -> Any:
+    """Return the tracker of the random numbers of model parallel ranks."""
+    return loaded(f"{_CORE}.tensor_parallel.random").get_cuda_rng_tracker()
+
+
+def part_of_model(is_sharded: bool) -> dict[str, tuple[int, int]]:
+    """Return which part of a model this rank has.
+
+    Args:
+        is_sharded: whether each data parallel rank has its own part of the optimizer state.
+    """
+    state = loaded(f"{_CORE}.parallel_state")
+    part = {
+        "tensor parallel rank": (state.get_tensor_model_parallel_rank(), state.get_tensor_model_parallel_world_size()),
+        "pipeline stage": (state.get_pipeline_model_parallel_rank(), state.get_pipeline_model_parallel_world_size()),
+    }
+    if is_sharded:
+        part["data parallel rank"] = (state.get_data_parallel_rank(), state.get_data_parallel_world_size())
+    return {name: (number, size) for name, (number, size) in part.items() if size > 1}
+
+
+def parallelism_besides() -> list[str]:
+    """Return the names of the kinds of parallelism, besides those of `part_of_model`, that have more than one rank."""
+    state = loaded(f"{_CORE}.parallel_state")
+    sizes = {
+        "context": state.get_context_parallel_world_size(),
+        "expert": state.get_expert_model_parallel_world_size(),
+        "virtual pipeline": state.get_virtual_pipeline_model_parallel_world_size() or 1,
+    }
+    return [name for name, size in sizes.items() if size > 1]
+
+
+def names_gone_for_live_state() -> str:
+    """Return a name that a training from memory needs and that this megatron-core does not have; "" if it has all."""
+    optimizers, buffers = loaded(f"{_CORE}.optimizer.optimizer"), loaded(f"{_CORE}.distributed.param_and_grad_buffer")
+    tracker = getattr(loaded(f"{_CORE}.tensor_parallel.random"), "CudaRNGStatesTracker", None)
+    needed = {
+        "MixedPrecisionOptimizer.step_with_ready_grads": getattr(optimizers, "MixedPrecisionOptimizer", None),
+        "FP32Optimizer.step_with_ready_grads": getattr(optimizers, "FP32Optimizer", None),
+        "ChainedOptimizer.step_with_ready_grads": getattr(optimizers, "ChainedOptimizer", None),
+        "_ParamAndGradBucketGroup.start_param_sync": getattr(buffers, "_ParamAndGradBucketGroup", None),
+        "CudaRNGStatesTracker.get_states": tracker,
+    }
+    return next((name for name, owner in needed.items() if not hasattr(owner, name.partition(".")[2])), "")

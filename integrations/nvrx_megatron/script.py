@@ -22,9 +22,11 @@ from typing import Any, Final, Self
 
 from nvrx_core.compatible_names import activate
 from nvrx_core.inprocess.wrap import current_call
+from nvrx_megatron.arguments import take_own_arguments
 from nvrx_megatron.atomic_writes import protect_checkpoint_files
 from nvrx_megatron.installed import Piece, announce
 from nvrx_megatron.internals import has_ft_client
+from nvrx_megatron.live_wiring import wire_live_state
 from nvrx_megatron.once import compute_once
 from nvrx_megatron.restart import inprocess_restart
 from nvrx_megatron.script_objects import remember
@@ -112,11 +114,13 @@ def prepare(script: str) -> Any:
     from megatron.training.arguments import parse_args
 
     compute_once()
+    own = take_own_arguments(sys.argv)
     args = parse_args(ignore_unknown_args=True)
+    args.nvrx_live_state = own.nvrx_live_state
     saves = _choose_async_strategy(args)
     pieces = [*wire(), *protect_checkpoint_files(), *_pieces_of_training(), *teardown_pieces(), *observe_saves()]
     if args.inprocess_restart:
-        announce([*pieces, *saves])
+        announce([*pieces, *wire_live_state(args), *saves])
     return args
 
 

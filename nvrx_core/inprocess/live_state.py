@@ -64,6 +64,8 @@ class LiveState:
         shared: Mapping[str, Stateful] | None = None,
         local: Mapping[str, Stateful] | None = None,
         averages: Iterable[torch.nn.Module] = (),
+        part: Mapping[str, tuple[int, int]] | None = None,
+        copies: bool = False,
     ) -> int | None:
         """Bring new objects to the newest step that the ranks have in memory; all ranks call it.
 
@@ -78,6 +80,9 @@ class LiveState:
             shared: objects with `state_dict` that only `advance` changes, such as a scheduler or a `GradScaler`.
             local: objects with `state_dict` that change anywhere, such as a sampler; copied at each commit.
             averages: modules whose tensors only `advance` changes, such as those of an average of the weights.
+            part: which part of the model this rank has where no `DTensor` says it, as with tensor parallelism by hand:
+                for each dimension, by a name for the log, the number of the part and how many there are.
+            copies: new objects get copies of the old tensors: for parameters that are views of other tensors.
 
         Returns:
             The step to go on with; None when it is not whole in memory, as at the first start: load a checkpoint, then
@@ -88,7 +93,10 @@ class LiveState:
             RuntimeError: when it has returned a step in this iteration already, or after a forward pass of fully_shard.
         """
         optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
-        new = Objects.of(model, optimizers, advance, shared=shared or {}, local=local or {}, averages=averages)
+        new = Objects.of(
+            model, optimizers, advance, shared=shared or {}, local=local or {}, averages=averages, part=part,
+            copies=copies,
+        )  # fmt: skip
         call = current_call()
         here = self._ports is not None and self._ports.call is call and self._ports.has_resumed
         if here and call is not None and self._training.memory.version is not None:
@@ -114,8 +122,7 @@ class LiveState:
             ports.left = None  # it would keep the old objects while a checkpoint is loaded
         recovery = self._training.recovery
         if isinstance(recovery, Incomplete) and recovery.newest is not None and ports.rank == 0:
-            coordinates = (list(each[:-1]) for each in recovery.missing)
-            missing = ", ".join(f"shard {each}" if each else "the parameters" for each in coordinates)
+            missing = "; ".join(map(new.told, recovery.missing))
             log.warning("step %d is not whole in memory: no rank has %s of it any more; a checkpoint is needed",
                         recovery.newest.step, missing)  # fmt: skip
         tensors.drop_interrupted(new)

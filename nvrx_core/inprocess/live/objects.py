@@ -58,6 +58,8 @@ class Objects:
         shared: objects that only the advance changes, by name.
         local: objects that change anywhere, by name.
         coordinates: which part of the sharded parameters this rank has.
+        part_names: what the coordinates count that the caller has named.
+        copies: new objects copy the old tensors instead of using them: other tensors view theirs.
         watched: the indices of some parameters, with and without an optimizer: what changes them by `.data` changes no
             version, but their values.
     """
@@ -72,6 +74,8 @@ class Objects:
     local: Mapping[str, Stateful]
     coordinates: ShardOfRank
     watched: tuple[int, ...] = ()
+    part_names: tuple[str, ...] = ()
+    copies: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -92,6 +96,18 @@ class Objects:
         ]
         shapes = [tuple(each.shape) for each in (*self.parameters, *self.buffers)]
         return (*self.coordinates, zlib.crc32(repr((self.names, shapes, groups)).encode()))
+
+    def told(self, shard: ShardOfRank) -> str:
+        """Return what a shard of these objects is, for a person."""
+        *coordinates, _ = shard
+        named = [
+            f"{name} {coordinates[2 * number]} of {coordinates[2 * number + 1]}"
+            for number, name in enumerate(self.part_names)
+        ]
+        rest = coordinates[2 * len(named) :]
+        if rest:
+            named.append(f"shard {rest}")
+        return ", ".join(named) or "the parameters"
 
     def collect_buffers(self) -> None:
         """Copy the buffers that the model has replaced by other tensors into those that were registered."""
@@ -115,6 +131,8 @@ class Objects:
         shared: Mapping[str, Stateful],
         local: Mapping[str, Stateful],
         averages: Iterable[torch.nn.Module],
+        part: Mapping[str, tuple[int, int]] | None = None,
+        copies: bool = False,
     ) -> Objects:
         """Register the objects of an iteration.
 
@@ -151,9 +169,11 @@ class Objects:
         buffers = {name: each for name, each in model.named_buffers() if id(each) in persistent}
         parts = (name.rpartition(".") for name in buffers)
         places = tuple((weakref.ref(model.get_submodule(owner)), name) for owner, _, name in parts)
+        part = part or {}
+        coordinates = (*(number for each in part.values() for number in each), *_coordinates_of(parameters))
         return cls(
             tuple(named), parameters, tuple(buffers.values()), places, optimizers, advance, shared, local,
-            _coordinates_of(parameters), _watched(parameters, optimizers),
+            coordinates, _watched(parameters, optimizers), tuple(part), copies,
         )  # fmt: skip
 
 
@@ -308,12 +328,14 @@ def changed(objects: Objects, before: Versions, now: Versions) -> str:
 
 
 def adopt(old: Objects, new: Objects) -> None:
-    """Let the new objects use the old tensors; nothing is copied but the buffers."""
+    """Let the new objects use the old tensors; nothing is copied but the buffers, or all with `copies`."""
     with torch.no_grad():
         for was, now in zip(old.parameters, new.parameters, strict=True):
             if was is now:
                 continue
-            if now.is_meta and not _local(was).is_meta:
+            if old.copies and not now.is_meta:
+                _local(now).detach().copy_(_local(was))
+            elif now.is_meta and not _local(was).is_meta:
                 _fill(now, _local(was).data)
             elif isinstance(now, DTensor):
                 assert isinstance(was, DTensor)

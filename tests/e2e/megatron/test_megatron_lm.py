@@ -20,6 +20,15 @@ from tests.harness.process.workers.record import HELD
 TREE = os.environ.get("NVRX_TEST_MEGATRON_LM", "")
 pytestmark = pytest.mark.skipif(not TREE, reason="NVRX_TEST_MEGATRON_LM names no checkout of Megatron-LM")
 LIMIT = 300
+SCHEDULE = (
+    "--train-iters", "10", "--lr-decay-style", "cosine", "--lr-warmup-iters", "2", "--min-lr", "1e-5",
+    "--hidden-dropout", "0.1", "--eval-interval", "4", "--eval-iters", "2",
+)  # fmt: skip
+LIVE = {
+    "tensor parallel": (),
+    "data parallel, distributed optimizer": ("--tensor-model-parallel-size", "1", "--use-distributed-optimizer"),
+    "pipeline": ("--tensor-model-parallel-size", "1", "--pipeline-model-parallel-size", "2"),
+}
 OWN_THREADS = 4
 """A rank has at most so many more than at its first entry; a process group would have eight."""
 
@@ -71,3 +80,25 @@ def test_rank_monitors_and_restarts_in_process_go_together(plain: Template, tmp_
     finally:
         plain.sweep()
         job.clear()
+
+
+@pytest.mark.parametrize("shape", LIVE)
+def test_from_memory_no_step_and_no_bit_is_lost(train: Train, shape: str) -> None:
+    """Faults before and in a save, at the begin of a step, in the optimizer and behind it; no checkpoint is loaded."""
+    words = (*SCHEDULE, *LIVE[shape])
+    undisturbed = train(*words, saves=False)
+    assert undisturbed.codes == {0: 0, 1: 0}, undisturbed.told()
+    faults = "0:4@save=exception,1:6=exception,0:8@advance=exception,1:9@committed=exception"
+    job = train(*words, "--nvrx-live-state", "on", "--save-interval", "4", faults=faults)
+    assert job.codes == {0: 0, 1: 0}, job.told()
+    assert len(job.lines("fault_injected")) == 4, job.told()
+    losses, expected = job.losses(), undisturbed.losses()
+    assert losses == {step: loss for step, loss in expected.items() if step in losses}
+    for rank in ("0", "1"):
+        done = [line["step"] for line in job.lines("step", rank=rank)]
+        assert done == sorted(set(done)), f"rank {rank}: {done}"
+        assert set(range(10)) - set(done) <= {6, 7}, "those that were interrupted behind their votes"
+    firsts = {number: job.lines("step", iteration=number)[0]["step"] for number in (1, 2, 4)}
+    assert firsts == {1: 4, 2: 5, 4: 8}, "the one of iteration 3 is interrupted"
+    saved = {path.name for path in (job.directory / "saves").glob("iter_*")}
+    assert saved == {"iter_0000004", "iter_0000008", "iter_0000010"}, "the interrupted save was done once more"

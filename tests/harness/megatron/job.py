@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.harness.megatron.plan import Plan
@@ -21,7 +22,13 @@ TRAIN = "tests.harness.megatron.train"
 
 
 class MegatronJob(Job):
-    """One job; `finish` it, then ask for its losses."""
+    """One job; `finish` it, then ask for its losses.
+
+    Attributes:
+        more: further variables of the ranks' environment.
+    """
+
+    more: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def run(cls, template: Template, directory: Path, *, world: int = 2, **plan: Any) -> MegatronJob:
@@ -35,7 +42,7 @@ class MegatronJob(Job):
         """Starts the ranks, with these words on their command line."""
         self.start_store()
         of_a_node = self.world // self.plan.nodes
-        more = {"LOCAL_WORLD_SIZE": str(of_a_node), "TORCH_CPP_LOG_LEVEL": "error"}
+        more = {"LOCAL_WORLD_SIZE": str(of_a_node), "TORCH_CPP_LOG_LEVEL": "error", **self.more}
         for rank in range(self.world):
             environment, output = self.environment(rank, **more), self.directory / f"rank-{rank}"
             self.pids[rank] = self.template.fork(module, words, environment, output)

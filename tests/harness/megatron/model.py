@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.pipeline_parallel.schedules import get_forward_backward_func
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from tests.harness.megatron.plan import Plan
@@ -26,6 +27,7 @@ __all__ = ["Training", "begin", "end"]
 
 LENGTH, WORDS, BATCH, MICROBATCHES = 32, 64, 2, 2
 SEED = 123
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def begin(plan: Plan) -> Training:
@@ -49,7 +51,8 @@ class Training:
     def __init__(self, plan: Plan) -> None:
         config = TransformerConfig(
             num_layers=2, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True,
-            pipeline_dtype=torch.float32, params_dtype=torch.float32, hidden_dropout=0.0, attention_dropout=0.0,
+            pipeline_dtype=DTYPES[plan.precision], params_dtype=DTYPES[plan.precision], bf16=plan.precision == "bf16",
+            fp16=plan.precision == "fp16", hidden_dropout=plan.dropout, attention_dropout=plan.dropout,
             tensor_model_parallel_size=plan.tp, pipeline_model_parallel_size=plan.pp,
             gradient_accumulation_fusion=False, bias_activation_fusion=False, masked_softmax_fusion=False,
             bias_dropout_fusion=False, finalize_model_grads_func=finalize_model_grads,
@@ -62,9 +65,12 @@ class Training:
         ours = DistributedDataParallelConfig(
             grad_reduce_in_fp32=True, overlap_grad_reduce=False, use_distributed_optimizer=plan.distributed
         )
-        self.model = DistributedDataParallel(config, ours, model)
+        wrapped = model if plan.precision == "fp32" else Float16Module(config, model)
+        self.model = DistributedDataParallel(config, ours, wrapped)
         config.no_sync_func = self.model.no_sync
         self.optimizer = self._optimizer(plan)
+        if plan.precision == "fp16":
+            config.grad_scale_func = self.optimizer.scale_loss
         self.forward_backward = get_forward_backward_func()
         self.mask = torch.triu(torch.ones(1, 1, LENGTH, LENGTH, dtype=torch.bool), 1)
         self.positions = torch.arange(LENGTH)[None].expand(BATCH, -1)
@@ -75,12 +81,19 @@ class Training:
         if plan.optimizer == "sgd":
             return torch.optim.SGD(self.model.parameters(), lr=0.1)
         config = OptimizerConfig(
-            optimizer="adam", lr=3e-3, clip_grad=1.0, use_distributed_optimizer=plan.distributed, bf16=False
-        )
+            optimizer="adam", lr=3e-3, min_lr=1e-5, clip_grad=1.0, use_distributed_optimizer=plan.distributed,
+            bf16=plan.precision == "bf16", fp16=plan.precision == "fp16", params_dtype=DTYPES[plan.precision],
+            initial_loss_scale=2.0**40, loss_scale_window=3, hysteresis=1,
+        )  # fmt: skip
         return get_megatron_optimizer(config, [self.model])
 
-    def step(self, number: int) -> float | None:
-        """Trains on the batch of this number; returns the loss where the last stage is."""
+    def step(self, number: int, ready: Callable[[], object] = lambda: None) -> float | None:
+        """Trains on the batch of this number; returns the loss where the last stage is.
+
+        Args:
+            number: of the batch.
+            ready: is called before the optimizer steps.
+        """
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
         reduced = self.forward_backward(
@@ -90,7 +103,9 @@ class Training:
         if isinstance(self.optimizer, torch.optim.Optimizer):
             for parameter in self.model.parameters():
                 parameter.grad = parameter.main_grad.to(parameter.dtype)
-        self.optimizer.step()
+        ready()
+        stepped = self.optimizer.step()
+        self.updated = bool(stepped[0]) if stepped else True
         losses = [each["loss"].item() for each in reduced]
         return sum(losses) / len(losses) if losses else None
 

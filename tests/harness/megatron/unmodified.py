@@ -18,6 +18,7 @@ from typing import Any
 import nvrx_megatron
 import torch
 import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from examples.megatron import on_cpu
 from nvrx_core.inprocess import current_call
@@ -28,7 +29,7 @@ from tests.harness.process.workers.record import Record, usage
 __all__ = ["run"]
 
 TREE = "NVRX_TEST_MEGATRON_LM"
-FAULTS = "NVRX_TEST_MEGATRON_FAULTS"  # rank:call of train_step=kind, ...
+FAULTS = "NVRX_TEST_MEGATRON_FAULTS"  # rank:call of train_step=kind, ..., or rank:call@place=kind
 
 record = Record.of_environment()
 me = os.environ["RANK"]
@@ -77,7 +78,19 @@ def watch_training() -> None:
 
     faults = dict(entry.split("=") for entry in filter(None, os.environ.get(FAULTS, "").split(",")))
     pretrain, initialise, step = package.pretrain, training.initialize_megatron, training.train_step
+    log, agree = training.training_log, training.logical_and_across_model_parallel_group
     calls = [0]
+
+    def fault(place: str) -> None:
+        if kind := faults.pop(f"{me}:{calls[0]}{place}", None):
+            inject(kind_of(kind), stamp=lambda at: record("fault_injected", at=at, kind=kind))
+
+    def at(place: str, function: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            fault(place)
+            return function(*args, **kwargs)
+
+        return called
 
     def pretrained(*args: Any, **kwargs: Any) -> Any:
         record("pretrain", iteration=iteration())
@@ -91,8 +104,7 @@ def watch_training() -> None:
 
     def train_step(*args: Any, **kwargs: Any) -> Any:
         calls[0] += 1
-        if kind := faults.pop(f"{me}:{calls[0]}", None):
-            inject(kind_of(kind), stamp=lambda at: record("fault_injected", at=at, kind=kind))
+        fault("")
         result = step(*args, **kwargs)
         loss = {name: float(value) for name, value in result[0].items() if "loss" in name}
         done = training.get_args().curr_iteration
@@ -100,6 +112,9 @@ def watch_training() -> None:
         return result
 
     package.pretrain, training.initialize_megatron, training.train_step = pretrained, initialize_megatron, train_step
+    training.training_log, training.logical_and_across_model_parallel_group = at("@log", log), at("@committed", agree)
+    training.save_checkpoint = at("@save", training.save_checkpoint)
+    register_optimizer_step_pre_hook(lambda *_: fault("@advance"))
 
 
 def iteration() -> int:

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 from nvrx_megatron import add_arguments, megatron_rank_assignment, ranks
-from nvrx_megatron.arguments import InprocessArguments, inprocess_arguments
+from nvrx_megatron.arguments import InprocessArguments, inprocess_arguments, take_own_arguments
 
 from nvrx_core.errors import ParameterError
 
@@ -33,6 +33,7 @@ def parse(*words):
 def test_the_flags_are_those_of_megatron_lm():
     given = vars(parse())
     assert given.pop("inprocess_last_call_wait") == 0
+    assert given.pop("nvrx_live_state") == "off"
     assert given == {f"inprocess_{name.replace('-', '_')}": default for name, default in FLAGS.items()}
 
 
@@ -92,3 +93,14 @@ def test_granularity_rank_has_the_root_alone():
 def test_an_active_world_size_that_splits_a_node_is_refused():
     with pytest.raises(ParameterError, match="a multiple of the 2 ranks of a node"):
         megatron_rank_assignment(InprocessArguments(active_world_size=3))
+
+
+def test_nvrxs_own_flag_is_taken_from_the_command_line_that_megatron_lm_parses():
+    words = ["pretrain_gpt.py", "--lr", "1e-3", "--nvrx-live-state", "on", "--nvrx-live", "x"]
+    assert take_own_arguments(words).nvrx_live_state == "on"
+    assert words == ["pretrain_gpt.py", "--lr", "1e-3", "--nvrx-live", "x"]
+    assert take_own_arguments(words).nvrx_live_state == "off"
+    assert inprocess_arguments(parse("--nvrx-live-state", "on"), []).live_state == "on"
+    assert inprocess_arguments(argparse.Namespace(), []).live_state == "off", "nothing is kept by default"
+    with pytest.raises(ParameterError, match="off or on"):
+        InprocessArguments(live_state="maybe")

@@ -1,0 +1,254 @@
+"""Megatron-LM's training loop on the memory of its ranks: where it would load a checkpoint, and what it counts.
+
+Its functions are replaced in the module that calls them, before the script runs. A step is what `train_step` does; what
+the loop does behind it (its log, an evaluation, a save) is done once more when a fault has interrupted it on a rank.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from nvrx_megatron import internals
+from nvrx_megatron.installed import Piece, mentions
+from nvrx_megatron.live_refusals import refused_arguments
+from nvrx_megatron.live_state import MegatronLiveState
+
+__all__ = ["wire_live_state"]
+
+_SEAMS: Final = (
+    "setup_model_and_optimizer", "load_checkpoint", "train", "train_step", "training_log", "checkpoint_and_decide_exit",
+)  # fmt: skip
+_SAMPLES: Final = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
+_PLAIN: Final = (type(None), bool, int, float, str)
+_LOSS_MEMORY: Final = ("large_value_counts", "max_values")
+"""What the rerun state machine remembers of the losses, to tell which are unexpectedly large."""
+
+
+def wire_live_state(args: Any) -> list[Piece]:
+    """Let a restart go on from memory, if the arguments have `--nvrx-live-state on`; call it before the script runs.
+
+    Returns:
+        What is installed, and what is not.
+    """
+    live = MegatronLiveState(args)
+    if not live.is_on:
+        return []
+    training = importlib.import_module("megatron.training.training")
+    gone = [name for name in _SEAMS if not hasattr(training, name) or not mentions(training, name)]
+    pieces = [Piece("a restart goes on from memory", "a restart goes on from a checkpoint", ", ".join(gone))]
+    if not gone:
+        _Loop(live, training).install()
+    return pieces
+
+
+class _Counters:
+    """What Megatron-LM counts, in its arguments, its schedule and its state machine."""
+
+    def __init__(self, training: Any, scheduler: Any, operations: _Operations) -> None:
+        self._training, self._scheduler, self._operations = training, scheduler, operations
+        self.iteration = int(self._args().iteration)
+
+    def _args(self) -> Any:
+        return self._training.get_args()
+
+    def state_dict(self) -> dict[str, Any]:
+        args, machine = self._args(), self._training.get_rerun_state_machine()
+        scheduler = {name: value for name, value in vars(self._scheduler).items() if type(value) in _PLAIN}
+        return {
+            "iteration": self.iteration, **{name: getattr(args, name) for name in _SAMPLES},
+            "schedule": scheduler.pop("num_steps"), "scheduler": scheduler,
+            "operations": [self._operations.iteration, self._operations.total, self._operations.last],
+            "losses": {name: dict(getattr(machine, name, {})) for name in _LOSS_MEMORY},
+        }  # fmt: skip
+
+    def after_step(self, updated: bool) -> dict[str, Any]:
+        args, training = self._args(), self._training
+        batch = training.get_num_microbatches() * args.micro_batch_size * args.data_parallel_size
+        skipped = training.get_current_global_batch_size() - training.get_current_running_global_batch_size()
+        return {
+            "iteration": self.iteration + 1,
+            "consumed_train_samples": args.consumed_train_samples + batch,
+            "skipped_train_samples": args.skipped_train_samples + skipped,
+            "schedule": self._scheduler.num_steps + (batch if updated else 0),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        args, machine = self._args(), self._training.get_rerun_state_machine()
+        self.iteration = args.iteration = state["iteration"]
+        for name in _SAMPLES:
+            setattr(args, name, state[name])
+        self._training.update_num_microbatches(args.consumed_train_samples, verbose=False)
+        vars(self._scheduler).update(state["scheduler"], num_steps=state["schedule"])
+        self._scheduler.step(increment=0)
+        counted, total, last = state["operations"]
+        args.num_floating_point_operations_so_far = total + (last if counted < self.iteration else 0)
+        for name, values in state["losses"].items():
+            if hasattr(machine, name):
+                getattr(machine, name).clear()
+                getattr(machine, name).update(values)
+
+
+class _Operations:
+    """How many floating point operations the loop has counted: in total, after which iteration, in the last one."""
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.total = self.last = 0.0
+
+    def note(self, iteration: int, total: float) -> None:
+        self.last = total - self.total if iteration == self.iteration + 1 else 0.0
+        self.iteration, self.total = iteration, total
+
+
+class _Loop:
+    """The replaced functions of the training loop."""
+
+    def __init__(self, live: MegatronLiveState, training: Any) -> None:
+        self._live, self._training = live, training
+        self._counters: _Counters | None = None
+        self._operations = _Operations()
+        self._is_setting_up = self._has_tried = self._resumed = False
+        self._losses: dict[str, Any] = {}
+        self._kept_losses: dict[str, Any] | None = None
+
+    def install(self) -> None:
+        """Replace the functions; a second call changes nothing."""
+        for name in _SEAMS:
+            original = getattr(self._training, name)
+            if not hasattr(original, "__nvrx_live__"):
+                replacement: Any = functools.wraps(original)(getattr(self, f"_{name}")(original))
+                replacement.__nvrx_live__ = True
+                setattr(self._training, name, replacement)
+
+    def _setup_model_and_optimizer(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def setup(*args: Any, **kwargs: Any) -> Any:
+            self._is_setting_up, self._has_tried, self._resumed = True, False, False
+            try:
+                model, optimizer, scheduler = made = original(*args, **kwargs)
+            finally:
+                self._is_setting_up = False
+            if not self._has_tried:  # nothing was to be loaded
+                self._resume(model, optimizer, scheduler)
+            if not self._resumed:
+                given = self._training.get_args()
+                self._operations.__init__()  # type: ignore[misc]
+                self._operations.note(given.iteration, given.num_floating_point_operations_so_far)
+                self._losses, self._kept_losses = {}, None
+                if self._counters is not None:
+                    self._counters.iteration = given.iteration
+                self._live.start(given.iteration)
+            return made
+
+        return setup
+
+    def _load_checkpoint(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(model: Any, optimizer: Any, opt_param_scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._is_setting_up and not self._has_tried:
+                self._resume(model, optimizer, opt_param_scheduler)
+                if self._resumed:
+                    given = self._training.get_args()
+                    return given.iteration, given.num_floating_point_operations_so_far
+            return original(model, optimizer, opt_param_scheduler, *args, **kwargs)
+
+        return load
+
+    def _resume(self, model: Any, optimizer: Any, scheduler: Any) -> None:
+        self._has_tried, self._counters = True, None
+        given = self._training.get_args()
+        refused = refused_arguments(given)
+        if not refused and type(scheduler).__name__ != "OptimizerParamScheduler":
+            refused = f"it is not known what {type(scheduler).__name__} keeps"
+        if not refused:
+            given.iteration = getattr(given, "iteration", 0)
+            self._counters = _Counters(self._training, scheduler, self._operations)
+        first = self._live.resume(model, optimizer, self._counters, refused=refused)
+        self._resumed = first is not None
+        if first is not None:
+            assert self._counters is not None
+            assert given.iteration == first, (given.iteration, first)
+            self._operations.iteration, self._operations.total = first, given.num_floating_point_operations_so_far
+            self._kept_losses = self._losses
+
+    def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def train(*args: Any, **kwargs: Any) -> Any:
+            if self._resumed and self._live.is_behind_step:
+                self._finish_step(*args)
+            return original(*args, **kwargs)
+
+        return train
+
+    def _finish_step(self, *args: Any) -> None:
+        """Do what the loop does behind a step, and a fault has interrupted; its log line is lost.
+
+        Args:
+            args: those of `train`.
+        """
+        forward, model, optimizer, scheduler, data, valid, process, config, context, non_loss, *_ = args
+        training, given = self._training, self._training.get_args()
+        iteration, first = given.iteration, getattr(given, "start_eval_at_iter", None) or 0
+        self._live.restore_random_numbers()
+        if given.do_valid and given.eval_interval and iteration >= first and iteration % given.eval_interval == 0:
+            training.evaluate_and_print_results(
+                f"iteration {iteration}", forward, valid, model, iteration, process, config, verbose=False,
+                write_to_tensorboard=True, non_loss_data_func=non_loss,
+            )  # fmt: skip
+        if _is_saved(given):
+            return
+        operations, interval = given.num_floating_point_operations_so_far, training.get_timers()("interval-time", 0)
+        interval.start()  # a save stops it, and starts it again
+        ends = training.checkpoint_and_decide_exit(model, optimizer, scheduler, iteration, operations, context, data)
+        interval.stop()
+        if ends:
+            training.maybe_finalize_async_save(blocking=True)
+            sys.exit()
+
+    def _train_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def train_step(*args: Any, **kwargs: Any) -> Any:
+            if self._counters is not None:
+                self._counters.iteration = self._training.get_args().curr_iteration
+                self._live.begin(self._counters.iteration)
+            return original(*args, **kwargs)
+
+        return train_step
+
+    def _training_log(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Add to the losses that the interrupted loop has added up since its last line."""
+
+        def training_log(loss_dict: Any, total_loss_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._kept_losses is not None:
+                total_loss_dict.update(self._kept_losses)
+                self._kept_losses = None
+            if self._resumed and "is_first_iteration" in kwargs:  # else the next line has this step once more
+                kwargs["is_first_iteration"] = False
+            result = original(loss_dict, total_loss_dict, *args, **kwargs)
+            self._losses = {
+                name: value.clone() if hasattr(value, "clone") else value for name, value in total_loss_dict.items()
+            }
+            return result
+
+        return training_log
+
+    def _checkpoint_and_decide_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def decide(*args: Any, **kwargs: Any) -> Any:
+            _, _, _, iteration, operations, *_ = args
+            self._operations.note(iteration, operations)
+            return original(*args, **kwargs)
+
+        return decide
+
+
+def _is_saved(args: Any) -> bool:
+    """Return whether the newest checkpoint is that of this iteration: it is not written a second time."""
+    told: list[Any] = [None]
+    if args.save and dist.get_rank() == 0:
+        tracker = Path(args.save) / internals.TRACKER
+        told = [tracker.is_file() and tracker.read_text().strip() == str(args.iteration)]
+    dist.broadcast_object_list(told, 0)
+    return bool(told[0])

@@ -1,0 +1,59 @@
+"""What is not kept in memory, and why."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+from nvrx_megatron import internals
+from nvrx_megatron.live_refusals import refused_arguments, refused_objects
+
+PROVED = {
+    "transformer_impl": "local", "optimizer": "adam", "context_parallel_size": 1, "expert_model_parallel_size": 1,
+    "rerun_mode": "validate_results", "dataloader_type": "single", "fp8": None, "num_experts": None,
+    "cuda_graph_impl": "none", "iterations_to_skip": [], "overlap_param_gather": False,
+}  # fmt: skip
+
+
+def test_arguments_that_are_proved_are_not_refused():
+    assert refused_arguments(argparse.Namespace(**PROVED)) == ""
+    assert refused_arguments(argparse.Namespace()) == "", "a version that lacks an option does not use it"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fp8", "hybrid"), ("optimizer_cpu_offload", True), ("use_precision_aware_optimizer", True),
+        ("overlap_param_gather", True), ("num_experts", 2), ("use_torch_fsdp2", True), ("qk_clip", True),
+        ("perform_rl_step", True), ("iterations_to_skip", [3]), ("virtual_pipeline_model_parallel_size", 2),
+    ],
+)  # fmt: skip
+def test_an_option_that_is_not_proved_is_named(name, value):
+    refused = refused_arguments(argparse.Namespace(**{**PROVED, name: value}))
+    assert refused == f"--{name.replace('_', '-')} has not been shown to be exact"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("transformer_impl", "transformer_engine"), ("context_parallel_size", 2), ("expert_model_parallel_size", 4),
+        ("dataloader_type", "external"), ("optimizer", "muon"), ("rerun_mode", "report_stats"),
+        ("cuda_graph_impl", "local"),
+    ],
+)  # fmt: skip
+def test_an_option_with_a_value_that_is_not_proved_is_named_with_it(name, value):
+    refused = refused_arguments(argparse.Namespace(**{**PROVED, name: value}))
+    assert refused == f"--{name.replace('_', '-')} {value} has not been shown to be exact"
+
+
+def test_a_megatron_core_that_lacks_a_name_is_refused_by_the_name():
+    assert refused_objects([], None) == (
+        "this megatron-core does not have MixedPrecisionOptimizer.step_with_ready_grads"
+    ), "this process has imported none"
+
+
+def test_what_cannot_be_examined_is_refused(monkeypatch):
+    monkeypatch.setattr(internals, "names_gone_for_live_state", lambda: "")
+    assert refused_objects([], None).startswith("the model cannot be examined: ")
+    monkeypatch.setattr(internals, "parallelism_besides", lambda: ["context", "expert"])
+    assert refused_objects([], None) == "context and expert parallelism has not been shown to be exact"

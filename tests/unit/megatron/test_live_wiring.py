@@ -1,0 +1,101 @@
+"""Megatron-LM's loop on the memory of its ranks: what is installed, what it counts, and where it goes on."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import types
+
+import pytest
+from nvrx_megatron import live_wiring
+from nvrx_megatron.live_wiring import _Counters, _Operations
+
+LOOP = """
+def setup_model_and_optimizer(): return load_checkpoint()
+def load_checkpoint(): pass
+def train_step(): pass
+def training_log(): pass
+def checkpoint_and_decide_exit(): pass
+def train(): train_step(); training_log(); checkpoint_and_decide_exit()
+def pretrain(): setup_model_and_optimizer(); train()
+"""
+ON = argparse.Namespace(nvrx_live_state="on")
+
+
+class OptimizerParamScheduler:
+    def __init__(self):
+        self.num_steps, self.max_lr, self.optimizer, self.lr = 0, 0.1, object(), None
+
+    def step(self, increment):
+        self.num_steps += increment
+        self.lr = self.max_lr / (1 + self.num_steps)
+
+
+@pytest.fixture
+def loop(monkeypatch):
+    module = types.ModuleType("megatron.training.training")
+    exec(LOOP, vars(module))
+    for name in ("megatron", "megatron.training"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    args = argparse.Namespace(
+        iteration=3, consumed_train_samples=24, skipped_train_samples=0, consumed_valid_samples=8, micro_batch_size=2,
+        data_parallel_size=2, num_floating_point_operations_so_far=0.0,
+    )  # fmt: skip
+    machine = types.SimpleNamespace(large_value_counts={"loss": 1}, max_values={"loss": 4.0})
+    module.args, module.machine = args, machine
+    module.get_args, module.get_rerun_state_machine = lambda: args, lambda: machine
+    module.get_num_microbatches, module.update_num_microbatches = lambda: 2, lambda *_, **__: None
+    module.get_current_global_batch_size = module.get_current_running_global_batch_size = lambda: 8
+    return module
+
+
+def test_all_functions_of_the_loop_are_replaced_once(loop):
+    before = dict(vars(loop))
+    (piece,) = live_wiring.wire_live_state(ON)
+    assert (piece.effect, piece.missing) == ("a restart goes on from memory", "")
+    replaced = {name for name in live_wiring._SEAMS if getattr(loop, name) is not before[name]}
+    assert replaced == set(live_wiring._SEAMS)
+    now = dict(vars(loop))
+    live_wiring.wire_live_state(ON)
+    assert {name: vars(loop)[name] for name in replaced} == {name: now[name] for name in replaced}
+
+
+def test_without_the_flag_nothing_is_replaced(loop):
+    before = dict(vars(loop))
+    assert live_wiring.wire_live_state(argparse.Namespace()) == []
+    assert dict(vars(loop)) == before
+
+
+def test_where_a_function_has_moved_nothing_is_replaced_and_it_is_named(loop):
+    del loop.checkpoint_and_decide_exit
+    before = dict(vars(loop))
+    (piece,) = live_wiring.wire_live_state(ON)
+    assert (piece.without, piece.missing) == ("a restart goes on from a checkpoint", "checkpoint_and_decide_exit")
+    assert dict(vars(loop)) == before
+
+
+def test_the_counters_after_a_step_are_those_that_the_loop_reaches(loop):
+    scheduler = OptimizerParamScheduler()
+    counters = _Counters(loop, scheduler, _Operations())
+    expected = {"iteration": 4, "consumed_train_samples": 32, "skipped_train_samples": 0, "schedule": 8}
+    assert counters.after_step(True) == expected
+    assert counters.after_step(False) == {**expected, "schedule": 0}, "a step that is left out"
+
+
+def test_counters_that_are_taken_over_are_those_of_the_interrupted_loop(loop):
+    scheduler, operations = OptimizerParamScheduler(), _Operations()
+    operations.note(2, 20.0)
+    operations.note(3, 30.0)
+    scheduler.max_lr = 0.2  # from a checkpoint
+    counters = _Counters(loop, scheduler, operations)
+    state = {**counters.state_dict(), **counters.after_step(True)}
+    loop.machine.max_values["loss"] = 9.0
+    assert state["losses"]["max_values"] == {"loss": 4.0}, "a copy"
+    loop.args.consumed_train_samples = loop.args.iteration = loop.args.consumed_valid_samples = 0
+    new = OptimizerParamScheduler()
+    _Counters(loop, new, operations).load_state_dict(state)
+    assert (new.num_steps, new.max_lr, new.lr) == (8, 0.2, 0.2 / 9)
+    assert (loop.args.iteration, loop.args.consumed_train_samples, loop.args.consumed_valid_samples) == (4, 32, 8)
+    assert loop.args.num_floating_point_operations_so_far == 40.0, "with those of the step of the vote"
+    assert loop.machine.max_values == {"loss": 4.0}
