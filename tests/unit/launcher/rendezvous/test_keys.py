@@ -5,14 +5,15 @@ from nvrx_launcher.rendezvous.keys import RendezvousKeys, job_prefix
 
 def keys_of(run_id):
     keys = RendezvousKeys(run_id)
+    numbered = (keys.message, keys.decision, keys.lease, keys.in_use, keys.progress, keys.pace)
     return {
         keys.nodes, keys.inbox, keys.leader, keys.in_uses, keys.state(1, 2), keys.state(2, 1),
-        *(key(number) for key in (keys.message, keys.decision, keys.lease, keys.in_use) for number in range(1, 3)),
+        *(key(number) for key in numbered for number in range(1, 3)),
     }  # fmt: skip
 
 
 def test_keys_are_apart():
-    assert len(keys_of("a")) == 14
+    assert len(keys_of("a")) == 18
     assert not keys_of("a") & keys_of("b")
     assert all(key.startswith("nvrx-rendezvous/a/") for key in keys_of("a"))
 
