@@ -22,7 +22,7 @@ _SET: Final = (
     "virtual_pipeline_model_parallel_size", "step_batch_size_schedule", "use_layer_wise_distributed_optimizer",
     "te_rng_tracker", "inference_rng_tracker", "log_straggler", "multi_latent_attention", "mtp_num_layers",
     "adlr_autoresume", "non_persistent_ckpt_type", "finetune", "pretrained_checkpoint", "sft",
-    "data_parallel_random_init",
+    "data_parallel_random_init", "fim_data", "logits_load_dir", "logits_save_dir",
 )  # fmt: skip
 """Options that are refused if they are given."""
 _OTHER: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -37,6 +37,10 @@ _OTHER: Final[Mapping[str, tuple[Any, ...]]] = {
     "gtp_weight_remat_size": (1,),
 }
 """Options that are refused with any other value."""
+_OF_DDP: Final[Mapping[str, Any]] = {
+    "overlap_grad_reduce": False, "overlap_param_gather": False, "num_distributed_optimizer_instances": 1,
+}  # fmt: skip
+"""Options of megatron-core's DDP that are refused with any other value, as loops of one's own give them."""
 _OPTIMIZERS: Final = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
@@ -68,15 +72,18 @@ def _refused_model(model: Sequence[torch.nn.Module]) -> str:
         return f"the model has {len(model)} chunks on a rank, which has not been shown to be exact"
     if not internals.is_data_parallel(model[0]):
         return f"it is not known how {type(model[0]).__name__} keeps parameters: only megatron-core's own DDP is"
+    config = model[0].ddp_config
+    if name := next((name for name, usual in _OF_DDP.items() if getattr(config, name, usual) != usual), ""):
+        return f"{name}={getattr(config, name)} of DDP has not been shown to be exact"
     for each in model[0].modules():
         is_own = type(each).get_extra_state is not torch.nn.Module.get_extra_state
         if is_own and each.get_extra_state() is not None:  # megatron-core's own layers have one that is None
             return f"{type(each).__name__} has an extra state, which is not copied at each step"
-    if any(parameter.device.type != "cpu" for parameter in model[0].parameters()):
-        return "it has not run on a GPU"
-    if any(internals.is_of_experts(parameter) for parameter in model[0].parameters()):
-        return "experts have not been shown to be exact"
-    return ""
+    reasons = {
+        "it has not run on a GPU": any(each.device.type != "cpu" for each in model[0].parameters()),
+        "experts have not been shown to be exact": any(map(internals.is_of_experts, model[0].parameters())),
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def _refused_optimizer(optimizer: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 import torch
 import torch.distributed as dist
 
+from nvrx_core.inprocess.live.objects import Objects
 from nvrx_core.inprocess.live_state import LiveState
 from nvrx_core.inprocess.wrap import current_call
 from nvrx_megatron import internals
@@ -76,7 +77,7 @@ class MegatronLiveState:
     Attributes:
         refusal: why nothing is kept; "" if it is, or if it is off.
         is_behind_step: whether the last `resume` has gone back to the vote of the last step: what the loop does behind
-            a step, such as a save, was not done on all ranks.
+            a step, such as a save, was not done on all ranks, and is to be done before the next step.
     """
 
     def __init__(self, args: Any) -> None:
@@ -119,13 +120,10 @@ class MegatronLiveState:
             return None
         self._counters = counters or _NoCounters()
         reasons: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(reasons, self._unfit or refused or refused_objects(model, optimizer))
+        dist.all_gather_object(reasons, self._unfit or refused or _refused(model, optimizer))
         self.refusal = next((each for each in reasons if each), "")
         if not self.refusal:
-            try:
-                return self._resume(model, optimizer)
-            except (TypeError, ValueError) as error:  # on all ranks: they have the same objects
-                self.refusal = str(error)
+            return self._resume(model, optimizer)
         self._forget()
         if self.refusal not in self._said and dist.get_rank() == 0:
             self._said.add(self.refusal)
@@ -134,9 +132,10 @@ class MegatronLiveState:
 
     def _resume(self, model: Sequence[torch.nn.Module], optimizer: Any) -> int | None:
         if self._live is None:
-            self._live = LiveState(replicate=dist.get_world_size() <= MAX_REPLICATING, schedules_advance=False)
+            self._live = LiveState(schedules_advance=False)
+        self._live.replicate = dist.get_world_size() <= MAX_REPLICATING
         layers = internals.chained_optimizers(optimizer)
-        parameters = torch.nn.ModuleList(each.module for each in model)  # type: ignore[misc]
+        parameters = _parameters_of(model)
         distributed = internals.is_distributed(layers)
         self._gathers = internals.parameter_gathers(model) if distributed else ()
         self._advance, self._local = _Advance(), _LocalState(self._counters, layers)
@@ -171,9 +170,9 @@ class MegatronLiveState:
         # Else all are as at the vote of the step: who was not there has no random numbers of a later moment.
         everywhere = len(reached) == len(told)
         self._rng = _RandomNumbers.now()
-        self._beginning, self.is_behind_step = None, True
+        self._beginning, self.is_behind_step = None, self._local.is_behind_step
         if everywhere or (reached and not any(facts[2] for facts in reached)):
-            counters = reached[0][1]
+            counters = mine.counters if everywhere and mine is not None else reached[0][1]
             self._counters.load_state_dict(copy.deepcopy(counters))
             self.is_behind_step = False
             has_drawn = everywhere and mine is not None and mine.has_drawn
@@ -191,6 +190,7 @@ class MegatronLiveState:
 
     def start(self, step: int) -> None:
         """Begin with `step`: the objects of the last `resume` are as before it, from a checkpoint or fresh."""
+        self.is_behind_step = False
         if self._live is not None:
             self._live.start(step)
             self._begun = True
@@ -266,6 +266,26 @@ class MegatronLiveState:
         if self._local.failure and not self._unfit:
             self._unfit = self._local.failure
             log.warning("--nvrx-live-state: %s; restarts go on from checkpoints", self._unfit)
+
+
+def _refused(model: Sequence[torch.nn.Module], optimizer: Any) -> str:
+    """Return why the objects cannot be kept; "" if they can. `LiveState.resume` would raise it on some ranks alone."""
+    if reason := refused_objects(model, optimizer):
+        return reason
+    layers, parameters = internals.chained_optimizers(optimizer), _parameters_of(model)
+    try:
+        Objects.of(
+            parameters, [each.optimizer for each in layers], _nothing, shared={}, local={},
+            averages=[_Tensors(layers, parameters)],
+            part=internals.part_of_model(internals.is_distributed(layers)), copies=True,
+        )  # fmt: skip
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def _parameters_of(model: Sequence[torch.nn.Module]) -> torch.nn.Module:
+    return torch.nn.ModuleList(each.module for each in model)  # type: ignore[misc]
 
 
 def _nothing() -> None:
@@ -396,6 +416,7 @@ class _LocalState:
         at_vote: whether the step of the vote changes parameters; None outside of votes.
         expected: the counters after the step.
         rng: random numbers at the last vote.
+        is_behind_step: whether that vote was one of a step, and not of a start.
         is_loaded: whether a state was taken over.
         failure: why the state could not be copied; "" if it was.
     """
@@ -405,7 +426,8 @@ class _LocalState:
         self.at_vote: bool | None = None
         self.expected: dict[str, Any] | None = None
         self.rng: _RandomNumbers | None = None
-        self.is_loaded, self.failure = False, ""
+        self.is_behind_step = self.is_loaded = False
+        self.failure = ""
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy; where that fails, the reason: the other ranks wait in the vote."""
@@ -415,9 +437,11 @@ class _LocalState:
             else:
                 self.expected = self._counters.after_step(self.at_vote)
                 counters = {**self._counters.state_dict(), **self.expected}
+                self.is_behind_step = True
             self.rng = _RandomNumbers.now()
             return {
                 "counters": copy.deepcopy(counters),
+                "is_behind_step": self.is_behind_step,
                 "scalers": [copy.deepcopy(each.state_dict()) for each in self._scalers],
                 "tracker": {name: _text(each) for name, each in self.rng.tracker.items()},
             }
@@ -429,6 +453,7 @@ class _LocalState:
         """Take a state over; an empty one could not be copied."""
         if state:
             self._counters.load_state_dict(state["counters"])
+            self.is_behind_step = state["is_behind_step"]
             for scaler, each in zip(self._scalers, state["scalers"], strict=True):
                 scaler.load_state_dict(each)
             internals.rng_tracker().set_states({name: _state(each) for name, each in state["tracker"].items()})

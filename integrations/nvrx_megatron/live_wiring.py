@@ -23,7 +23,8 @@ from nvrx_megatron.live_state import MegatronLiveState
 __all__ = ["wire_live_state"]
 
 _SEAMS: Final = (
-    "setup_model_and_optimizer", "load_checkpoint", "train", "train_step", "training_log", "checkpoint_and_decide_exit",
+    "setup_model_and_optimizer", "load_checkpoint", "build_train_valid_test_data_loaders", "train", "train_step",
+    "training_log", "checkpoint_and_decide_exit",
 )  # fmt: skip
 _SAMPLES: Final = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
 _PLAIN: Final = (type(None), bool, int, float, str)
@@ -176,6 +177,19 @@ class _Loop:
             self._operations.iteration, self._operations.total = first, given.num_floating_point_operations_so_far
             self._kept_losses = self._losses
 
+    def _build_train_valid_test_data_loaders(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Let the loaders begin at the samples that are kept: behind iteration 0 they compute those of validation."""
+
+        def build(*args: Any, **kwargs: Any) -> Any:
+            given = self._training.get_args()
+            iteration, given.iteration = given.iteration, 0 if self._resumed else given.iteration
+            try:
+                return original(*args, **kwargs)
+            finally:
+                given.iteration = iteration
+
+        return build
+
     def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def train(*args: Any, **kwargs: Any) -> Any:
             if self._resumed and self._live.is_behind_step:
@@ -199,7 +213,7 @@ class _Loop:
                 f"iteration {iteration}", forward, valid, model, iteration, process, config, verbose=False,
                 write_to_tensorboard=True, non_loss_data_func=non_loss,
             )  # fmt: skip
-        if _is_saved(given):
+        if _is_saved(given) and not (given.exit_interval and iteration % given.exit_interval == 0):
             return
         operations, interval = given.num_floating_point_operations_so_far, training.get_timers()("interval-time", 0)
         interval.start()  # a save stops it, and starts it again
@@ -222,6 +236,8 @@ class _Loop:
         """Add to the losses that the interrupted loop has added up since its last line."""
 
         def training_log(loss_dict: Any, total_loss_dict: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._live.refusal:
+                return original(loss_dict, total_loss_dict, *args, **kwargs)
             if self._kept_losses is not None:
                 total_loss_dict.update(self._kept_losses)
                 self._kept_losses = None

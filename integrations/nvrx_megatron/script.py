@@ -26,7 +26,6 @@ from nvrx_megatron.arguments import take_own_arguments
 from nvrx_megatron.atomic_writes import protect_checkpoint_files
 from nvrx_megatron.installed import Piece, announce
 from nvrx_megatron.internals import has_ft_client
-from nvrx_megatron.live_wiring import wire_live_state
 from nvrx_megatron.once import compute_once
 from nvrx_megatron.restart import inprocess_restart
 from nvrx_megatron.script_objects import remember
@@ -117,11 +116,21 @@ def prepare(script: str) -> Any:
     own = take_own_arguments(sys.argv)
     args = parse_args(ignore_unknown_args=True)
     args.nvrx_live_state = own.nvrx_live_state
+    keeps = own.nvrx_live_state == "on"
+    if keeps and not args.inprocess_restart:
+        raise ValueError("--nvrx-live-state on keeps nothing without a restart in process: add --inprocess-restart")
     saves = _choose_async_strategy(args)
     pieces = [*wire(), *protect_checkpoint_files(), *_pieces_of_training(), *teardown_pieces(), *observe_saves()]
     if args.inprocess_restart:
-        announce([*pieces, *wire_live_state(args), *saves])
+        announce([*pieces, *(_live_pieces(args) if keeps else ()), *saves])
     return args
+
+
+def _live_pieces(args: Any) -> list[Piece]:
+    """Return what goes on from memory; what that takes is imported for it alone."""
+    from nvrx_megatron.live_wiring import wire_live_state
+
+    return wire_live_state(args)
 
 
 def _pieces_of_training() -> list[Piece]:

@@ -45,7 +45,7 @@ class LiveState:
     """
 
     def __init__(self, *, replicate: bool = True, schedules_advance: bool = True) -> None:
-        self._replicate, self._schedules_advance = replicate, schedules_advance
+        self.replicate, self._schedules_advance = replicate, schedules_advance
         self._training: LiveTraining[Objects, torch.Tensor, Sequence[torch.Tensor]] = LiveTraining()
         self._call: object = None
         self._ports: _Ports | None = None
@@ -110,7 +110,7 @@ class LiveState:
             self._notice_changes(left, new)
             if not self._schedules_advance:
                 left.restore_settings()
-        self._ports = ports = _Ports(call, new, replicate=self._replicate, left=left, failed=failed)
+        self._ports = ports = _Ports(call, new, replicate=self.replicate, left=left, failed=failed)
         if self._training.memory.objects is None:
             tensors.check_shared(new)
             if self._schedules_advance and not new.shared and tensors.is_scheduled(new):

@@ -15,9 +15,10 @@ def setup_model_and_optimizer(): return load_checkpoint()
 def load_checkpoint(): pass
 def train_step(): pass
 def training_log(): pass
+def build_train_valid_test_data_loaders(): return args.iteration
 def checkpoint_and_decide_exit(): pass
 def train(): train_step(); training_log(); checkpoint_and_decide_exit()
-def pretrain(): setup_model_and_optimizer(); train()
+def pretrain(): setup_model_and_optimizer(); build_train_valid_test_data_loaders(); train()
 """
 ON = argparse.Namespace(nvrx_live_state="on")
 
@@ -59,6 +60,16 @@ def test_all_functions_of_the_loop_are_replaced_once(loop):
     now = dict(vars(loop))
     live_wiring.wire_live_state(ON)
     assert {name: vars(loop)[name] for name in replaced} == {name: now[name] for name in replaced}
+
+
+def test_the_loaders_of_a_resumed_loop_count_no_samples_of_their_own(loop):
+    live_wiring.wire_live_state(ON)
+    replaced = loop.build_train_valid_test_data_loaders
+    assert replaced() == 3
+    owner = next(cell.cell_contents for cell in replaced.__closure__ if hasattr(cell.cell_contents, "_resumed"))
+    owner._resumed = True
+    assert replaced() == 0, "Megatron computes the consumed samples of a later iteration itself"
+    assert loop.args.iteration == 3
 
 
 def test_without_the_flag_nothing_is_replaced(loop):
