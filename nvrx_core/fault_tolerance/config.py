@@ -89,8 +89,8 @@ class FaultToleranceConfig(HealthSettings):
         "5 s at least.", rule=above(2, RECENT_RUNS - 1),
     )  # fmt: skip
     straggler_sections: str = setting(
-        "data,forward", TEXT, "The sections that are compared, with commas between them: those in which a rank waits "
-        "for no other one.",
+        "data", TEXT, "The sections that are compared, with commas between them: those in which a rank waits for no "
+        "other one.",
     )  # fmt: skip
     rank_termination_signal: signal.Signals = setting(
         signal.SIGKILL, SIGNAL, "Ends a hung rank; by name or number.", rule=ENDS_A_PROCESS

@@ -57,7 +57,8 @@ def test_a_slow_loader_is_named_once_by_one_launcher_and_once_more_when_that_is_
     ids=["a slow forward", "a slow loader on a busy machine", "all alike", "uneven by design"],
 )
 def test_a_rank_is_named_with_a_reason_only(launcher: Start, plan: str, said: list[str]) -> None:
-    code, log = launcher(plan, "--nproc-per-node", "6", worker=WORKER, OMP_NUM_THREADS="1").finish(MOST)
+    options = ("--nproc-per-node", "6", "--ft-straggler-sections", "data,forward")
+    code, log = launcher(plan, *options, worker=WORKER, OMP_NUM_THREADS="1").finish(MOST)
     assert (code, lines_of(log)) == (0, said), log
 
 

@@ -22,7 +22,7 @@ DEFAULTS = {
     "workload_check_interval": 5.0, "initial_rank_heartbeat_timeout": 3600.0, "rank_heartbeat_timeout": 2700.0,
     "rank_section_timeouts": {}, "rank_out_of_section_timeout": None, "safety_factor": 5.0, "min_learned_timeout": 60.0,
     "num_warmup_iterations": 5, "rank_termination_signal": signal.SIGKILL, "log_level": logging.INFO,
-    "log_format": "text", "straggler_factor": 2.0, "straggler_steps": 20, "straggler_sections": "data,forward",
+    "log_format": "text", "straggler_factor": 2.0, "straggler_steps": 20, "straggler_sections": "data",
     "inprocess_grace": 30.0, "restart_window": 600.0, "max_restarts_in_window": None,
     "restart_backoff": 0.0, "retry_usage_errors": False, "warm_workers": "auto", "warm_imports": "torch",
     "compat_names": True,

@@ -86,6 +86,14 @@ def test_pages_are_read_every_second_and_times_published_every_five_seconds() ->
     assert stragglers.deadline == 25.0
 
 
+def test_the_section_in_which_batches_are_fetched_is_compared_by_default_and_no_other() -> None:
+    node = Node()
+    stragglers = Stragglers(config(), node, node, node)
+    stragglers.decided(decision(), now=0.0)
+    train(stragglers, node, 0, 3)
+    assert set(node.read) == {"data"}
+
+
 def test_the_more_nodes_the_more_rarely_times_are_published() -> None:
     node = Node()
     stragglers = Stragglers(config(), node, node, node)
