@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 from nvrx_core.fault.stragglers import READ_EVERY, SAMPLE_TIME, NodePaces, PaceSampler, StragglerJudge, StragglerNews
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.parsing import ranges
 from nvrx_launcher.rendezvous.messages import Decision, Verdict
 
 __all__ = ["Stragglers"]
@@ -23,6 +24,8 @@ __all__ = ["Stragglers"]
 log = logging.getLogger("nvrx_launcher")
 NODES_A_SECOND: Final = 100
 """How many nodes publish their section times in a second, at most: each of more nodes does it more rarely."""
+MAX_LINES: Final = 4
+"""News that have a line of their own at a time; one more line has the ranks of the others."""
 
 
 class Ranks(Protocol):
@@ -100,6 +103,15 @@ class Stragglers:
         for text in texts:
             with suppress(ValueError):
                 nodes.append(NodePaces.decode(text))
-        for news in self._judge.judge(nodes) if self._judge is not None and self._cycle >= 0 else ():
-            log.warning("straggler: %s", news.sentence)
-            self._events.straggles(news)
+        if self._judge is None or self._cycle < 0:
+            return
+        news = self._judge.judge(nodes)
+        for each in news:
+            self._events.straggles(each)
+        for each in news[:MAX_LINES]:
+            log.warning("straggler: %s", each.sentence)
+        for has_begun, what in (True, "slow"), (False, "about as fast as the others again"):
+            more = sorted(rank for each in news[MAX_LINES:] if each.has_begun == has_begun for rank in each.ranks)
+            if more:
+                ranks, verb = ("ranks", "are") if len(more) > 1 else ("rank", "is")
+                log.warning("straggler: %d more %s %s %s: %s %s", len(more), ranks, verb, what, ranks, ranges(more))

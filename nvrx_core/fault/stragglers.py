@@ -58,8 +58,6 @@ MAX_LISTED: Final = 32
 MAX_SECTIONS: Final = 8
 MAX_TEXT: Final = 96
 MAX_HOST: Final = 64
-MAX_LINES: Final = 4
-"""News at a time."""
 
 
 class Pace(NamedTuple):
@@ -327,7 +325,7 @@ class StragglerJudge:
         self._cycle, self._world_size, self._records, self._steady = cycle, world_size, {}, {}
 
     def judge(self, nodes: Iterable[NodePaces]) -> list[StragglerNews]:
-        """Return what has changed, at most `MAX_LINES` of it.
+        """Return what has changed: who has become a straggler, the slowest first, then for whom this is over.
 
         Args:
             nodes: the last samples of all nodes; those of another cycle do not count.
@@ -345,7 +343,7 @@ class StragglerJudge:
                 slow &= _are_busier(slow, samples, typical)
             for has_begun, pace, host, finding in self._judge_section(section, here, slow, typical[section]):
                 news[has_begun, pace.rank, host].append(finding)
-        return _together(news)[:MAX_LINES]
+        return _together(news)
 
     def _judge_section(
         self, section: str, nodes: _Samples, slow: frozenset[int], typical: _Typical
@@ -448,7 +446,7 @@ def _together(found: Mapping[tuple[bool, int, str], list[Finding]]) -> list[Stra
     groups = defaultdict[tuple[bool, str, tuple[str, ...]], list[int]](list)
     for (has_begun, rank, host), findings in sorted(found.items()):
         groups[has_begun, host, tuple(each.section for each in findings)].append(rank)
-    return [
+    news = [
         StragglerNews(
             has_begun,
             tuple(ranks),
@@ -457,6 +455,7 @@ def _together(found: Mapping[tuple[bool, int, str], list[Finding]]) -> list[Stra
         )
         for (has_begun, host, _), ranks in groups.items()
     ]
+    return sorted(news, key=lambda each: (not each.has_begun, -max(f.factor for f in each.findings), each.ranks))
 
 
 def _text(seconds: float) -> str:

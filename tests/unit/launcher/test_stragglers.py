@@ -10,7 +10,7 @@ import pytest
 from nvrx_launcher.rendezvous.messages import Decision, Member, Verdict
 from nvrx_launcher.stragglers import Stragglers
 
-from nvrx_core.fault.stragglers import NodePaces, StragglerNews
+from nvrx_core.fault.stragglers import NodePaces, Pace, SectionPaces, StragglerNews
 from nvrx_core.fault_tolerance import FaultToleranceConfig
 
 
@@ -63,6 +63,36 @@ def test_a_slow_rank_is_one_line_and_one_event(caplog: pytest.LogCaptureFixture)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("straggler: rank 2 (")
+
+
+def test_of_many_stragglers_all_are_events_and_the_log_has_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node()
+    stragglers = Stragglers(config(), node, node, node)
+
+    def share_pace(text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
+        def pace(rank: int) -> Pace:
+            return Pace(rank, node.runs, node.slow.get(rank, 0.003), 0.1)
+
+        hosts = [
+            NodePaces(0, f"host-{n}", {"data": SectionPaces.of([pace(2 * n), pace(2 * n + 1)])}) for n in range(16)
+        ]
+        answer([host.encode().encode() for host in hosts])
+
+    node.share_pace = share_pace  # type: ignore[method-assign]
+    stragglers.decided(decision(), now=0.0)
+    train(stragglers, node, 0, 60)
+    node.slow = {rank: 0.05 + 0.001 * rank for rank in (3, 8, 13, 18, 20, 25, 31)}
+    train(stragglers, node, 60, 120)
+    node.slow = {20: 0.05, 25: 0.05}
+    train(stragglers, node, 120, 180)
+    begun, over = (sorted(each.ranks for each in node.news if each.has_begun == value) for value in (True, False))
+    assert begun == [(3,), (8,), (13,), (18,), (20,), (25,), (31,)]
+    assert over == [(3,), (8,), (13,), (18,), (31,)]
+    lines = [record.getMessage().removeprefix("straggler: ") for record in caplog.records]
+    assert [line.partition(" (host-")[0] for line in lines] == [
+        "rank 31", "rank 25", "rank 20", "rank 18", "3 more ranks are slow: ranks 3, 8, 13",
+        "rank 3", "rank 8", "rank 13", "rank 18", "1 more rank is about as fast as the others again: rank 31",
+    ]  # fmt: skip
 
 
 def test_the_times_of_all_nodes_are_compared_and_malformed_ones_left_out() -> None:
