@@ -6,8 +6,8 @@ them apart is the time in sections in which a rank waits for nobody, such as the
 A `PaceSampler` reads the last runs of each rank of a node: their median, which a checkpoint of one rank does not move.
 A sample is the median of what was read in five seconds. One `StragglerJudge` compares the samples of all nodes. It
 names a rank that is slow in several samples in a row, and once more when that is over: its median is `factor` times
-that of all ranks, the difference is a share of a step, and the other ranks are clearly faster. It names nobody where
-few ranks can be compared, or many are slow: then the job is uneven, or the machine is busy.
+that of all ranks, the difference is a share of a step, and the ranks that are not named are clearly faster. It names
+nobody where few ranks can be compared, or many are slow: then the job is uneven, or the machine is busy.
 
 Invariants: to exchange ranks exchanges them in the news, and nothing else; ranks whose times are within the factor are
 never named.
@@ -43,7 +43,8 @@ SHARE: Final = 0.1
 MINORITY: Final = 0.25
 """Of the ranks, that may be slow; of fewer than four ranks, none may."""
 GAP: Final = 1.25
-"""Times as long as of any other rank a slow rank takes."""
+"""Times as long as of any other rank a slow rank takes; of slow ranks without a gap below them only the slowest ones
+are named, those above the last gap."""
 ALIKE: Final = 1.25
 """Times as often as the others a rank may run a section to be compared: one that also evaluates runs it more often."""
 DATA: Final = "data"
@@ -384,12 +385,15 @@ class StragglerJudge:
     def _slow_ranks(self, nodes: _Samples, typical: _Typical) -> frozenset[int]:
         """Return the ranks that are slow, none if that may have another reason."""
         least = max(self.factor * typical.seconds, typical.seconds + SHARE * typical.period)
-        ranks, paces = sum(each.ranks for _, each in nodes), [pace for _, pace in _comparable(nodes, typical.period)]
-        slow = {pace.rank: pace.seconds for pace in paces if pace.seconds >= least and pace.seconds > 0}
-        others = max((pace.seconds for pace in paces if pace.rank not in slow), default=0.0)
-        if not slow or len(slow) > MINORITY * ranks or min(slow.values()) < GAP * others:
+        ranks = sum(each.ranks for _, each in nodes)
+        paces = sorted((pace for _, pace in _comparable(nodes, typical.period)), key=lambda each: -each.seconds)
+        times = [pace.seconds for pace in paces]
+        slow = sum(seconds >= least and seconds > 0 for seconds in times)
+        if slow > MINORITY * ranks:
             return frozenset()
-        return frozenset(slow)
+        steps_down = zip(times[:slow], [*times[1:], 0.0], strict=False)
+        named = max((number for number, (it, after) in enumerate(steps_down, 1) if it >= GAP * after), default=0)
+        return frozenset(pace.rank for pace in paces[:named])
 
     def _is_slow_loader(self, section: str, pace: Pace, typical: float) -> bool:
         """Whether a rank that has been slow from the start is slow in what the others do as well."""

@@ -114,6 +114,23 @@ def test_the_ranks_of_a_host_are_named_together_and_sections_too():
     assert "data 41 ms (peers 3 ms) of a step of 91 ms; forward 20 ms (peers 3 ms)" in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("times", "ranks"),
+    [
+        ((1, 1, 1, 1, 1, 1, 1.9, 10), (7,)),
+        ((1, 1, 1, 1, 1, 1, 1, 1, 1, 1.9, 2.1, 10), (11,)),
+        ((1, 1, 1, 1, 1, 1, 1, 1, 1, 1.5, 2.6, 10), (10, 11)),
+        ((1, 1, 1, 1, 1, 1, 1, 1, 1, 1.9, 10, 11), (10, 11)),
+        ((1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 9, 11), (9, 10, 11)),
+    ],
+)
+def test_a_straggler_is_not_hidden_by_some_that_are_a_little_slow(times, ranks):
+    job = Job(ranks=len(times), node_size=len(times))
+    job.train(60, data=even)
+    news = job.train(120, data=lambda rank, number: 0.01 * times[rank])
+    assert sorted((rank, each.has_begun) for each in news for rank in each.ranks) == [(rank, True) for rank in ranks]
+
+
 def test_a_loader_that_is_slow_from_the_first_step_is_named():
     (found,) = Job().train(90, data=slow(2), forward=even)
     assert "since the first ones: data 41 ms" in found.sentence
@@ -164,6 +181,8 @@ SILENT: dict[str, dict[str, Work]] = {
     "half are slow": {"data": slow(0, 1, 2, 3)},
     "three are slow": {"data": slow(0, 3, 5)},
     "hardly slower than the next one": {"data": lambda rank, number: 0.01 * (1, 1, 1, 1, 1, 1.8, 1.9, 2.2)[rank]},
+    "all values between, to ten times": {"data": lambda rank, number: 0.003 * 1.2**rank},
+    "one is slowest of many that are slow": {"data": lambda rank, number: 0.01 * (1, 1, 1, 1, 1, 3, 3, 10)[rank]},
     "all values between": {"data": lambda rank, number: 0.003 * (1 + 0.2 * rank)},
     "ranks take turns": {"data": lambda rank, number: 0.04 if number // 15 % 8 == rank else 0.003},
 }
