@@ -48,8 +48,9 @@ are named, those above the last gap."""
 ALIKE: Final = 1.25
 """Times as often as the others a rank may run a section to be compared: one that also evaluates runs it more often."""
 DATA: Final = "data"
-"""The section in which also a rank is named that has been slow from its first sample on. Other work may be uneven by
-design, as stages of a pipeline are; and a stage may wait in it until its device has room for more kernels."""
+"""The section in which also a rank is named that has been slow from its first sample on, or all such ranks of one host.
+Other work may be uneven by design, as stages of a pipeline are; and a stage may wait in it until its device has room
+for more kernels."""
 FROM_START: Final = 2.0
 """Times the factor by which that rank is slower."""
 REAL_WORK: Final = 1e-4
@@ -355,6 +356,7 @@ class StragglerJudge:
         if before != ranks or since < STEADY - 1:
             return
         even = typical.seconds * (1 + self.factor) / 2
+        from_start = self._slow_from_start(section, nodes, slow, typical)
         for host, pace in _comparable(nodes, typical.period):
             record = self._records.get((section, pace.rank))
             if record is None or pace.runs < record.runs:  # a rank that has begun anew counts its runs from 0
@@ -369,9 +371,7 @@ class StragglerJudge:
             if is_even and record.is_uneven:
                 record.is_uneven = False
                 self._even.add((section, pace.rank))
-            is_slow = pace.rank in slow and (
-                not record.is_uneven or self._is_slow_loader(section, pace, typical.seconds)
-            )
+            is_slow = pace.rank in from_start if record.is_uneven else pace.rank in slow
             change = self._note(record, is_slow=is_slow, is_even=is_even)
             if change is not None:
                 runs = pace.runs - record.since
@@ -395,9 +395,23 @@ class StragglerJudge:
         named = max((number for number, (it, after) in enumerate(steps_down, 1) if it >= GAP * after), default=0)
         return frozenset(pace.rank for pace in paces[:named])
 
-    def _is_slow_loader(self, section: str, pace: Pace, typical: float) -> bool:
-        """Whether a rank that has been slow from the start is slow in what the others do as well."""
-        return section == DATA and typical >= REAL_WORK and pace.seconds >= FROM_START * self.factor * typical
+    def _slow_from_start(
+        self, section: str, nodes: _Samples, slow: frozenset[int], typical: _Typical
+    ) -> frozenset[int]:
+        """Return those of the slow ranks that have never been as fast as the others, and are to be named.
+
+        Where one rank of each group loads for all of it, these ranks are slow on many hosts: that is the storage.
+        """
+        if section != DATA or typical.seconds < REAL_WORK:
+            return frozenset()
+        least = FROM_START * self.factor * typical.seconds
+        found = {
+            pace.rank: host
+            for host, pace in _comparable(nodes, typical.period)
+            if pace.rank in slow and (section, pace.rank) not in self._even and pace.seconds >= least
+        }
+        is_one_of_several_hosts = len(set(found.values())) == 1 < len({host for host, _ in nodes})
+        return frozenset(found) if len(found) == 1 or is_one_of_several_hosts else frozenset()
 
     def _note(self, record: _Record, *, is_slow: bool, is_even: bool) -> bool | None:
         """Count a sample; return whether the rank has become a straggler, or no longer is one, None for no change."""

@@ -136,6 +136,15 @@ def test_a_loader_that_is_slow_from_the_first_step_is_named():
     assert "since the first ones: data 41 ms" in found.sentence
 
 
+def test_the_loaders_of_one_host_of_several_that_are_slow_from_the_first_step_are_named():
+    (found,) = Job(ranks=16).train(90, data=slow(4, 5, 6))
+    assert (found.ranks, found.host) == ((4, 5, 6), "host-1")
+
+
+def test_the_loaders_of_two_groups_on_the_only_host_are_not_named():
+    assert Job(ranks=8, node_size=8).train(240, data=slow(0, 4)) == []
+
+
 def test_a_straggler_is_found_again_after_a_restart():
     job = Job()
     job.train(60, forward=even)
@@ -175,6 +184,7 @@ SILENT: dict[str, dict[str, Work]] = {
     "rank 0 saves every tenth step": {"data": rank_0_saves, "forward": even},
     "stages of a pipeline": {"forward": lambda rank, number: 0.02 if rank % 4 == 3 else 0.007},
     "one rank of each group loads": {"data": lambda rank, number: 0.05 if rank % 4 == 0 else 1e-5},
+    "one rank of each group loads, the others receive": {"data": lambda rank, number: 0.05 if rank % 4 == 0 else 5e-4},
     "within the factor": {"data": slow(3, seconds=0.0058), "forward": even},
     "below a tenth of a step": {"data": slow(3, seconds=0.02), "forward": lambda rank, number: 0.3},
     "a loader of three times": {"data": lambda rank, number: 0.03 if rank == 2 else 0.01},
@@ -193,7 +203,12 @@ def test_nobody_is_named(name):
     assert Job().train(240, **SILENT[name]) == []
 
 
-BY_DESIGN = {"a loader of three times", "stages of a pipeline", "one rank of each group loads"}
+BY_DESIGN = {
+    "a loader of three times",
+    "stages of a pipeline",
+    "one rank of each group loads",
+    "one rank of each group loads, the others receive",
+}
 """What ranks do not become."""
 
 
