@@ -90,8 +90,7 @@ class Stragglers:
             return
         self.deadline = now + READ_EVERY
         for section in self._sections:
-            for rank, runs, durations in self._ranks.section_runs(section, self._steps):
-                self._sampler.observe(section, rank, runs, durations, now=now)
+            self._sampler.observe(section, self._ranks.section_runs(section, self._steps), now=now)
         if now >= self._share_at and not self._is_sharing:
             self._share_at, self._is_sharing = now + self._interval, True
             paces = NodePaces(self._cycle, self._host, self._sampler.sections())

@@ -187,17 +187,24 @@ class PaceSampler:
         self._open = dict[tuple[str, int], _OpenSample]()
         self._paces = dict[tuple[str, int], Pace]()
 
-    def observe(self, section: str, rank: int, runs: int, durations: Sequence[float], *, now: float) -> None:
-        """Note how many runs of a section a rank has completed, and the durations of the last ones.
+    def observe(self, section: str, ranks: Iterable[tuple[int, int, Sequence[float]]], *, now: float) -> None:
+        """Note a reading of one section of all ranks of the node; the samples of ranks without one are forgotten.
 
         Args:
             section: the section.
-            rank: the rank.
-            runs: completed runs; fewer than before if the rank has begun anew.
-            durations: seconds of the last `steps` of them, fewer if some have not ended in order.
+            ranks: rank, completed runs, fewer than before if the rank has begun anew, and the seconds of the last
+                `steps` of them, fewer if some have not ended in order.
             now: monotonic seconds.
         """
-        key = section, rank
+        found = set[int]()
+        for rank, runs, durations in ranks:
+            found.add(rank)
+            self._observe((section, rank), runs, durations, now)
+        for samples in self._open, self._paces:
+            for key in [key for key in samples if key[0] == section and key[1] not in found]:
+                del samples[key]
+
+    def _observe(self, key: tuple[str, int], runs: int, durations: Sequence[float], now: float) -> None:
         sample = self._open.get(key)
         if sample is None or runs < sample.began_with:
             self._paces.pop(key, None)
@@ -210,7 +217,7 @@ class PaceSampler:
             sample.medians.append(median(durations))
         number, seconds = runs - sample.began_with, now - sample.began_at
         if number >= self._steps and seconds >= SAMPLE_TIME and sample.medians:
-            self._paces[key] = Pace(rank, runs, median(sample.medians), seconds / number)
+            self._paces[key] = Pace(key[1], runs, median(sample.medians), seconds / number)
             self._open[key] = _OpenSample(runs, now, runs)
 
     def sections(self) -> dict[str, SectionPaces]:
@@ -360,9 +367,11 @@ class StragglerJudge:
         for host, pace in _comparable(nodes, typical.period):
             record = self._records.get((section, pace.rank))
             if record is None or pace.runs < record.runs:  # a rank that has begun anew counts its runs from 0
-                named = 0 if record is None else record.named
+                before_that = _Record() if record is None else record
                 record = self._records[section, pace.rank] = _Record(
-                    is_uneven=(section, pace.rank) not in self._even, named=named
+                    is_uneven=(section, pace.rank) not in self._even,
+                    named=before_that.named,
+                    is_straggler=before_that.is_straggler,
                 )
             if pace.runs == record.runs:
                 continue

@@ -57,9 +57,11 @@ class Job:
         return self.news[first:]
 
     def read(self) -> None:
-        for (section, rank), durations in self.runs.items():
-            sampler = self.samplers[rank // self.node_size]
-            sampler.observe(section, rank, len(durations), durations[-STEPS:], now=self.now)
+        for section in sorted({section for section, _ in self.runs}):
+            for node, sampler in enumerate(self.samplers):
+                ranks = range(node * self.node_size, (node + 1) * self.node_size)
+                runs = {rank: self.runs[section, rank] for rank in ranks if (section, rank) in self.runs}
+                sampler.observe(section, [(rank, len(t), t[-STEPS:]) for rank, t in runs.items()], now=self.now)
         nodes = [NodePaces(self.cycle, f"host-{n}", each.sections()) for n, each in enumerate(self.samplers)]
         self.news += self.judge.judge(NodePaces.decode(node.encode()) for node in nodes)
 
@@ -310,12 +312,15 @@ def test_another_world_size_is_another_job():
     assert job.train(60, forward=slow(1)) == []
 
 
-def test_a_rank_that_begins_anew_as_a_straggler_counts_again():
+def test_a_straggler_that_begins_anew_in_its_process_is_one_until_it_is_as_fast_as_the_others():
     job = Job()
     job.train(60, data=even)
     assert len(job.train(60, data=slow(5))) == 1
     job.begin_anew()
-    assert [each.has_begun for each in job.train(90, data=slow(5))] == [True]
+    assert job.train(90, data=slow(5)) == []
+    (over,) = job.train(60, data=even)
+    assert (over.has_begun, over.ranks) == (False, (5,))
+    assert over.findings[0].runs > 90 / 0.071
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -343,13 +348,25 @@ def test_nobody_is_left_out_and_the_slowest_come_first():
 def samples(*observed: tuple[int, Sequence[float], float]) -> list[Pace]:
     sampler, found = PaceSampler(STEPS), []
     for runs, durations, now in observed:
-        sampler.observe("data", 3, runs, durations, now=now)
+        sampler.observe("data", [(3, runs, durations)], now=now)
         found = [pace for each in sampler.sections().values() for pace in each.slowest]
     return found
 
 
 def test_a_sample_has_the_median_of_the_last_runs_and_the_time_between_two():
     assert samples((5, (), 0.0), (25, (1.0, 2.0, 9.0), 10.0)) == [Pace(3, 25, 2.0, 0.5)]
+
+
+def test_the_samples_of_ranks_that_are_no_longer_on_the_node_are_forgotten():
+    sampler = PaceSampler(STEPS)
+    for number in range(3):
+        for section in "data", "forward":
+            sampler.observe(section, [(rank, 5 + 20 * number, (1.0,)) for rank in (3, 4)], now=10.0 * number)
+    sampler.observe("data", [(4, 65, (1.0,)), (8, 65, (1.0,))], now=30.0)
+    found = {section: sorted(pace.rank for pace in each.slowest) for section, each in sampler.sections().items()}
+    assert found == {"data": [4], "forward": [3, 4]}
+    sampler.observe("data", [(3, 85, (1.0,)), (4, 85, (1.0,))], now=40.0)
+    assert [pace.rank for pace in sampler.sections()["data"].slowest] == [4], "rank 3 begins with a new sample"
 
 
 @pytest.mark.parametrize(
