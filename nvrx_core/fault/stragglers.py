@@ -57,7 +57,6 @@ REAL_WORK: Final = 1e-4
 """Seconds; if the median is shorter, the others leave the loading of data to that rank."""
 MAX_LISTED: Final = 32
 """Ranks of a node whose paces are known to the judge, the slowest ones."""
-MAX_SECTIONS: Final = 8
 MAX_TEXT: Final = 96
 MAX_HOST: Final = 64
 
@@ -119,12 +118,12 @@ class NodePaces:
     def encode(self) -> str:
         """Return the samples as JSON."""
         sections = {
-            name[:MAX_TEXT]: [
+            name: [
                 each.ranks, _microseconds(each.seconds), _microseconds(each.period),
                 [part for rank, runs, seconds, period in each.slowest
                  for part in (rank, runs, _microseconds(seconds), _microseconds(period))],
             ]
-            for name, each in list(self.sections.items())[:MAX_SECTIONS]
+            for name, each in self.sections.items()
         }  # fmt: skip
         data = {"cycle": self.cycle, "host": self.host[:MAX_HOST], "sections": sections}
         return json.dumps(data, separators=(",", ":"))

@@ -403,7 +403,7 @@ def test_ranks_of_large_nodes_are_found_by_the_medians_of_the_nodes():
 
 
 def test_the_samples_of_a_node_are_small():
-    sections = {name: SectionPaces.of([Pace(r, 123_456, 0.012345, 0.1) for r in range(64)]) for name in "abcdefghijkl"}
+    sections = {name: SectionPaces.of([Pace(r, 123_456, 0.012345, 0.1) for r in range(64)]) for name in "abcdefgh"}
     text = NodePaces(3, "h" * 300, sections).encode()
     assert len(text) < 8 * 32 * 30
     found = NodePaces.decode(text)

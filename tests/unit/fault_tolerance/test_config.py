@@ -153,6 +153,17 @@ def test_a_file_with_every_documented_key_loads(tmp_path, caplog):
     assert not caplog.messages
 
 
+@pytest.mark.parametrize("text", ["a,b,c,d,e,f,g,h,i", "x" * 97, "data,a\tb", "data,\ud800"])
+def test_sections_that_could_not_be_compared_are_refused(text):
+    with pytest.raises(ConfigurationError, match="8 sections or fewer, with printable names of at most 96 bytes"):
+        FaultToleranceConfig(straggler_sections=text)
+
+
+@pytest.mark.parametrize("text", ["a,b,c,d,e,f,g,h,", " load , step", "x" * 96])
+def test_up_to_eight_sections_are_compared(text):
+    assert FaultToleranceConfig(straggler_sections=text).straggler_sections.strip() == text.strip()
+
+
 def test_progress_is_tracked_unless_the_limit_is_not_positive():
     assert FaultToleranceConfig().is_progress_tracking_enabled
     assert not FaultToleranceConfig(max_no_progress_cycles=0).is_progress_tracking_enabled
