@@ -53,7 +53,7 @@ class Stragglers:
     """Finds stragglers among the ranks of a job.
 
     Args:
-        config: the factor, the sections and the steps; without a factor nothing is done.
+        config: the factor, the sections and the steps; without a factor or sections nothing is done.
         ranks: the ranks of this node.
         exchange: the connection to the other nodes.
         events: records what is found.
@@ -65,8 +65,9 @@ class Stragglers:
     def __init__(self, config: FaultToleranceConfig, ranks: Ranks, exchange: Exchange, events: Events) -> None:
         self._ranks, self._exchange, self._events = ranks, exchange, events
         self._steps, self._host = config.straggler_steps, socket.gethostname()
-        self._sections = [name for each in config.straggler_sections.split(",") if (name := each.strip())]
-        self._judge = None if config.straggler_factor is None else StragglerJudge(config.straggler_factor, self._steps)
+        names = map(str.strip, config.straggler_sections.split(","))
+        self._sections, factor = list(dict.fromkeys(filter(None, names))), config.straggler_factor
+        self._judge = StragglerJudge(factor, self._steps) if factor is not None and self._sections else None
         self._cycle, self._sampler, self._interval = -1, PaceSampler(self._steps), SAMPLE_TIME
         self._nodes, self._is_sharing = tuple[int, ...](), False
         self.deadline = self._share_at = math.inf

@@ -108,7 +108,7 @@ def test_the_times_of_all_nodes_are_compared_and_malformed_ones_left_out() -> No
 
 def test_pages_are_read_every_second_and_times_published_every_five_seconds() -> None:
     node = Node()
-    stragglers = Stragglers(config(straggler_sections="load, ,step"), node, node, node)
+    stragglers = Stragglers(config(straggler_sections="load, ,step,load"), node, node, node)
     stragglers.decided(decision(), now=0.0)
     assert stragglers.deadline == 1.0
     train(stragglers, node, 0, 25)
@@ -153,11 +153,18 @@ def test_after_a_restart_it_is_known_that_the_work_of_the_ranks_is_even() -> Non
     assert not any(each.from_start for each in news.findings)
 
 
-def test_nothing_is_done_without_a_factor_nor_between_cycles() -> None:
+@pytest.mark.parametrize("settings", [{"straggler_factor": None}, {"straggler_sections": " ,"}])
+def test_nothing_is_done_without_a_factor_or_sections(settings: dict[str, object]) -> None:
     node = Node()
-    stragglers = Stragglers(config(straggler_factor=None), node, node, node)
+    stragglers = Stragglers(config(**settings), node, node, node)
     stragglers.decided(decision(), now=0.0)
     assert stragglers.deadline == math.inf
+    train(stragglers, node, 1, 30)
+    assert node.read == node.shared == []
+
+
+def test_nothing_is_done_between_cycles() -> None:
+    node = Node()
     stragglers = Stragglers(config(), node, node, node)
     stragglers.decided(decision(), now=0.0)
     stragglers.decided(decision(Verdict.NOTE), now=0.0)
