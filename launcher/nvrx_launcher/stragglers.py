@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from nvrx_core.fault.stragglers import READ_EVERY, SAMPLE_TIME, NodePaces, PaceSampler, StragglerJudge, StragglerNews
+from nvrx_core.fault.stragglers import READ_EVERY, SAMPLE_TIME, NodePaces, PaceSampler, StragglerDetector, StragglerNews
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.parsing import ranges
 from nvrx_launcher.rendezvous.messages import Decision, Verdict
@@ -67,20 +67,20 @@ class Stragglers:
         self._steps, self._host = config.straggler_steps, socket.gethostname()
         names = map(str.strip, config.straggler_sections.split(","))
         self._sections, factor = list(dict.fromkeys(filter(None, names))), config.straggler_factor
-        self._judge = StragglerJudge(factor, self._steps) if factor is not None and self._sections else None
+        self._detector = StragglerDetector(factor, self._steps) if factor is not None and self._sections else None
         self._cycle, self._sampler, self._interval = -1, PaceSampler(self._steps), SAMPLE_TIME
         self._nodes, self._is_sharing = tuple[int, ...](), False
         self.deadline = self._share_at = math.inf
 
     def decided(self, decision: Decision, *, now: float) -> None:
         """Begin with the cycle of a decision, or end with it."""
-        if self._judge is None or decision.verdict not in (Verdict.RUN, Verdict.STOP, Verdict.END):
+        if self._detector is None or decision.verdict not in (Verdict.RUN, Verdict.STOP, Verdict.END):
             return
         if decision.verdict is not Verdict.RUN:
             self._cycle, self.deadline = -1, math.inf
             return
         self._cycle, self._sampler = decision.cycle, PaceSampler(self._steps)
-        self._judge.begin_cycle(decision.cycle, decision.world_size)
+        self._detector.begin_cycle(decision.cycle, decision.world_size)
         self._nodes = tuple(member.node for member in decision.members)
         self._interval = max(SAMPLE_TIME, len(self._nodes) / NODES_A_SECOND)
         self.deadline, self._share_at = now + READ_EVERY, now + self._interval
@@ -103,9 +103,9 @@ class Stragglers:
         for text in texts:
             with suppress(ValueError):
                 nodes.append(NodePaces.decode(text))
-        if self._judge is None or self._cycle < 0:
+        if self._detector is None or self._cycle < 0:
             return
-        news = self._judge.judge(nodes)
+        news = self._detector.evaluate(nodes)
         for each in news:
             self._events.straggles(each)
         for each in news[:MAX_LINES]:

@@ -4,7 +4,7 @@ All ranks of a synchronous job have the same step time: the fast ones wait for t
 them apart is the time in sections in which a rank waits for nobody, such as the one in which it fetches a batch.
 
 A `PaceSampler` reads the last runs of each rank of a node: their median, which a checkpoint of one rank does not move.
-A sample is the median of what was read in five seconds. One `StragglerJudge` compares the samples of all nodes. It
+A sample is the median of what was read in five seconds. One `StragglerDetector` compares the samples of all nodes. It
 names a rank that is slow in several samples in a row, and once more when that is over: its median is `factor` times
 that of all ranks, the difference is a share of a step, and the ranks that are not named are clearly faster. It names
 nobody where few ranks can be compared, or many are slow: then the job is uneven, or the machine is busy.
@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from nvrx_core.parsing import integer, integers, parse_object, ranges, string
 
-__all__ = ["NodePaces", "Pace", "PaceSampler", "SectionPaces", "StragglerJudge", "StragglerNews"]
+__all__ = ["NodePaces", "Pace", "PaceSampler", "SectionPaces", "StragglerDetector", "StragglerNews"]
 
 WARM_UP: Final = 5
 """Runs of a section that belong to no sample: they may compile, or start the workers of a data loader."""
@@ -56,7 +56,7 @@ FROM_START: Final = 2.0
 REAL_WORK: Final = 1e-4
 """Seconds; if the median is shorter, the others leave the loading of data to that rank."""
 MAX_LISTED: Final = 32
-"""Ranks of a node whose paces are known to the judge, the slowest ones."""
+"""Ranks of a node whose paces are known to the detector, the slowest ones."""
 MAX_TEXT: Final = 96
 MAX_HOST: Final = 64
 
@@ -298,7 +298,7 @@ class StragglerNews:
 
 @dataclass
 class _Record:
-    """What the judge knows of one section of one rank."""
+    """What the detector knows of one section of one rank."""
 
     runs: int = -1
     is_uneven: bool = False
@@ -310,8 +310,8 @@ class _Record:
 
 
 @dataclass
-class StragglerJudge:
-    """Judges the samples of all nodes of a job.
+class StragglerDetector:
+    """Compares the samples of all nodes of a job.
 
     Args:
         factor: times as slow as the median of all ranks a straggler is.
@@ -332,7 +332,7 @@ class StragglerJudge:
             self._even.clear()
         self._cycle, self._world_size, self._records, self._steady = cycle, world_size, {}, {}
 
-    def judge(self, nodes: Iterable[NodePaces]) -> list[StragglerNews]:
+    def evaluate(self, nodes: Iterable[NodePaces]) -> list[StragglerNews]:
         """Return what has changed: who has become a straggler, the slowest first, then for whom this is over.
 
         Args:
@@ -349,11 +349,11 @@ class StragglerJudge:
             slow = self._slow_ranks(here, typical[section])
             if section != DATA:
                 slow &= _are_busier(slow, samples, typical)
-            for has_begun, pace, host, finding in self._judge_section(section, here, slow, typical[section]):
+            for has_begun, pace, host, finding in self._evaluate_section(section, here, slow, typical[section]):
                 news[has_begun, pace.rank, host].append(finding)
         return _together(news)
 
-    def _judge_section(
+    def _evaluate_section(
         self, section: str, nodes: _Samples, slow: frozenset[int], typical: _Typical
     ) -> Iterator[tuple[bool, Pace, str, Finding]]:
         ranks = sum(each.ranks for _, each in nodes)

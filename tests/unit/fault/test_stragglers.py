@@ -1,4 +1,4 @@
-"""Who is named as a straggler, and above all who is not: samplers and the judge of a job, in virtual time."""
+"""Who is named as a straggler, and above all who is not: samplers and the detector of a job, in virtual time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from nvrx_core.fault import stragglers
-from nvrx_core.fault.stragglers import NodePaces, Pace, PaceSampler, SectionPaces, StragglerJudge, StragglerNews
+from nvrx_core.fault.stragglers import NodePaces, Pace, PaceSampler, SectionPaces, StragglerDetector, StragglerNews
 
 FACTOR, STEPS, MEMORY = 2.0, 20, 31
 Work = Callable[[int, int], float]
@@ -25,14 +25,14 @@ class Job:
 
     def __init__(self, ranks: int = 8, node_size: int = 4) -> None:
         self.ranks, self.node_size, self.now, self.read_at, self.cycle = ranks, node_size, 0.0, 0.0, 0
-        self.judge = StragglerJudge(FACTOR, STEPS)
+        self.detector = StragglerDetector(FACTOR, STEPS)
         self.news = list[StragglerNews]()
         self.begin_cycle()
 
     def begin_cycle(self, world_size: int = 0) -> None:
         self.cycle += 1
         self.ranks = world_size or self.ranks
-        self.judge.begin_cycle(self.cycle, self.ranks)
+        self.detector.begin_cycle(self.cycle, self.ranks)
         self.samplers = [PaceSampler(STEPS) for _ in range(0, self.ranks, self.node_size)]
         self.begin_anew()
 
@@ -63,7 +63,7 @@ class Job:
                 runs = {rank: self.runs[section, rank] for rank in ranks if (section, rank) in self.runs}
                 sampler.observe(section, [(rank, len(t), t[-STEPS:]) for rank, t in runs.items()], now=self.now)
         nodes = [NodePaces(self.cycle, f"host-{n}", each.sections()) for n, each in enumerate(self.samplers)]
-        self.news += self.judge.judge(NodePaces.decode(node.encode()) for node in nodes)
+        self.news += self.detector.evaluate(NodePaces.decode(node.encode()) for node in nodes)
 
 
 def even(rank: int, number: int) -> float:
@@ -257,18 +257,18 @@ def test_who_is_slow_where_all_others_wait_is_a_straggler():
 
 
 def test_samples_without_a_period_say_nothing():
-    judge = StragglerJudge(FACTOR, STEPS)
-    judge.begin_cycle(0, 4)
+    detector = StragglerDetector(FACTOR, STEPS)
+    detector.begin_cycle(0, 4)
     for runs in range(20, 400, 20):
         paces = [Pace(rank, runs, 0.1 * (rank == 3), 0.0) for rank in range(4)]
-        judge.judge([NodePaces(0, "host", {"forward": SectionPaces.of(paces)})])
-    assert judge.judge([]) == []
+        detector.evaluate([NodePaces(0, "host", {"forward": SectionPaces.of(paces)})])
+    assert detector.evaluate([]) == []
 
 
 def test_stages_whose_node_has_the_first_samples_are_no_stragglers():
     """The node with the heavy stages is the first one whose samples are known."""
-    judge, news = StragglerJudge(FACTOR, STEPS), []
-    judge.begin_cycle(0, 16)
+    detector, news = StragglerDetector(FACTOR, STEPS), []
+    detector.begin_cycle(0, 16)
     for number in range(1, 40):
         nodes = [
             NodePaces(0, f"host-{first}", {"forward": SectionPaces.of([
@@ -276,7 +276,7 @@ def test_stages_whose_node_has_the_first_samples_are_no_stragglers():
             ])})
             for first in range(0, 16 if number > 2 else 4, 4)
         ]  # fmt: skip
-        news += judge.judge(nodes)
+        news += detector.evaluate(nodes)
     assert news == []
 
 
@@ -433,9 +433,9 @@ def test_malformed_samples_are_refused(text):
 def test_samples_of_another_cycle_do_not_count():
     job = Job()
     job.train(60, data=even)
-    job.judge.begin_cycle(99, 8)
+    job.detector.begin_cycle(99, 8)
     assert job.train(60, data=slow(5)) == []
 
 
 def test_nothing_is_named_of_no_nodes():
-    assert StragglerJudge(FACTOR, STEPS).judge([]) == []
+    assert StragglerDetector(FACTOR, STEPS).evaluate([]) == []
