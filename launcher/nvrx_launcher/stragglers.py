@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from nvrx_core.fault.stragglers import READ_EVERY, SAMPLE_TIME, NodePaces, PaceSampler, StragglerJudge, StragglerNews
+from nvrx_core.fault.stragglers import READ_EVERY, SAMPLE_TIME, NodePaces, PaceSampler, StragglerDetector, StragglerNews
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.parsing import ranges
 from nvrx_launcher.rendezvous.messages import Decision, Verdict
 
 __all__ = ["Stragglers"]
@@ -23,6 +24,8 @@ __all__ = ["Stragglers"]
 log = logging.getLogger("nvrx_launcher")
 NODES_A_SECOND: Final = 100
 """How many nodes publish their section times in a second, at most: each of more nodes does it more rarely."""
+MAX_LINES: Final = 4
+"""News that have a line of their own at a time; one more line has the ranks of the others."""
 
 
 class Ranks(Protocol):
@@ -50,7 +53,7 @@ class Stragglers:
     """Finds stragglers among the ranks of a job.
 
     Args:
-        config: the factor, the sections and the steps; without a factor nothing is done.
+        config: the factor, the sections and the steps; without a factor or sections nothing is done.
         ranks: the ranks of this node.
         exchange: the connection to the other nodes.
         events: records what is found.
@@ -62,21 +65,22 @@ class Stragglers:
     def __init__(self, config: FaultToleranceConfig, ranks: Ranks, exchange: Exchange, events: Events) -> None:
         self._ranks, self._exchange, self._events = ranks, exchange, events
         self._steps, self._host = config.straggler_steps, socket.gethostname()
-        self._sections = [name for each in config.straggler_sections.split(",") if (name := each.strip())]
-        self._judge = None if config.straggler_factor is None else StragglerJudge(config.straggler_factor, self._steps)
+        names = map(str.strip, config.straggler_sections.split(","))
+        self._sections, factor = list(dict.fromkeys(filter(None, names))), config.straggler_factor
+        self._detector = StragglerDetector(factor, self._steps) if factor is not None and self._sections else None
         self._cycle, self._sampler, self._interval = -1, PaceSampler(self._steps), SAMPLE_TIME
         self._nodes, self._is_sharing = tuple[int, ...](), False
         self.deadline = self._share_at = math.inf
 
     def decided(self, decision: Decision, *, now: float) -> None:
         """Begin with the cycle of a decision, or end with it."""
-        if self._judge is None or decision.verdict not in (Verdict.RUN, Verdict.STOP, Verdict.END):
+        if self._detector is None or decision.verdict not in (Verdict.RUN, Verdict.STOP, Verdict.END):
             return
         if decision.verdict is not Verdict.RUN:
             self._cycle, self.deadline = -1, math.inf
             return
         self._cycle, self._sampler = decision.cycle, PaceSampler(self._steps)
-        self._judge.begin_cycle(decision.cycle, decision.world_size)
+        self._detector.begin_cycle(decision.cycle, decision.world_size)
         self._nodes = tuple(member.node for member in decision.members)
         self._interval = max(SAMPLE_TIME, len(self._nodes) / NODES_A_SECOND)
         self.deadline, self._share_at = now + READ_EVERY, now + self._interval
@@ -87,8 +91,7 @@ class Stragglers:
             return
         self.deadline = now + READ_EVERY
         for section in self._sections:
-            for rank, runs, durations in self._ranks.section_runs(section, self._steps):
-                self._sampler.observe(section, rank, runs, durations, now=now)
+            self._sampler.observe(section, self._ranks.section_runs(section, self._steps), now=now)
         if now >= self._share_at and not self._is_sharing:
             self._share_at, self._is_sharing = now + self._interval, True
             paces = NodePaces(self._cycle, self._host, self._sampler.sections())
@@ -100,6 +103,15 @@ class Stragglers:
         for text in texts:
             with suppress(ValueError):
                 nodes.append(NodePaces.decode(text))
-        for news in self._judge.judge(nodes) if self._judge is not None and self._cycle >= 0 else ():
-            log.warning("straggler: %s", news.sentence)
-            self._events.straggles(news)
+        if self._detector is None or self._cycle < 0:
+            return
+        news = self._detector.evaluate(nodes)
+        for each in news:
+            self._events.straggles(each)
+        for each in news[:MAX_LINES]:
+            log.warning("straggler: %s", each.sentence)
+        for has_begun, what in (True, "slow"), (False, "about as fast as the others again"):
+            more = sorted(rank for each in news[MAX_LINES:] if each.has_begun == has_begun for rank in each.ranks)
+            if more:
+                ranks, verb = ("ranks", "are") if len(more) > 1 else ("rank", "is")
+                log.warning("straggler: %d more %s %s %s: %s %s", len(more), ranks, verb, what, ranks, ranges(more))

@@ -4,10 +4,10 @@ All ranks of a synchronous job have the same step time: the fast ones wait for t
 them apart is the time in sections in which a rank waits for nobody, such as the one in which it fetches a batch.
 
 A `PaceSampler` reads the last runs of each rank of a node: their median, which a checkpoint of one rank does not move.
-A sample is the median of what was read in five seconds. One `StragglerJudge` compares the samples of all nodes. It
+A sample is the median of what was read in five seconds. One `StragglerDetector` compares the samples of all nodes. It
 names a rank that is slow in several samples in a row, and once more when that is over: its median is `factor` times
-that of all ranks, the difference is a share of a step, and the other ranks are clearly faster. It names nobody where
-few ranks can be compared, or many are slow: then the job is uneven, or the machine is busy.
+that of all ranks, the difference is a share of a step, and the ranks that are not named are clearly faster. It names
+nobody where few ranks can be compared, or many are slow: then the job is uneven, or the machine is busy.
 
 Invariants: to exchange ranks exchanges them in the news, and nothing else; ranks whose times are within the factor are
 never named.
@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from nvrx_core.parsing import integer, integers, parse_object, ranges, string
 
-__all__ = ["NodePaces", "Pace", "PaceSampler", "SectionPaces", "StragglerJudge", "StragglerNews"]
+__all__ = ["NodePaces", "Pace", "PaceSampler", "SectionPaces", "StragglerDetector", "StragglerNews"]
 
 WARM_UP: Final = 5
 """Runs of a section that belong to no sample: they may compile, or start the workers of a data loader."""
@@ -43,23 +43,22 @@ SHARE: Final = 0.1
 MINORITY: Final = 0.25
 """Of the ranks, that may be slow; of fewer than four ranks, none may."""
 GAP: Final = 1.25
-"""Times as long as of any other rank a slow rank takes."""
+"""Times as long as of any other rank a slow rank takes; of slow ranks without a gap below them only the slowest ones
+are named, those above the last gap."""
 ALIKE: Final = 1.25
 """Times as often as the others a rank may run a section to be compared: one that also evaluates runs it more often."""
 DATA: Final = "data"
-"""The section in which also a rank is named that has been slow from its first sample on. Other work may be uneven by
-design, as stages of a pipeline are; and a stage may wait in it until its device has room for more kernels."""
+"""The section in which also a rank is named that has been slow from its first sample on, or all such ranks of one host.
+Other work may be uneven by design, as stages of a pipeline are; and a stage may wait in it until its device has room
+for more kernels."""
 FROM_START: Final = 2.0
 """Times the factor by which that rank is slower."""
 REAL_WORK: Final = 1e-4
 """Seconds; if the median is shorter, the others leave the loading of data to that rank."""
 MAX_LISTED: Final = 32
-"""Ranks of a node whose paces are known to the judge, the slowest ones."""
-MAX_SECTIONS: Final = 8
+"""Ranks of a node whose paces are known to the detector, the slowest ones."""
 MAX_TEXT: Final = 96
 MAX_HOST: Final = 64
-MAX_LINES: Final = 4
-"""News at a time."""
 
 
 class Pace(NamedTuple):
@@ -119,12 +118,12 @@ class NodePaces:
     def encode(self) -> str:
         """Return the samples as JSON."""
         sections = {
-            name[:MAX_TEXT]: [
+            name: [
                 each.ranks, _microseconds(each.seconds), _microseconds(each.period),
                 [part for rank, runs, seconds, period in each.slowest
                  for part in (rank, runs, _microseconds(seconds), _microseconds(period))],
             ]
-            for name, each in list(self.sections.items())[:MAX_SECTIONS]
+            for name, each in self.sections.items()
         }  # fmt: skip
         data = {"cycle": self.cycle, "host": self.host[:MAX_HOST], "sections": sections}
         return json.dumps(data, separators=(",", ":"))
@@ -187,17 +186,24 @@ class PaceSampler:
         self._open = dict[tuple[str, int], _OpenSample]()
         self._paces = dict[tuple[str, int], Pace]()
 
-    def observe(self, section: str, rank: int, runs: int, durations: Sequence[float], *, now: float) -> None:
-        """Note how many runs of a section a rank has completed, and the durations of the last ones.
+    def observe(self, section: str, ranks: Iterable[tuple[int, int, Sequence[float]]], *, now: float) -> None:
+        """Note a reading of one section of all ranks of the node; the samples of ranks without one are forgotten.
 
         Args:
             section: the section.
-            rank: the rank.
-            runs: completed runs; fewer than before if the rank has begun anew.
-            durations: seconds of the last `steps` of them, fewer if some have not ended in order.
+            ranks: rank, completed runs, fewer than before if the rank has begun anew, and the seconds of the last
+                `steps` of them, fewer if some have not ended in order.
             now: monotonic seconds.
         """
-        key = section, rank
+        found = set[int]()
+        for rank, runs, durations in ranks:
+            found.add(rank)
+            self._observe((section, rank), runs, durations, now)
+        for samples in self._open, self._paces:
+            for key in [key for key in samples if key[0] == section and key[1] not in found]:
+                del samples[key]
+
+    def _observe(self, key: tuple[str, int], runs: int, durations: Sequence[float], now: float) -> None:
         sample = self._open.get(key)
         if sample is None or runs < sample.began_with:
             self._paces.pop(key, None)
@@ -210,7 +216,7 @@ class PaceSampler:
             sample.medians.append(median(durations))
         number, seconds = runs - sample.began_with, now - sample.began_at
         if number >= self._steps and seconds >= SAMPLE_TIME and sample.medians:
-            self._paces[key] = Pace(rank, runs, median(sample.medians), seconds / number)
+            self._paces[key] = Pace(key[1], runs, median(sample.medians), seconds / number)
             self._open[key] = _OpenSample(runs, now, runs)
 
     def sections(self) -> dict[str, SectionPaces]:
@@ -292,7 +298,7 @@ class StragglerNews:
 
 @dataclass
 class _Record:
-    """What the judge knows of one section of one rank."""
+    """What the detector knows of one section of one rank."""
 
     runs: int = -1
     is_uneven: bool = False
@@ -304,8 +310,8 @@ class _Record:
 
 
 @dataclass
-class StragglerJudge:
-    """Judges the samples of all nodes of a job.
+class StragglerDetector:
+    """Compares the samples of all nodes of a job.
 
     Args:
         factor: times as slow as the median of all ranks a straggler is.
@@ -326,8 +332,8 @@ class StragglerJudge:
             self._even.clear()
         self._cycle, self._world_size, self._records, self._steady = cycle, world_size, {}, {}
 
-    def judge(self, nodes: Iterable[NodePaces]) -> list[StragglerNews]:
-        """Return what has changed, at most `MAX_LINES` of it.
+    def evaluate(self, nodes: Iterable[NodePaces]) -> list[StragglerNews]:
+        """Return what has changed: who has become a straggler, the slowest first, then for whom this is over.
 
         Args:
             nodes: the last samples of all nodes; those of another cycle do not count.
@@ -343,11 +349,11 @@ class StragglerJudge:
             slow = self._slow_ranks(here, typical[section])
             if section != DATA:
                 slow &= _are_busier(slow, samples, typical)
-            for has_begun, pace, host, finding in self._judge_section(section, here, slow, typical[section]):
+            for has_begun, pace, host, finding in self._evaluate_section(section, here, slow, typical[section]):
                 news[has_begun, pace.rank, host].append(finding)
-        return _together(news)[:MAX_LINES]
+        return _together(news)
 
-    def _judge_section(
+    def _evaluate_section(
         self, section: str, nodes: _Samples, slow: frozenset[int], typical: _Typical
     ) -> Iterator[tuple[bool, Pace, str, Finding]]:
         ranks = sum(each.ranks for _, each in nodes)
@@ -356,12 +362,15 @@ class StragglerJudge:
         if before != ranks or since < STEADY - 1:
             return
         even = typical.seconds * (1 + self.factor) / 2
+        from_start = self._slow_from_start(section, nodes, slow, typical)
         for host, pace in _comparable(nodes, typical.period):
             record = self._records.get((section, pace.rank))
             if record is None or pace.runs < record.runs:  # a rank that has begun anew counts its runs from 0
-                named = 0 if record is None else record.named
+                before_that = _Record() if record is None else record
                 record = self._records[section, pace.rank] = _Record(
-                    is_uneven=(section, pace.rank) not in self._even, named=named
+                    is_uneven=(section, pace.rank) not in self._even,
+                    named=before_that.named,
+                    is_straggler=before_that.is_straggler,
                 )
             if pace.runs == record.runs:
                 continue
@@ -370,9 +379,7 @@ class StragglerJudge:
             if is_even and record.is_uneven:
                 record.is_uneven = False
                 self._even.add((section, pace.rank))
-            is_slow = pace.rank in slow and (
-                not record.is_uneven or self._is_slow_loader(section, pace, typical.seconds)
-            )
+            is_slow = pace.rank in from_start if record.is_uneven else pace.rank in slow
             change = self._note(record, is_slow=is_slow, is_even=is_even)
             if change is not None:
                 runs = pace.runs - record.since
@@ -386,16 +393,33 @@ class StragglerJudge:
     def _slow_ranks(self, nodes: _Samples, typical: _Typical) -> frozenset[int]:
         """Return the ranks that are slow, none if that may have another reason."""
         least = max(self.factor * typical.seconds, typical.seconds + SHARE * typical.period)
-        ranks, paces = sum(each.ranks for _, each in nodes), [pace for _, pace in _comparable(nodes, typical.period)]
-        slow = {pace.rank: pace.seconds for pace in paces if pace.seconds >= least and pace.seconds > 0}
-        others = max((pace.seconds for pace in paces if pace.rank not in slow), default=0.0)
-        if not slow or len(slow) > MINORITY * ranks or min(slow.values()) < GAP * others:
+        ranks = sum(each.ranks for _, each in nodes)
+        paces = sorted((pace for _, pace in _comparable(nodes, typical.period)), key=lambda each: -each.seconds)
+        times = [pace.seconds for pace in paces]
+        slow = sum(seconds >= least and seconds > 0 for seconds in times)
+        if slow > MINORITY * ranks:
             return frozenset()
-        return frozenset(slow)
+        steps_down = zip(times[:slow], [*times[1:], 0.0], strict=False)
+        named = max((number for number, (it, after) in enumerate(steps_down, 1) if it >= GAP * after), default=0)
+        return frozenset(pace.rank for pace in paces[:named])
 
-    def _is_slow_loader(self, section: str, pace: Pace, typical: float) -> bool:
-        """Whether a rank that has been slow from the start is slow in what the others do as well."""
-        return section == DATA and typical >= REAL_WORK and pace.seconds >= FROM_START * self.factor * typical
+    def _slow_from_start(
+        self, section: str, nodes: _Samples, slow: frozenset[int], typical: _Typical
+    ) -> frozenset[int]:
+        """Return those of the slow ranks that have never been as fast as the others, and are to be named.
+
+        Where one rank of each group loads for all of it, these ranks are slow on many hosts: that is the storage.
+        """
+        if section != DATA or typical.seconds < REAL_WORK:
+            return frozenset()
+        least = FROM_START * self.factor * typical.seconds
+        found = {
+            pace.rank: host
+            for host, pace in _comparable(nodes, typical.period)
+            if pace.rank in slow and (section, pace.rank) not in self._even and pace.seconds >= least
+        }
+        is_one_of_several_hosts = len(set(found.values())) == 1 < len({host for host, _ in nodes})
+        return frozenset(found) if len(found) == 1 or is_one_of_several_hosts else frozenset()
 
     def _note(self, record: _Record, *, is_slow: bool, is_even: bool) -> bool | None:
         """Count a sample; return whether the rank has become a straggler, or no longer is one, None for no change."""
@@ -448,7 +472,7 @@ def _together(found: Mapping[tuple[bool, int, str], list[Finding]]) -> list[Stra
     groups = defaultdict[tuple[bool, str, tuple[str, ...]], list[int]](list)
     for (has_begun, rank, host), findings in sorted(found.items()):
         groups[has_begun, host, tuple(each.section for each in findings)].append(rank)
-    return [
+    news = [
         StragglerNews(
             has_begun,
             tuple(ranks),
@@ -457,6 +481,7 @@ def _together(found: Mapping[tuple[bool, int, str], list[Finding]]) -> list[Stra
         )
         for (has_begun, host, _), ranks in groups.items()
     ]
+    return sorted(news, key=lambda each: (not each.has_begun, -max(f.factor for f in each.findings), each.ranks))
 
 
 def _text(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,10 +31,19 @@ _ON_THE_PAGE: Final = ValueRule(
     f"{MAX_SECTIONS} sections or fewer, with names of at most {NAME_BYTES} bytes, none of them zero",
     lambda timeouts: len(timeouts) <= MAX_SECTIONS and all(map(_is_on_the_page, timeouts)),
 )
+_MAX_COMPARED: Final = 8
+_COMPARED: Final = ValueRule(
+    f"{_MAX_COMPARED} sections or fewer, with printable names of at most {NAME_BYTES} bytes",
+    lambda text: _can_be_compared([name for each in text.split(",") if (name := each.strip())]),
+)
 
 
 def _is_on_the_page(name: str) -> bool:
     return "\0" not in name and len(name.encode(errors="surrogatepass")) <= NAME_BYTES
+
+
+def _can_be_compared(names: Sequence[str]) -> bool:
+    return len(names) <= _MAX_COMPARED and all(name.isprintable() and _is_on_the_page(name) for name in names)
 
 
 @dataclass
@@ -89,8 +99,8 @@ class FaultToleranceConfig(HealthSettings):
         "5 s at least.", rule=above(2, RECENT_RUNS - 1),
     )  # fmt: skip
     straggler_sections: str = setting(
-        "data,forward", TEXT, "The sections that are compared, with commas between them: those in which a rank waits "
-        "for no other one.",
+        "data", TEXT, "The sections that are compared, with commas between them: those in which a rank waits for no "
+        "other one.", rule=_COMPARED,
     )  # fmt: skip
     rank_termination_signal: signal.Signals = setting(
         signal.SIGKILL, SIGNAL, "Ends a hung rank; by name or number.", rule=ENDS_A_PROCESS

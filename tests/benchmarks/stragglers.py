@@ -22,7 +22,7 @@ from nvrx_core.fault.stragglers import (
     Pace,
     PaceSampler,
     SectionPaces,
-    StragglerJudge,
+    StragglerDetector,
 )
 from nvrx_core.fault_tolerance.recorder import Recorder
 from nvrx_core.progress.page import Page
@@ -64,20 +64,20 @@ def main() -> None:
 
     def read() -> None:
         for section in SECTIONS:
-            for rank in range(given.ranks_per_node):
-                sampler.observe(section, rank, *recent_runs(recorder.page, "data", STEPS), now=time.monotonic())
+            reading = [(rank, *recent_runs(recorder.page, "data", STEPS)) for rank in range(given.ranks_per_node)]
+            sampler.observe(section, reading, now=time.monotonic())
 
     each = microseconds(pair)
     print(f"a section pair: {each:.2f} us; two in a step of 10 ms: {2e-6 * each / STEP_SECONDS:.3%}")
     reading = microseconds(read, 50)
     share = reading / 1e6 / READ_EVERY
     print(f"a reading of {given.ranks_per_node} ranks: {reading:.0f} us every {READ_EVERY:g} s, {share:.3%} of a core")
-    judge, took = StragglerJudge(2.0, STEPS), []
-    judge.begin_cycle(0, ranks)
+    detector, took = StragglerDetector(2.0, STEPS), []
+    detector.begin_cycle(0, ranks)
     for sample in range(1, ROUNDS + 1):
         texts = texts_of(given.nodes, given.ranks_per_node, sample)
         began = time.process_time()
-        judge.judge(list(map(NodePaces.decode, texts)))
+        detector.evaluate(list(map(NodePaces.decode, texts)))
         took.append(time.process_time() - began)
     every = max(SAMPLE_TIME, given.nodes / NODES_A_SECOND)
     print(f"a comparison of {ranks} ranks: {min(took):.3f} s (the first one {took[0]:.3f} s) every {every:g} s")

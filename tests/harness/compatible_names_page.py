@@ -33,7 +33,7 @@ These names of nvidia-resiliency-ext have no twin, on purpose:
 | names | why |
 |---|---|
 | `checkpointing` | not a part of nvrx; Megatron-LM notices its absence and uses its own, or needs `--non-persistent-ckpt-type` other than `local` |
-| `attribution`, `straggler`, `ptl_resiliency.local_checkpoint_callback`, what `ptl_resiliency.StragglerDetectionCallback` does | not a part of nvrx; Megatron-Bridge and NeMo import them where their own options ask for them |
+| `attribution`, `straggler`, `ptl_resiliency.local_checkpoint_callback`, what `ptl_resiliency.StragglerDetectionCallback` does | not a part of nvrx; Megatron-Bridge and NeMo import them where their own options ask for them. Under `ft_launcher` [slow ranks are named](../how-to/rank-monitors.md#stragglers) by their sections, without these names |
 | `fault_tolerance.dict_utils` | its one importer in NeMo, `local_ckpt.py`, needs `checkpointing.local` as well; megatron-core has the function in `dist_checkpointing.dict_utils` |
 | `inprocess.param_utils`, `inprocess.utils`, `inprocess.tcp_utils`, `inprocess.logging` | what the wrapper does inside; a test of Megatron-Bridge imports the first |
 | the messages of a rank and its monitor in `fault_tolerance.data` (`InitMsg`, `HeartbeatMsg`, `SectionMsg`, `OkMsg` ...) | they are pickled on a socket there; here a heartbeat is a word in shared memory, and messages are JSON |

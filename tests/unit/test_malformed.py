@@ -13,7 +13,7 @@ import pytest
 from nvrx_core import parsing as wire
 from nvrx_core.fault.blame import RankProgress
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.fault.stragglers import NodePaces, Pace, SectionPaces, StragglerJudge
+from nvrx_core.fault.stragglers import NodePaces, Pace, SectionPaces, StragglerDetector
 from nvrx_core.inprocess.protocol.decision import (
     Arrival,
     ArrivalStatus,
@@ -62,9 +62,9 @@ def leases_judged(text):
 
 
 def paces_judged(text):
-    judge = StragglerJudge(2.0, 20)
-    judge.begin_cycle(0, 4)
-    return [each.sentence for _ in range(2) for each in judge.judge([NodePaces.decode(text), PACES])]
+    detector = StragglerDetector(2.0, 20)
+    detector.begin_cycle(0, 4)
+    return [each.sentence for _ in range(2) for each in detector.evaluate([NodePaces.decode(text), PACES])]
 
 
 PACES = NodePaces(0, "h", {"data": SectionPaces.of([Pace(rank, 20, 0.01, 0.1) for rank in range(4)])})

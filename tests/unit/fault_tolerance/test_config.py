@@ -22,7 +22,7 @@ DEFAULTS = {
     "workload_check_interval": 5.0, "initial_rank_heartbeat_timeout": 3600.0, "rank_heartbeat_timeout": 2700.0,
     "rank_section_timeouts": {}, "rank_out_of_section_timeout": None, "safety_factor": 5.0, "min_learned_timeout": 60.0,
     "num_warmup_iterations": 5, "rank_termination_signal": signal.SIGKILL, "log_level": logging.INFO,
-    "log_format": "text", "straggler_factor": 2.0, "straggler_steps": 20, "straggler_sections": "data,forward",
+    "log_format": "text", "straggler_factor": 2.0, "straggler_steps": 20, "straggler_sections": "data",
     "inprocess_grace": 30.0, "restart_window": 600.0, "max_restarts_in_window": None,
     "restart_backoff": 0.0, "retry_usage_errors": False, "warm_workers": "auto", "warm_imports": "torch",
     "compat_names": True,
@@ -151,6 +151,17 @@ def test_a_file_with_every_documented_key_loads(tmp_path, caplog):
     assert (made.rank_heartbeat_timeout, made.rank_out_of_section_timeout) == (None, None)
     assert (made.rank_termination_signal, made.log_level) == (signal.SIGTERM, logging.DEBUG)
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("text", ["a,b,c,d,e,f,g,h,i", "x" * 97, "data,a\tb", "data,\ud800"])
+def test_sections_that_could_not_be_compared_are_refused(text):
+    with pytest.raises(ConfigurationError, match="8 sections or fewer, with printable names of at most 96 bytes"):
+        FaultToleranceConfig(straggler_sections=text)
+
+
+@pytest.mark.parametrize("text", ["a,b,c,d,e,f,g,h,", " load , step", "x" * 96])
+def test_up_to_eight_sections_are_compared(text):
+    assert FaultToleranceConfig(straggler_sections=text).straggler_sections.strip() == text.strip()
 
 
 def test_progress_is_tracked_unless_the_limit_is_not_positive():

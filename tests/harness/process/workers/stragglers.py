@@ -1,10 +1,10 @@
 """A training over gloo under launchers, with sections: `stragglers.py PLAN`.
 
-A plan is phases with spaces between them, `SECONDS:WHO` each. In a phase of `data=R` or `forward=R`, rank R is slow in
-that section; in one of `all`, all ranks are slow in both; in one of `noise`, other processes take the processors in
-turn; in one of `rank0`, rank 0 evaluates and writes now and then, in the same sections; in one of `even`, nothing.
-`uneven` is for all phases: half the ranks have a heavier forward, as stages of a pipeline have, and only every fourth
-rank loads data. A step takes some 10 ms.
+A plan is phases with spaces between them, `SECONDS:WHO` each, or `EVENT:WHO`, until a launcher has written that event.
+In a phase of `data=R` or `forward=R`, rank R is slow in that section; in one of `all`, all ranks are slow in both; in
+one of `noise`, other processes take the processors in turn; in one of `rank0`, rank 0 evaluates and writes now and
+then, in the same sections; in one of `even`, nothing. `uneven` is for all phases: half the ranks have a heavier
+forward, as stages of a pipeline have, and only every fourth rank loads data. A step takes some 10 ms.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -61,6 +62,13 @@ def burn(seconds: float) -> None:
         time.sleep(draw.uniform(0.0, 0.3))
 
 
+def is_over(until: str, began: float) -> bool:
+    """Whether so many seconds are over, or a launcher has written this event."""
+    if until.isdigit():
+        return time.monotonic() >= began + float(until)
+    return any(f'"{until}"' in path.read_text() for path in Path(os.environ["NVRX_EVENTS_DIR"]).iterdir())
+
+
 def main() -> None:
     plan = sys.argv[1].split()
     uneven = "uneven" in plan
@@ -69,18 +77,19 @@ def main() -> None:
     for phase in plan:
         if phase == "uneven":
             continue
-        seconds, _, who = phase.partition(":")
+        until, _, who = phase.partition(":")
         what, _, slow = who.partition("=")
         child = 0
         if what == "noise" and RANK < 3 and not (child := os.fork()):
-            burn(float(seconds))
+            burn(float(until))
             os._exit(0)
         began, number, go = time.monotonic(), 0, torch.ones(1)
         while go.item():
             step(number, what, int(slow or -1), uneven=uneven)
             number += 1
             if number % 10 == 0:
-                go.fill_(time.monotonic() < began + float(seconds))
+                if RANK == 0:
+                    go.fill_(not is_over(until, began))
                 dist.broadcast(go, 0)
         if child:
             os.waitpid(child, 0)
