@@ -21,6 +21,7 @@ import torch.distributed as dist
 from nvrx_core.inprocess import LiveState, last_restart
 from nvrx_core.inprocess.live.objects import Objects, check_shared
 from nvrx_lightning.families import lookup
+from nvrx_lightning.restart.checkpoint import Saved, SavedCheckpoints
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
 from nvrx_lightning.restart.rank_states import RankState
 from nvrx_lightning.restart.snapshot import overrides
@@ -113,30 +114,44 @@ class FitMemory:
         self._persistent: set[str] = set()
         self.refusal = ""
         self.choice: Choice | None = None
+        self._chosen_in = 0  # the number of the restart
         self.resumed: TrainerState | None = None
 
     def _new(self) -> LiveState:
         return LiveState(replicate=int(self._trainer.world_size) <= MAX_REPLICATING, schedules_advance=False)
 
-    def choose(self, store: Any, rank: int, world_size: int) -> str:
+    def choose(self, store: Any, rank: int, world_size: int, saved: SavedCheckpoints) -> str:
         """Agree with the other ranks on the state from which the attempt goes on.
+
+        Args:
+            store: of the iteration, empty at its start.
+            rank: of this process in the iteration.
+            world_size: of the iteration.
+            saved: the checkpoints that this rank knows; afterwards those that any rank knew, too.
 
         Returns:
             Why it does not go on from memory; "" if it does, or if nothing is to be said.
         """
-        begun, self.choice, self.resumed = None if self.choice is None else self.choice.step, None, None
+        restart, choice, self.choice, self.resumed = last_restart(), self.choice, None, None
         if self._live is None:
             return ""
-        exhausted = None
-        if (restart := last_restart()) is not None:
+        begun = exhausted = None
+        if restart is not None:
+            if choice is not None and self._chosen_in == restart.number - 1:  # else it was a reserve since
+                begun = choice.step
             kind = "" if restart.cause is None else restart.cause.error_type
             exhausted = self._failures.ended(kind, restart.highest_step, begun)
-        kept, self._lost = replace(self._kept(), exhausted=exhausted), ""
+            self._chosen_in = restart.number
+        told = tuple((each.path, each.step) for each in saved.newest())
+        kept, self._lost = replace(self._kept(), exhausted=exhausted, begun=begun, saved=told), ""
         store = dist.PrefixStore("nvrx_memory", store)
         store.set(f"kept/{rank}", kept.written())
         keys = [f"kept/{each}" for each in range(world_size)]
         store.wait(keys)
-        found = choose([Kept.read(each) for each in store.multi_get(keys)])
+        others = [Kept.read(each) for each in store.multi_get(keys)]
+        for each in others:
+            saved.found(Saved(*known) for known in reversed(each.saved))
+        found = choose(others)
         if isinstance(found, Choice):
             self.choice = found
             return ""

@@ -39,6 +39,8 @@ class Kept:
         needs_batch: whether a hook of the user's at the end of a batch uses it.
         refusal: why this rank keeps nothing; "" if it does.
         exhausted: the step from which attempts have failed too often; None if there is none.
+        begun: the step from which the ended attempt went on in memory; None for a checkpoint, or if it had no part.
+        saved: the newest checkpoints that it knows, and their steps: a rank that takes a place knows none.
     """
 
     holding: Holding | None = None
@@ -47,6 +49,8 @@ class Kept:
     needs_batch: bool = False
     refusal: str = ""
     exhausted: int | None = None
+    begun: int | None = None
+    saved: tuple[tuple[str, int], ...] = ()
 
     def written(self) -> str:
         """Return the form that a store keeps."""
@@ -65,6 +69,7 @@ class Kept:
                 holding[name] = tuple(holding[name])
             fields["holding"] = Holding(**holding)
         fields["shards"] = tuple(map(tuple, fields["shards"]))
+        fields["saved"] = tuple(map(tuple, fields["saved"]))
         fields["states"] = tuple((step, BatchStage(stage), draws) for step, stage, draws in fields["states"])
         return cls(**fields)
 
@@ -133,7 +138,7 @@ def choose(kept: Sequence[Kept]) -> Choice | str:
     holders = [each.holding for each in kept if each.holding is not None]
     newest = max((each.passed[0] for each in holders if each.passed is not None), default=None)
     if newest is None:
-        return NOTHING
+        return _nothing(kept)
     has_voted = [each for each in kept if each.holding is not None and each.holding.passed is not None]
     shards = next(each.shards for each in has_voted if each.holding.passed[0] == newest)  # type: ignore[union-attr,index]
     if len(set(shards)) > 1 and len(shards) != len(kept):
@@ -153,8 +158,14 @@ def choose(kept: Sequence[Kept]) -> Choice | str:
         if each.holding is not None and _was_at(each.holding, newest) and each.stages(newest.step)
     ]  # fmt: skip
     if not at_newest:  # the attempt has ended before its first step
-        return NOTHING
+        return _nothing(kept)
     return _stage(kept, newest.step, at_newest)
+
+
+def _nothing(kept: Sequence[Kept]) -> str:
+    """Return why no rank has anything: those that had it may be lost before any other has taken it over."""
+    begun = max((each.begun for each in kept if each.begun is not None), default=None)
+    return NOTHING if begun is None else f"no rank has the state of step {begun} in memory any more"
 
 
 def _was_at(holding: Holding, stamp: Stamp) -> bool:

@@ -90,12 +90,24 @@ def test_without_a_step_there_is_nothing_to_choose():
     assert choose((begun, begun)) == NOTHING
 
 
+def test_a_step_that_lost_ranks_alone_had_is_named():
+    """A rank was to take it over, and has not: the others were lost before."""
+    taking = Kept(begun=12)
+    for kept in ((Kept(), taking), (has(0), dataclasses.replace(has(0), begun=12))):
+        assert choose(kept) == "no rank has the state of step 12 in memory any more"
+
+
 def test_what_one_rank_refuses_holds_for_all():
     assert choose((has(3, ENDED), has(3, ENDED, rank=1, refusal="manual optimization"))) == "manual optimization"
 
 
 def test_what_a_rank_has_told_is_read_back():
-    for kept in (has(3, VOTE, ENDED, draws=True, needs_batch=True), Kept(), has(3, pending=None)):
+    told = (
+        has(3, VOTE, ENDED, draws=True, needs_batch=True),
+        Kept(begun=3, saved=(("a.ckpt", 3),)),
+        has(3, pending=None),
+    )
+    for kept in told:
         assert Kept.read(kept.written()) == kept
 
 
