@@ -20,9 +20,10 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess import LiveState, last_restart
 from nvrx_core.inprocess.live.objects import Objects, check_shared
+from nvrx_core.inprocess.restart_record import RestartRecord
 from nvrx_lightning.families import lookup
 from nvrx_lightning.restart.checkpoint import Saved, SavedCheckpoints
-from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
+from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failure, Failures, Kept, choose
 from nvrx_lightning.restart.rank_states import RankState
 from nvrx_lightning.restart.snapshot import overrides
 
@@ -139,10 +140,10 @@ class FitMemory:
         if restart is not None:
             if choice is not None and self._chosen_in == restart.number - 1:  # else it was a reserve since
                 begun = choice.step
-            kind = "" if restart.cause is None else restart.cause.error_type
-            exhausted = self._failures.ended(kind, restart.highest_step, begun)
+            exhausted = self._failures.ended(_failure(restart), restart.highest_step, begun)
             self._chosen_in = restart.number
         told = tuple((each.path, each.step) for each in saved.newest())
+        exhausted = exhausted if told else None  # else the initial weights would be all there is
         kept, self._lost = replace(self._kept(), exhausted=exhausted, begun=begun, saved=told), ""
         store = dist.PrefixStore("nvrx_memory", store)
         store.set(f"kept/{rank}", kept.written())
@@ -163,7 +164,9 @@ class FitMemory:
         told = []
         for step, states in self._states.items():
             vote = states.get(BatchStage.VOTE)
-            told += [(step, stage, vote is None or _differ(state, vote)) for stage, state in states.items()]
+            for stage, state in states.items():  # one from another rank was taken because no rank had drawn any
+                draws = state.state is not None and (vote is None or _differ(state, vote))
+                told.append((step, stage, draws))
         refusal = self.refusal or self._lost
         return Kept(self._live.holding(), self._shards, tuple(told), self._needs_batch(), refusal)
 
@@ -401,6 +404,14 @@ class FitMemory:
         if overrides(hook, trainer.lightning_module, self._family):
             return f"{type(trainer.lightning_module).__qualname__}.{hook} is called for checkpoints only"
         return ""
+
+
+def _failure(restart: RestartRecord) -> Failure | None:
+    """Return how the attempt has ended, as the limit on restarts without progress tells failures apart."""
+    cause = restart.cause
+    if cause is None or cause.initial_rank in restart.lost:
+        return None
+    return cause.error_type or cause.interruption, cause.origin, cause.raised_at
 
 
 class _Step:

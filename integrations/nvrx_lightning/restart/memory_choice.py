@@ -15,9 +15,11 @@ from typing import Any, Final, Self
 
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard, Stamp, recover
 
-__all__ = ["NOTHING", "BatchStage", "Choice", "Failures", "Kept", "choose"]
+__all__ = ["NOTHING", "BatchStage", "Choice", "Failure", "Failures", "Kept", "choose"]
 
 NOTHING: Final = "no optimizer step was done before the fault"
+Failure = tuple[str, str, str]
+"""The type of an exception or the kind of an interruption, the user's line that led to it, and the one that raised."""
 
 
 class BatchStage(enum.IntEnum):
@@ -98,6 +100,8 @@ class Choice:
 class Failures:
     """The attempts in a row that have gone on from a step in memory and have ended alike.
 
+    They are counted as the job does (`nvrx_core.fault.retry_limit`), except that it leaves out long attempts, too.
+
     Args:
         limit: so many failures in a row end the job (`no_progress_limit`); the last attempt before uses a checkpoint.
             None for no limit.
@@ -105,21 +109,24 @@ class Failures:
 
     def __init__(self, limit: int | None) -> None:
         self._limit, self._count = limit, 0
-        self._last: tuple[str, int | None, int | None] | None = None
+        self._last: tuple[Failure, int | None, int | None] | None = None
 
-    def ended(self, kind: str, batch: int | None, begun: int | None) -> int | None:
+    def ended(self, failure: Failure | None, batch: int | None, begun: int | None) -> int | None:
         """Note the end of an attempt.
 
         Args:
-            kind: of the fault.
+            failure: how it has ended; None where the rank that has failed cannot fail again.
             batch: the highest one that any rank has reported.
             begun: the optimizer step from which it went on in memory; None for a checkpoint.
 
         Returns:
             From which step the next attempt does not go on; None if it may from any.
         """
-        failure = kind, batch, begun
-        self._count, self._last = 1 + self._count * (failure == self._last), failure
+        if failure is None:
+            self._count, self._last = 0, None
+            return None
+        last = failure, batch, begun
+        self._count, self._last = 1 + self._count * (last == self._last), last
         is_last = self._limit is not None and self._count >= max(1, self._limit - 1)
         return begun if is_last else None
 

@@ -196,6 +196,17 @@ def test_attempts_that_fail_again_and_again_from_memory_use_a_checkpoint_before_
     assert_as_in(job, twin(setting))
 
 
+def test_ranks_that_are_lost_one_after_the_other_cost_no_step(run, twin):
+    """Each is lost where it goes on, at the same batch: none of them can fail again."""
+    ranks = (0, 1, 3)
+    lost = tuple(Fault(rank, 13, "kill", attempt=attempt) for attempt, rank in enumerate(ranks))
+    setting = dataclasses.replace(FULL, active=2, epoch_metrics=False, faults=lost)
+    job = run(setting, world=5)
+    assert job.codes == {rank: -9 if rank in ranks else 0 for rank in range(5)}, job.errors(4)
+    assert tuple(resumed_steps(job).values()) == (0, 13, 13, 13), job.errors(4)
+    assert_as_in(job, twin(setting))
+
+
 @pytest.mark.parametrize("case", FALLBACKS)
 def test_where_memory_cannot_serve_the_checkpoint_does_and_a_line_says_why(case, run):
     setting, world, reason = FALLBACKS[case]

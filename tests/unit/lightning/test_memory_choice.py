@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from nvrx_lightning.restart.memory import _failure
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
 
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.live.memory import Holding, Stamp
+from nvrx_core.inprocess.restart_record import RestartRecord
 
 REPLICA = (5,)
 SHARDS = ((0, 2, 5), (1, 2, 5))
 VOTE, VALIDATION, ENDED = BatchStage
+FAILED, OTHERWISE = (("RuntimeError", "train.py:4", "model.py:8"), ("ValueError", "train.py:4", "model.py:8"))
 
 
 def has(step: int, *stages: BatchStage, draws: bool = False, rank: int = 0, **more: Any) -> Kept:
@@ -113,9 +117,9 @@ def test_what_a_rank_has_told_is_read_back():
 
 def test_the_last_attempt_before_the_job_is_ended_does_not_go_on_from_memory():
     failures = Failures(3)
-    assert failures.ended("RuntimeError", 13, None) is None
-    assert failures.ended("RuntimeError", 13, 12) is None
-    assert failures.ended("RuntimeError", 13, 12) == 12
+    assert failures.ended(FAILED, 13, None) is None
+    assert failures.ended(FAILED, 13, 12) is None
+    assert failures.ended(FAILED, 13, 12) == 12
     ended = dataclasses.replace(has(12, VOTE, ENDED), exhausted=12)
     found = choose((ended, has(12, VOTE, ENDED, rank=1)))
     assert found == "attempts from step 12 have failed alike, without another step"
@@ -126,6 +130,35 @@ def test_the_last_attempt_before_the_job_is_ended_does_not_go_on_from_memory():
 
 def test_attempts_from_another_step_or_with_another_fault_are_counted_anew():
     failures = Failures(3)
-    for failure in (("RuntimeError", 13, 12), ("ValueError", 13, 12), ("ValueError", 14, 12), ("ValueError", 14, 13)):
+    for failure in ((FAILED, 13, 12), (OTHERWISE, 13, 12), (OTHERWISE, 14, 12), (OTHERWISE, 14, 13)):
         assert failures.ended(*failure) is None
-    assert not any(Failures(None).ended("ValueError", 14, 13) for _ in range(9))
+    assert not any(Failures(None).ended(OTHERWISE, 14, 13) for _ in range(9))
+
+
+def test_attempts_that_a_lost_rank_has_ended_are_not_counted():
+    failures = Failures(3)
+    assert [failures.ended(None, 13, 12) for _ in range(4)] == [None] * 4
+    assert [failures.ended(each, 13, 12) for each in (FAILED, None, FAILED, FAILED)] == [None, None, None, 12]
+
+
+def test_a_failure_at_another_place_is_another_failure():
+    failures = Failures(3)
+    elsewhere = ("RuntimeError", "train.py:4", "model.py:9")
+    assert [failures.ended(each, 13, 12) for each in (FAILED, elsewhere, FAILED)] == [None] * 3
+
+
+def restart(cause: FaultRecord | None, lost: tuple[int, ...] = ()) -> RestartRecord:
+    return RestartRecord(
+        number=1, cause=cause, culprits=(), lost=lost, rank=0, world_size=2, active=True, step=None, highest_step=13,
+        phases={},
+    )  # fmt: skip
+
+
+def test_only_the_fault_of_a_rank_that_stays_is_a_failure():
+    place = {"initial_rank": 1, "rank": 1, "origin": "train.py:4", "raised_at": "model.py:8"}
+    stalled = FaultRecord(interruption="SOFT_TIMEOUT", **place)
+    raised = FaultRecord(interruption="EXCEPTION", error_type="RuntimeError", **place)
+    assert _failure(restart(stalled)) == ("SOFT_TIMEOUT", "train.py:4", "model.py:8")
+    assert _failure(restart(raised)) == FAILED
+    assert _failure(restart(stalled, lost=(1,))) is None
+    assert _failure(restart(None)) is None
