@@ -109,8 +109,10 @@ class FitMemory:
         self._shards: tuple[Any, ...] = ()
         self._step: _Step | None = None
         self._batch: Any = None
-        self._is_committed = self._begun = self._searches = self._has_failed = False
-        self._unfit = self._lost = ""
+        self._is_committed = self._begun = self._searches = False
+        self._unfit = self._given_up = ""
+        self._unkept: dict[int, str] = {}  # why, by step, as `_states`
+        self._failed = set[BatchStage]()  # at which the state could not be copied the last time
         self._buffers: dict[str, tuple[int, int]] = {}
         self._persistent: set[str] = set()
         self.refusal = ""
@@ -144,7 +146,7 @@ class FitMemory:
             self._chosen_in = restart.number
         told = tuple((each.path, each.step) for each in saved.newest())
         exhausted = exhausted if told else None  # else the initial weights would be all there is
-        kept, self._lost = replace(self._kept(), exhausted=exhausted, begun=begun, saved=told), ""
+        kept = replace(self._kept(), exhausted=exhausted, begun=begun, saved=told)
         store = dist.PrefixStore("nvrx_memory", store)
         store.set(f"kept/{rank}", kept.written())
         keys = [f"kept/{each}" for each in range(world_size)]
@@ -157,7 +159,10 @@ class FitMemory:
             self.choice = found
             return ""
         self._forget()
-        return "" if found == NOTHING else found
+        if found == NOTHING:
+            return ""
+        self._given_up = found  # by all: some may be interrupted before they read this
+        return found
 
     def _kept(self) -> Kept:
         assert self._live is not None
@@ -167,8 +172,8 @@ class FitMemory:
             for stage, state in states.items():  # one from another rank was taken because no rank had drawn any
                 draws = state.state is not None and (vote is None or _differ(state, vote))
                 told.append((step, stage, draws))
-        refusal = self.refusal or self._lost
-        return Kept(self._live.holding(), self._shards, tuple(told), self._needs_batch(), refusal)
+        refusal, unkept = self.refusal or self._given_up, tuple(self._unkept.items())
+        return Kept(self._live.holding(), self._shards, tuple(told), self._needs_batch(), refusal, unkept)
 
     def _needs_batch(self) -> bool:
         trainer, hook = self._trainer, "on_train_batch_end"
@@ -181,14 +186,14 @@ class FitMemory:
 
     def _forget(self) -> None:
         """Begin with nothing in memory: the objects of the ended attempt are released."""
-        self._live, self._states, self._step = self._new(), {}, None
+        self._live, self._states, self._unkept, self._step = self._new(), {}, {}, None
         self._is_committed = False
 
     def ended(self, error: BaseException | None) -> None:
         """Note with which exception the attempt has ended."""
         self._batch = None
         if isinstance(error, MemoryLost):
-            self._lost = str(error)
+            self._given_up = str(error)
             if error.is_lasting:
                 self._unfit = str(error)
 
@@ -268,6 +273,7 @@ class FitMemory:
         if self._live is not None and not self.refusal and not self._searches:
             if self.choice is None:  # and again once Lightning has searched for a learning rate
                 self._live.start(int(self._trainer.global_step) + 1)
+                self._given_up = ""
             self._begun = True
 
     def searching(self, searches: bool) -> None:
@@ -286,11 +292,11 @@ class FitMemory:
         try:
             state = capture()
         except Exception as error:  # boundary: the state of a user's object
-            self._cannot_keep(error)
+            self._cannot_keep(max(self._states), stage, error)
             return
-        self._has_failed = False
+        self._failed.discard(stage)
         if self._buffers != self._persistent_buffers():
-            self._lost = "a persistent buffer was changed after the optimizer step"
+            self._unkept[state.step] = "a persistent buffer was changed after the optimizer step"
         self._states.setdefault(state.step, {})[stage] = state
         self._is_committed, self._batch = stage is not BatchStage.ENDED, None
 
@@ -305,19 +311,23 @@ class FitMemory:
             assert self._live is not None
             assert self._step is not None
             step, newest = int(self._trainer.global_step) + 1, max(self._states, default=0)
-            self._lost, kept = self._unfit, {}
+            kept = {}
+            self._unkept = {at: reason for at, reason in self._unkept.items() if at == newest}
             ending = BatchEnding(self._batch, _outputs(self._trainer))
             try:
-                if not self._unfit:
+                if self._unfit:
+                    self._unkept[step] = self._unfit
+                else:
                     kept = {BatchStage.VOTE: capture(ending)}
-                    self._has_failed = False
+                    self._failed.discard(BatchStage.VOTE)
             except Exception as error:  # boundary: the state of a user's object; the other ranks vote
-                self._cannot_keep(error)
+                self._cannot_keep(step, BatchStage.VOTE, error)
             self._states = {newest: self._states.get(newest, {}), step: kept}
             self._buffers = self._persistent_buffers()
             self._step.advance = advance
             self._live.commit(step, watched=False)
             self._states, self._is_committed = {step: kept}, bool(kept)  # nobody goes back behind a vote that is passed
+            self._unkept.pop(newest, None)
             return self._step.result
 
         scaler = _scaler_of(self._trainer)
@@ -332,18 +342,18 @@ class FitMemory:
                 vars(owner).pop(name, None)
             vars(owner).update(before)
 
-    def _cannot_keep(self, error: Exception) -> None:
-        """Note that the state of this step cannot be copied; where it fails twice, no attempt keeps anything any more.
+    def _cannot_keep(self, step: int, stage: BatchStage, error: Exception) -> None:
+        """Note that a state cannot be copied; where it fails twice in a row, no attempt keeps anything any more.
 
         Once may be an exception that came from elsewhere, as that of a timer.
         """
-        is_lasting = self._has_failed or (isinstance(error, MemoryLost) and error.is_lasting)
+        is_lasting = stage in self._failed or (isinstance(error, MemoryLost) and error.is_lasting)
         text = str(error) if isinstance(error, MemoryLost) else f"{type(error).__name__}: {error}"
         reason = f"the state of the Trainer cannot be copied: {text}"
-        if is_lasting or not self._has_failed:
-            when = "a restart" if is_lasting else "a restart in this step"
-            log.warning("%s; %s goes on from a checkpoint", reason, when)
-        self._lost, self._unfit, self._has_failed = reason, reason if is_lasting else self._unfit, True
+        when = "a restart" if is_lasting else "a restart in this step"
+        log.warning("%s; %s goes on from a checkpoint", reason, when)
+        self._unkept[step], self._unfit = reason, reason if is_lasting else self._unfit
+        self._failed.add(stage)
         self._is_committed = False
 
     def _persistent_buffers(self) -> dict[str, tuple[int, int]]:

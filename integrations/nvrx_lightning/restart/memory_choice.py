@@ -40,6 +40,7 @@ class Kept:
         states: those of its Trainer: the step, the stage, and whether it has drawn random numbers since the vote.
         needs_batch: whether a hook of the user's at the end of a batch uses it.
         refusal: why this rank keeps nothing; "" if it does.
+        unkept: why a step's state cannot be used, by step.
         exhausted: the step from which attempts have failed too often; None if there is none.
         begun: the step from which the ended attempt went on in memory; None for a checkpoint, or if it had no part.
         saved: the newest checkpoints that it knows, and their steps: a rank that takes a place knows none.
@@ -50,6 +51,7 @@ class Kept:
     states: tuple[tuple[int, BatchStage, bool], ...] = ()
     needs_batch: bool = False
     refusal: str = ""
+    unkept: tuple[tuple[int, str], ...] = ()
     exhausted: int | None = None
     begun: int | None = None
     saved: tuple[tuple[str, int], ...] = ()
@@ -71,7 +73,8 @@ class Kept:
                 holding[name] = tuple(holding[name])
             fields["holding"] = Holding(**holding)
         fields["shards"] = tuple(map(tuple, fields["shards"]))
-        fields["saved"] = tuple(map(tuple, fields["saved"]))
+        for name in ("saved", "unkept"):
+            fields[name] = tuple(map(tuple, fields[name]))
         fields["states"] = tuple((step, BatchStage(stage), draws) for step, stage, draws in fields["states"])
         return cls(**fields)
 
@@ -144,8 +147,9 @@ def choose(kept: Sequence[Kept]) -> Choice | str:
         return refusal
     holders = [each.holding for each in kept if each.holding is not None]
     newest = max((each.passed[0] for each in holders if each.passed is not None), default=None)
-    if newest is None:
-        return _nothing(kept)
+    unkept = {step: reason for each in kept for step, reason in each.unkept}
+    if newest is None or newest.step in unkept:
+        return _nothing(kept) if newest is None else unkept[newest.step]
     has_voted = [each for each in kept if each.holding is not None and each.holding.passed is not None]
     shards = next(each.shards for each in has_voted if each.holding.passed[0] == newest)  # type: ignore[union-attr,index]
     if len(set(shards)) > 1 and len(shards) != len(kept):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from types import SimpleNamespace
 from typing import Any
 
-from nvrx_lightning.restart.memory import _failure
+import torch
+from nvrx_lightning.restart.memory import FitMemory, TrainerState, _failure
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
 
 from nvrx_core.fault.record import FaultRecord
@@ -105,10 +108,18 @@ def test_what_one_rank_refuses_holds_for_all():
     assert choose((has(3, ENDED), has(3, ENDED, rank=1, refusal="manual optimization"))) == "manual optimization"
 
 
+def test_a_state_that_a_rank_could_not_copy_counts_for_its_step_alone():
+    """A rank that has not copied it would take that of another one, whose callbacks have other states."""
+    ahead = dataclasses.replace(has(3, ENDED, rank=1), unkept=((4, "it cannot be copied"),))
+    assert choose((has(3, ENDED), ahead)) == Choice(3, ENDED, 0, ())
+    passed = dataclasses.replace(has(4, rank=1), unkept=((4, "it cannot be copied"),))
+    assert choose((has(4, VOTE, ENDED), passed)) == "it cannot be copied"
+
+
 def test_what_a_rank_has_told_is_read_back():
     told = (
         has(3, VOTE, ENDED, draws=True, needs_batch=True),
-        Kept(begun=3, saved=(("a.ckpt", 3),)),
+        Kept(begun=3, saved=(("a.ckpt", 3),), unkept=((3, "no"),)),
         has(3, pending=None),
     )
     for kept in told:
@@ -162,3 +173,19 @@ def test_only_the_fault_of_a_rank_that_stays_is_a_failure():
     assert _failure(restart(raised)) == FAILED
     assert _failure(restart(stalled, lost=(1,))) is None
     assert _failure(restart(None)) is None
+
+
+def test_a_state_that_fails_at_one_stage_of_each_step_is_given_up_though_another_stage_succeeds():
+    trainer = SimpleNamespace(world_size=2, lightning_module=torch.nn.Linear(1, 1))
+    memory = FitMemory(trainer, "lightning.pytorch", on=False)
+
+    def failing() -> TrainerState:
+        raise ValueError("not at the end")
+
+    for step in (1, 2):
+        assert not memory._unfit
+        memory._states, memory._is_committed = {step: {}}, True
+        memory.reached(VALIDATION, functools.partial(TrainerState, step, {}, []))
+        memory.reached(ENDED, failing)
+    assert memory._unfit == "the state of the Trainer cannot be copied: ValueError: not at the end"
+    assert memory._unkept[2] == memory._unfit
