@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -515,23 +516,26 @@ def checked(states: dict[str, Any]) -> dict[str, Any]:
     """Return states that are to be copied at each step.
 
     Raises:
-        MemoryLost: if one of them is too large for that.
+        MemoryLost: if they are too large for that.
     """
-    for name, state in states.items():
-        if (size := _size_of(state)) > MAX_STATES:
-            text = f"that of {name} has {size >> 20} MB, more than {MAX_STATES >> 20}"
-            raise MemoryLost(text, is_lasting=True)
+    sizes = {name: _size_of(state) for name, state in states.items()}
+    if sum(sizes.values()) > MAX_STATES:
+        name, size = max(sizes.items(), key=lambda each: each[1])
+        others = f", and all have {sum(sizes.values()) >> 20}" if size <= MAX_STATES else ""
+        text = f"that of {name} has {size >> 20} MB{others}, more than {MAX_STATES >> 20}"
+        raise MemoryLost(text, is_lasting=True)
     return states
 
 
 def _size_of(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
+    """Return the bytes of a state, roughly: of tensors and arrays, and of what containers of Python's have."""
+    if isinstance(size := getattr(value, "nbytes", None), int):
+        return size
     if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
+        return 16 * len(value) + sum(map(_size_of, value.values()))
+    if isinstance(value, list | tuple | set | frozenset | deque):
         return 8 * len(value) + sum(map(_size_of, value))
-    return len(value) if isinstance(value, str | bytes) else 0
+    return len(value) if isinstance(value, str | bytes | bytearray) else 0
 
 
 def copied(value: Any) -> Any:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
+import pytest
 import torch
-from nvrx_lightning.restart.memory import FitMemory, TrainerState, _failure
+from nvrx_lightning.restart.memory import FitMemory, MemoryLost, TrainerState, _failure, checked
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
 
 from nvrx_core.fault.record import FaultRecord
@@ -189,3 +192,20 @@ def test_a_state_that_fails_at_one_stage_of_each_step_is_given_up_though_another
         memory.reached(ENDED, failing)
     assert memory._unfit == "the state of the Trainer cannot be copied: ValueError: not at the end"
     assert memory._unkept[2] == memory._unfit
+
+
+@pytest.mark.parametrize(
+    "state",
+    [numpy.zeros(5 << 19), torch.zeros(5 << 20), deque([b"0" * (20 << 20)]), {"of": {b"0" * (20 << 20)}}],
+    ids=["an array", "a tensor", "a deque", "a set"],
+)
+def test_a_state_that_is_too_large_to_be_copied_at_each_step_is_refused(state):
+    with pytest.raises(MemoryLost, match=r"^that of large has 20 MB, more than 16$"):
+        checked({"small": {"count": 1}, "large": state})
+
+
+def test_states_that_are_too_large_together_are_refused():
+    states = {name: torch.zeros(size << 18) for name, size in (("one", 9), ("other", 8))}
+    with pytest.raises(MemoryLost, match=r"^that of one has 9 MB, and all have 17, more than 16$"):
+        checked(states)
+    assert checked({"other": states["other"]})
