@@ -241,7 +241,7 @@ class RestartableFit(Finalize):
         assert self._call is not None
         restart, mine = last_restart(), self._call.state.initial_rank
         self.saved.attempt_ended(by_this_rank=restart is None or not restart.culprits or mine in restart.culprits)
-        why_not = self.memory.choose(self._call.store, rank, world_size)
+        why_not = self.memory.choose(self._call.store, rank, world_size, self.saved)
         if why_not and rank == 0:
             level = logging.INFO if why_not == self._refused else logging.WARNING  # it was told at the start
             self._log.log(level, "this restart does not go on from memory, but from a checkpoint: %s", why_not)

@@ -113,7 +113,7 @@ def _go_back(file: Path, writer: Any, count: int, step: int) -> set[tuple[int, f
     """Drop the rows of later steps; return those after `count` that stay."""
     rows = _read(file)
     later = [row for row in rows[count:] if _is_of_restart(row) or _step(row) <= step]
-    _replace(file, [*rows[:count], *later], writer.metrics_keys)
+    os.replace(_written_beside(file, [*rows[:count], *later], writer.metrics_keys), file)
     return {_key(row) for row in later if not _is_of_restart(row)}
 
 
@@ -121,11 +121,12 @@ def logging_once(kind: Any) -> type[Any]:
     """Return a subclass of a CSV writer that skips rows which are in the file already, and that no restart interrupts.
 
     For a metric that is new, a writer empties its file and writes all rows again: a fault of this rank in the midst
-    would lose them.
+    would lose them. A save that fails, as on a full disk, leaves the file as it was: its rows are to be written still.
     """
 
     class LoggingOnce(kind):  # type: ignore[misc]
         nvrx_logged: frozenset[tuple[int, frozenset[str]]] = frozenset()
+        nvrx_rewritten = 0  # bytes of the file with its last new header
 
         def log_metrics(self, metrics_dict: dict[str, Any], step: int | None = None) -> None:
             key = (-1 if step is None else step, frozenset(metrics_dict))
@@ -136,12 +137,31 @@ def logging_once(kind: Any) -> type[Any]:
 
         def save(self) -> None:
             with atomic():
-                super().save()
+                file = Path(self.metrics_file_path)
+                header, size = _header(file), file.stat().st_size if file.is_file() else 0
+                try:
+                    super().save()
+                except BaseException:
+                    if self.metrics:  # else all was done
+                        self._undo(file, header, size)
+                    raise
+
+        def _undo(self, file: Path, header: list[str], size: int) -> None:
+            if not file.is_file():
+                return
+            if not size:
+                file.unlink()
+                return
+            now = _header(file)
+            os.truncate(file, size if now == header else self.nvrx_rewritten)
+            self.metrics_keys = now
 
         def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
             file = Path(self.metrics_file_path)
             if file.is_file():
-                _replace(file, _read(file), fieldnames)
+                partial = _written_beside(file, _read(file), fieldnames)
+                self.nvrx_rewritten = partial.stat().st_size
+                os.replace(partial, file)
             else:
                 super()._rewrite_with_new_header(fieldnames)
 
@@ -158,13 +178,21 @@ def _read(file: Path) -> list[Row]:
         return list(csv.DictReader(opened))
 
 
-def _replace(file: Path, rows: list[Row], names: list[str]) -> None:
+def _header(file: Path) -> list[str]:
+    if not file.is_file():
+        return []
+    with file.open(newline="") as opened:
+        return next(csv.reader(opened), [])
+
+
+def _written_beside(file: Path, rows: list[Row], names: list[str]) -> Path:
+    """Write rows into a file that is to replace another one."""
     partial = file.with_name(f"{file.name}.partial")
     with partial.open("w", newline="") as opened:
         writer = csv.DictWriter(opened, fieldnames=names)
         writer.writeheader()
         writer.writerows(rows)
-    os.replace(partial, file)
+    return partial
 
 
 def _is_of_restart(row: Row) -> bool:

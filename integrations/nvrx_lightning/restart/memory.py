@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ import torch.distributed as dist
 
 from nvrx_core.inprocess import LiveState, last_restart
 from nvrx_core.inprocess.live.objects import Objects, check_shared
+from nvrx_core.inprocess.restart_record import RestartRecord
 from nvrx_lightning.families import lookup
-from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
+from nvrx_lightning.restart.checkpoint import Saved, SavedCheckpoints
+from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failure, Failures, Kept, choose
 from nvrx_lightning.restart.rank_states import RankState
 from nvrx_lightning.restart.snapshot import overrides
 
@@ -107,50 +110,71 @@ class FitMemory:
         self._shards: tuple[Any, ...] = ()
         self._step: _Step | None = None
         self._batch: Any = None
-        self._is_committed = self._begun = self._searches = self._has_failed = False
-        self._unfit = self._lost = ""
+        self._is_committed = self._begun = self._searches = False
+        self._unfit = self._given_up = ""
+        self._unkept: dict[int, str] = {}  # why, by step, as `_states`
+        self._failed = set[BatchStage]()  # at which the state could not be copied the last time
         self._buffers: dict[str, tuple[int, int]] = {}
         self._persistent: set[str] = set()
         self.refusal = ""
         self.choice: Choice | None = None
+        self._chosen_in = 0  # the number of the restart
         self.resumed: TrainerState | None = None
 
     def _new(self) -> LiveState:
         return LiveState(replicate=int(self._trainer.world_size) <= MAX_REPLICATING, schedules_advance=False)
 
-    def choose(self, store: Any, rank: int, world_size: int) -> str:
+    def choose(self, store: Any, rank: int, world_size: int, saved: SavedCheckpoints) -> str:
         """Agree with the other ranks on the state from which the attempt goes on.
+
+        Args:
+            store: of the iteration, empty at its start.
+            rank: of this process in the iteration.
+            world_size: of the iteration.
+            saved: the checkpoints that this rank knows; afterwards those that any rank knew, too.
 
         Returns:
             Why it does not go on from memory; "" if it does, or if nothing is to be said.
         """
-        begun, self.choice, self.resumed = None if self.choice is None else self.choice.step, None, None
+        restart, choice, self.choice, self.resumed = last_restart(), self.choice, None, None
         if self._live is None:
             return ""
-        exhausted = None
-        if (restart := last_restart()) is not None:
-            kind = "" if restart.cause is None else restart.cause.error_type
-            exhausted = self._failures.ended(kind, restart.highest_step, begun)
-        kept, self._lost = replace(self._kept(), exhausted=exhausted), ""
+        begun = exhausted = None
+        if restart is not None:
+            if choice is not None and self._chosen_in == restart.number - 1:  # else it was a reserve since
+                begun = choice.step
+            exhausted = self._failures.ended(_failure(restart), restart.highest_step, begun)
+            self._chosen_in = restart.number
+        told = tuple((each.path, each.step) for each in saved.newest())
+        exhausted = exhausted if told else None  # else the initial weights would be all there is
+        kept = replace(self._kept(), exhausted=exhausted, begun=begun, saved=told)
         store = dist.PrefixStore("nvrx_memory", store)
         store.set(f"kept/{rank}", kept.written())
         keys = [f"kept/{each}" for each in range(world_size)]
         store.wait(keys)
-        found = choose([Kept.read(each) for each in store.multi_get(keys)])
+        others = [Kept.read(each) for each in store.multi_get(keys)]
+        for each in others:
+            saved.found(Saved(*known) for known in reversed(each.saved))
+        found = choose(others)
         if isinstance(found, Choice):
             self.choice = found
             return ""
         self._forget()
-        return "" if found == NOTHING else found
+        if found == NOTHING:
+            return ""
+        self._given_up = found  # by all: some may be interrupted before they read this
+        return found
 
     def _kept(self) -> Kept:
         assert self._live is not None
         told = []
         for step, states in self._states.items():
             vote = states.get(BatchStage.VOTE)
-            told += [(step, stage, vote is None or _differ(state, vote)) for stage, state in states.items()]
-        refusal = self.refusal or self._lost
-        return Kept(self._live.holding(), self._shards, tuple(told), self._needs_batch(), refusal)
+            for stage, state in states.items():  # one from another rank was taken because no rank had drawn any
+                draws = state.state is not None and (vote is None or _differ(state, vote))
+                told.append((step, stage, draws))
+        refusal, unkept = self.refusal or self._given_up, tuple(self._unkept.items())
+        return Kept(self._live.holding(), self._shards, tuple(told), self._needs_batch(), refusal, unkept)
 
     def _needs_batch(self) -> bool:
         trainer, hook = self._trainer, "on_train_batch_end"
@@ -163,14 +187,14 @@ class FitMemory:
 
     def _forget(self) -> None:
         """Begin with nothing in memory: the objects of the ended attempt are released."""
-        self._live, self._states, self._step = self._new(), {}, None
+        self._live, self._states, self._unkept, self._step = self._new(), {}, {}, None
         self._is_committed = False
 
     def ended(self, error: BaseException | None) -> None:
         """Note with which exception the attempt has ended."""
         self._batch = None
         if isinstance(error, MemoryLost):
-            self._lost = str(error)
+            self._given_up = str(error)
             if error.is_lasting:
                 self._unfit = str(error)
 
@@ -250,6 +274,7 @@ class FitMemory:
         if self._live is not None and not self.refusal and not self._searches:
             if self.choice is None:  # and again once Lightning has searched for a learning rate
                 self._live.start(int(self._trainer.global_step) + 1)
+                self._given_up = ""
             self._begun = True
 
     def searching(self, searches: bool) -> None:
@@ -268,11 +293,11 @@ class FitMemory:
         try:
             state = capture()
         except Exception as error:  # boundary: the state of a user's object
-            self._cannot_keep(error)
+            self._cannot_keep(max(self._states), stage, error)
             return
-        self._has_failed = False
+        self._failed.discard(stage)
         if self._buffers != self._persistent_buffers():
-            self._lost = "a persistent buffer was changed after the optimizer step"
+            self._unkept[state.step] = "a persistent buffer was changed after the optimizer step"
         self._states.setdefault(state.step, {})[stage] = state
         self._is_committed, self._batch = stage is not BatchStage.ENDED, None
 
@@ -287,19 +312,23 @@ class FitMemory:
             assert self._live is not None
             assert self._step is not None
             step, newest = int(self._trainer.global_step) + 1, max(self._states, default=0)
-            self._lost, kept = self._unfit, {}
+            kept = {}
+            self._unkept = {at: reason for at, reason in self._unkept.items() if at == newest}
             ending = BatchEnding(self._batch, _outputs(self._trainer))
             try:
-                if not self._unfit:
+                if self._unfit:
+                    self._unkept[step] = self._unfit
+                else:
                     kept = {BatchStage.VOTE: capture(ending)}
-                    self._has_failed = False
+                    self._failed.discard(BatchStage.VOTE)
             except Exception as error:  # boundary: the state of a user's object; the other ranks vote
-                self._cannot_keep(error)
+                self._cannot_keep(step, BatchStage.VOTE, error)
             self._states = {newest: self._states.get(newest, {}), step: kept}
             self._buffers = self._persistent_buffers()
             self._step.advance = advance
             self._live.commit(step, watched=False)
             self._states, self._is_committed = {step: kept}, bool(kept)  # nobody goes back behind a vote that is passed
+            self._unkept.pop(newest, None)
             return self._step.result
 
         scaler = _scaler_of(self._trainer)
@@ -314,18 +343,18 @@ class FitMemory:
                 vars(owner).pop(name, None)
             vars(owner).update(before)
 
-    def _cannot_keep(self, error: Exception) -> None:
-        """Note that the state of this step cannot be copied; where it fails twice, no attempt keeps anything any more.
+    def _cannot_keep(self, step: int, stage: BatchStage, error: Exception) -> None:
+        """Note that a state cannot be copied; where it fails twice in a row, no attempt keeps anything any more.
 
         Once may be an exception that came from elsewhere, as that of a timer.
         """
-        is_lasting = self._has_failed or (isinstance(error, MemoryLost) and error.is_lasting)
+        is_lasting = stage in self._failed or (isinstance(error, MemoryLost) and error.is_lasting)
         text = str(error) if isinstance(error, MemoryLost) else f"{type(error).__name__}: {error}"
         reason = f"the state of the Trainer cannot be copied: {text}"
-        if is_lasting or not self._has_failed:
-            when = "a restart" if is_lasting else "a restart in this step"
-            log.warning("%s; %s goes on from a checkpoint", reason, when)
-        self._lost, self._unfit, self._has_failed = reason, reason if is_lasting else self._unfit, True
+        when = "a restart" if is_lasting else "a restart in this step"
+        log.warning("%s; %s goes on from a checkpoint", reason, when)
+        self._unkept[step], self._unfit = reason, reason if is_lasting else self._unfit
+        self._failed.add(stage)
         self._is_committed = False
 
     def _persistent_buffers(self) -> dict[str, tuple[int, int]]:
@@ -386,6 +415,14 @@ class FitMemory:
         if overrides(hook, trainer.lightning_module, self._family):
             return f"{type(trainer.lightning_module).__qualname__}.{hook} is called for checkpoints only"
         return ""
+
+
+def _failure(restart: RestartRecord) -> Failure | None:
+    """Return how the attempt has ended, as the limit on restarts without progress tells failures apart."""
+    cause = restart.cause
+    if cause is None or cause.initial_rank in restart.lost:
+        return None
+    return cause.error_type or cause.interruption, cause.origin, cause.raised_at
 
 
 class _Step:
@@ -479,23 +516,26 @@ def checked(states: dict[str, Any]) -> dict[str, Any]:
     """Return states that are to be copied at each step.
 
     Raises:
-        MemoryLost: if one of them is too large for that.
+        MemoryLost: if they are too large for that.
     """
-    for name, state in states.items():
-        if (size := _size_of(state)) > MAX_STATES:
-            text = f"that of {name} has {size >> 20} MB, more than {MAX_STATES >> 20}"
-            raise MemoryLost(text, is_lasting=True)
+    sizes = {name: _size_of(state) for name, state in states.items()}
+    if sum(sizes.values()) > MAX_STATES:
+        name, size = max(sizes.items(), key=lambda each: each[1])
+        others = f", and all have {sum(sizes.values()) >> 20}" if size <= MAX_STATES else ""
+        text = f"that of {name} has {size >> 20} MB{others}, more than {MAX_STATES >> 20}"
+        raise MemoryLost(text, is_lasting=True)
     return states
 
 
 def _size_of(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
+    """Return the bytes of a state, roughly: of tensors and arrays, and of what containers of Python's have."""
+    if isinstance(size := getattr(value, "nbytes", None), int):
+        return size
     if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
+        return 16 * len(value) + sum(map(_size_of, value.values()))
+    if isinstance(value, list | tuple | set | frozenset | deque):
         return 8 * len(value) + sum(map(_size_of, value))
-    return len(value) if isinstance(value, str | bytes) else 0
+    return len(value) if isinstance(value, str | bytes | bytearray) else 0
 
 
 def copied(value: Any) -> Any:

@@ -15,9 +15,11 @@ from typing import Any, Final, Self
 
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard, Stamp, recover
 
-__all__ = ["NOTHING", "BatchStage", "Choice", "Failures", "Kept", "choose"]
+__all__ = ["NOTHING", "BatchStage", "Choice", "Failure", "Failures", "Kept", "choose"]
 
 NOTHING: Final = "no optimizer step was done before the fault"
+Failure = tuple[str, str, str]
+"""The type of an exception or the kind of an interruption, the user's line that led to it, and the one that raised."""
 
 
 class BatchStage(enum.IntEnum):
@@ -38,7 +40,10 @@ class Kept:
         states: those of its Trainer: the step, the stage, and whether it has drawn random numbers since the vote.
         needs_batch: whether a hook of the user's at the end of a batch uses it.
         refusal: why this rank keeps nothing; "" if it does.
+        unkept: why a step's state cannot be used, by step.
         exhausted: the step from which attempts have failed too often; None if there is none.
+        begun: the step from which the ended attempt went on in memory; None for a checkpoint, or if it had no part.
+        saved: the newest checkpoints that it knows, and their steps: a rank that takes a place knows none.
     """
 
     holding: Holding | None = None
@@ -46,7 +51,10 @@ class Kept:
     states: tuple[tuple[int, BatchStage, bool], ...] = ()
     needs_batch: bool = False
     refusal: str = ""
+    unkept: tuple[tuple[int, str], ...] = ()
     exhausted: int | None = None
+    begun: int | None = None
+    saved: tuple[tuple[str, int], ...] = ()
 
     def written(self) -> str:
         """Return the form that a store keeps."""
@@ -65,6 +73,8 @@ class Kept:
                 holding[name] = tuple(holding[name])
             fields["holding"] = Holding(**holding)
         fields["shards"] = tuple(map(tuple, fields["shards"]))
+        for name in ("saved", "unkept"):
+            fields[name] = tuple(map(tuple, fields[name]))
         fields["states"] = tuple((step, BatchStage(stage), draws) for step, stage, draws in fields["states"])
         return cls(**fields)
 
@@ -93,6 +103,8 @@ class Choice:
 class Failures:
     """The attempts in a row that have gone on from a step in memory and have ended alike.
 
+    They are counted as the job does (`nvrx_core.fault.retry_limit`), except that it leaves out long attempts, too.
+
     Args:
         limit: so many failures in a row end the job (`no_progress_limit`); the last attempt before uses a checkpoint.
             None for no limit.
@@ -100,21 +112,24 @@ class Failures:
 
     def __init__(self, limit: int | None) -> None:
         self._limit, self._count = limit, 0
-        self._last: tuple[str, int | None, int | None] | None = None
+        self._last: tuple[Failure, int | None, int | None] | None = None
 
-    def ended(self, kind: str, batch: int | None, begun: int | None) -> int | None:
+    def ended(self, failure: Failure | None, batch: int | None, begun: int | None) -> int | None:
         """Note the end of an attempt.
 
         Args:
-            kind: of the fault.
+            failure: how it has ended; None where the rank that has failed cannot fail again.
             batch: the highest one that any rank has reported.
             begun: the optimizer step from which it went on in memory; None for a checkpoint.
 
         Returns:
             From which step the next attempt does not go on; None if it may from any.
         """
-        failure = kind, batch, begun
-        self._count, self._last = 1 + self._count * (failure == self._last), failure
+        if failure is None:
+            self._count, self._last = 0, None
+            return None
+        last = failure, batch, begun
+        self._count, self._last = 1 + self._count * (last == self._last), last
         is_last = self._limit is not None and self._count >= max(1, self._limit - 1)
         return begun if is_last else None
 
@@ -132,8 +147,9 @@ def choose(kept: Sequence[Kept]) -> Choice | str:
         return refusal
     holders = [each.holding for each in kept if each.holding is not None]
     newest = max((each.passed[0] for each in holders if each.passed is not None), default=None)
-    if newest is None:
-        return NOTHING
+    unkept = {step: reason for each in kept for step, reason in each.unkept}
+    if newest is None or newest.step in unkept:
+        return _nothing(kept) if newest is None else unkept[newest.step]
     has_voted = [each for each in kept if each.holding is not None and each.holding.passed is not None]
     shards = next(each.shards for each in has_voted if each.holding.passed[0] == newest)  # type: ignore[union-attr,index]
     if len(set(shards)) > 1 and len(shards) != len(kept):
@@ -153,8 +169,14 @@ def choose(kept: Sequence[Kept]) -> Choice | str:
         if each.holding is not None and _was_at(each.holding, newest) and each.stages(newest.step)
     ]  # fmt: skip
     if not at_newest:  # the attempt has ended before its first step
-        return NOTHING
+        return _nothing(kept)
     return _stage(kept, newest.step, at_newest)
+
+
+def _nothing(kept: Sequence[Kept]) -> str:
+    """Return why no rank has anything: those that had it may be lost before any other has taken it over."""
+    begun = max((each.begun for each in kept if each.begun is not None), default=None)
+    return NOTHING if begun is None else f"no rank has the state of step {begun} in memory any more"
 
 
 def _was_at(holding: Holding, stamp: Stamp) -> bool:

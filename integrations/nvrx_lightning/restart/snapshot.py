@@ -213,6 +213,7 @@ class TrainerSnapshot:
                 _begin_anew(callback, copy.deepcopy(state))
         for callback, memory in self._checkpoints:
             vars(callback).update(memory)
+            vars(callback).pop("nvrx_saves_again", None)  # else ranks of different attempts differ in it, and hang
         for callback, attributes in self._averages:
             callback.reset_momenta()  # of the batch norms that its last epoch measures
             vars(callback).update(attributes)

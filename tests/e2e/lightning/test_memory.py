@@ -149,6 +149,15 @@ def test_the_others_go_on_without_a_killed_rank(where, rank, step, run):
     assert len({weights for _, _, weights, _ in how_it_ended(job).values()}) == 1
 
 
+def test_a_rank_that_was_to_take_a_place_knows_the_checkpoints_of_those_that_are_lost(run):
+    first, second = kill("train", 0, 13), (Fault(1, 0, "kill", where="setup", attempt=1),)
+    setting = dataclasses.replace(FULL, active=2, epoch_metrics=False, faults=first + second)
+    job = run(setting, world=4)
+    assert {initial for initial, code in job.codes.items() if code} == {0, 1}, job.errors(2)
+    assert resumed_steps(job) == {0: 0, 2: 10}, job.errors(2)
+    assert f"{FALLEN_BACK}: no rank has the state of step 13 in memory any more" in job.errors(2) + job.errors(3)
+
+
 FALLBACKS = {
     "a lost shard": (
         dataclasses.replace(SHARDED, samples=120, checkpoint={"every_n_train_steps": 3}, faults=kill("train", 1, 5)),
@@ -184,6 +193,17 @@ def test_attempts_that_fail_again_and_again_from_memory_use_a_checkpoint_before_
     assert job.codes == {0: 0, 1: 0}, job.errors(0)
     assert tuple(resumed_steps(job).values()) == (0, 13, 13, 10), job.errors(0)
     assert f"{FALLEN_BACK}: attempts from step 13 have failed alike, without another step" in job.errors(0)
+    assert_as_in(job, twin(setting))
+
+
+def test_ranks_that_are_lost_one_after_the_other_cost_no_step(run, twin):
+    """Each is lost where it goes on, at the same batch: none of them can fail again."""
+    ranks = (0, 1, 3)
+    lost = tuple(Fault(rank, 13, "kill", attempt=attempt) for attempt, rank in enumerate(ranks))
+    setting = dataclasses.replace(FULL, active=2, epoch_metrics=False, faults=lost)
+    job = run(setting, world=5)
+    assert job.codes == {rank: -9 if rank in ranks else 0 for rank in range(5)}, job.errors(4)
+    assert tuple(resumed_steps(job).values()) == (0, 13, 13, 13), job.errors(4)
     assert_as_in(job, twin(setting))
 
 

@@ -41,6 +41,8 @@ NOT_COPIED = "the state of the Trainer cannot be copied: Injected"
 """The instant was in the copy, which takes exceptions for those of a `state_dict`."""
 NOT_LOADED = "cannot be loaded, an older one is used"
 """The instant was in the load of a checkpoint."""
+NO_RANDOM_STATES = "this rank has no random states for the checkpoint"
+"""It has taken the place of a lost one, and a checkpoint was loaded: dropout, and with it each bit, may differ."""
 LIMIT = 150
 Row = dict[str, str]
 PR_SET_CHILD_SUBREAPER = 36
@@ -232,14 +234,25 @@ def _differences(variant: Variant, job: Job, twin: Job, *, falls_back: bool) -> 
     """Tell what is not as in the twin."""
     ends = how_it_ended(twin)
     rows, expected = [row for row in rows_of(job) if "nvrx/restarts" not in row], rows_of(twin)
+    ended = {rank: end for rank, end in how_it_ended(job).items() if rank in ends}
+    step: tuple[str, ...] = ("rates", "optimizer")
+    if variant.kills and falls_back and any(NO_RANDOM_STATES in job.errors(rank) for rank in job.codes):
+        if len({end[2] for end in ended.values()}) != len({end[2] for end in ends.values()}):
+            yield "the weights of the ranks differ"
+        ended, ends = ({rank: (*end[:2], "", end[3]) for rank, end in each.items()} for each in (ended, ends))
+        rows, expected = (
+            [{name: value if name in ("step", "epoch") else "" for name, value in row.items()} for row in each]
+            for each in (rows, expected)
+        )
+        step = ("rates",)
     if variant.kills:
         rows, expected = _without_lost_rows(rows, expected, len(job.lines("fault", kind="kill")))
     pairs: dict[str, tuple[Any, Any]] = {
-        "the end": ({rank: end for rank, end in how_it_ended(job).items() if rank in ends}, ends),
+        "the end": (ended, ends),
         "the samples of an epoch": (trained_on(job), trained_on(twin)),
         "the samples of a batch": (_samples(job), _samples(twin)),
         "the rows of the logger": (rows, expected),
-        "the rates or the optimizer": (_counted(job, "rates", "optimizer"), _counted(twin, "rates", "optimizer")),
+        "the rates or the optimizer": (_counted(job, *step), _counted(twin, *step)),
     }
     if not falls_back and not variant.kills:  # else the callback has the state of another rank
         counts = "batches", "mean", "losses"

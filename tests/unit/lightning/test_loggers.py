@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from lightning.fabric.loggers.csv_logs import _ExperimentWriter
 from nvrx_lightning.restart.loggers import RESTARTS, CsvRows, logging_once
 from nvrx_lightning.subclassing import become
 
@@ -177,3 +178,35 @@ def test_no_row_is_lost_to_a_fault_while_a_new_metric_gets_its_column(writer, mo
     assert file.read_text() == before
     writer._rewrite_with_new_header([*writer.metrics_keys, "new"])
     assert file.read_text().splitlines() == [f"loss,val,{RESTARTS},step,new", "1.0,,,0,"]
+
+
+@pytest.mark.parametrize("where", ["in the header", "in the rows", "once the rows are written"])
+def test_a_save_that_fails_leaves_no_row_twice_and_none_in_other_columns(where, trainer, tmp_path, monkeypatch):
+    """Lightning's writer knows the names of a new metric before it writes them into the header."""
+    writer = trainer.loggers[1]._experiment = become(_ExperimentWriter(str(tmp_path / "logs")), logging_once)
+    rows, file = CsvRows(trainer, FAMILY), Path(writer.metrics_file_path)
+    for metrics, step in (({"loss": 1.0}, 0), ({RESTARTS: 1.0}, 1)):
+        writer.log_metrics(metrics, step)
+        writer.save()
+    counted, before = rows.counted(1), file.read_text()
+    writer.log_metrics({"early": 2.0, "loss": 2.0}, 1)
+    write, writes = csv.DictWriter.writerows, []
+
+    def full(self: Any, written: Any) -> None:
+        writes.append(written)
+        if len(writes) < (1 if where == "in the header" else 2):
+            return write(self, written)
+        if where == "once the rows are written":
+            write(self, written)
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(csv.DictWriter, "writerows", full)
+        with pytest.raises(OSError, match="No space"):
+            writer.save()
+    if where == "in the header":
+        assert file.read_text() == before
+    writer.save()
+    writer.log_metrics({"early": 3.0, "loss": 3.0}, 2)
+    rows.go_back(counted)
+    assert logged(writer) == [(0, "loss"), (1, RESTARTS), (1, "early", "loss")]

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
+import numpy
+import pytest
+import torch
+from nvrx_lightning.restart.memory import FitMemory, MemoryLost, TrainerState, _failure, checked
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
 
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.live.memory import Holding, Stamp
+from nvrx_core.inprocess.restart_record import RestartRecord
 
 REPLICA = (5,)
 SHARDS = ((0, 2, 5), (1, 2, 5))
 VOTE, VALIDATION, ENDED = BatchStage
+FAILED, OTHERWISE = (("RuntimeError", "train.py:4", "model.py:8"), ("ValueError", "train.py:4", "model.py:8"))
 
 
 def has(step: int, *stages: BatchStage, draws: bool = False, rank: int = 0, **more: Any) -> Kept:
@@ -90,20 +100,40 @@ def test_without_a_step_there_is_nothing_to_choose():
     assert choose((begun, begun)) == NOTHING
 
 
+def test_a_step_that_lost_ranks_alone_had_is_named():
+    """A rank was to take it over, and has not: the others were lost before."""
+    taking = Kept(begun=12)
+    for kept in ((Kept(), taking), (has(0), dataclasses.replace(has(0), begun=12))):
+        assert choose(kept) == "no rank has the state of step 12 in memory any more"
+
+
 def test_what_one_rank_refuses_holds_for_all():
     assert choose((has(3, ENDED), has(3, ENDED, rank=1, refusal="manual optimization"))) == "manual optimization"
 
 
+def test_a_state_that_a_rank_could_not_copy_counts_for_its_step_alone():
+    """A rank that has not copied it would take that of another one, whose callbacks have other states."""
+    ahead = dataclasses.replace(has(3, ENDED, rank=1), unkept=((4, "it cannot be copied"),))
+    assert choose((has(3, ENDED), ahead)) == Choice(3, ENDED, 0, ())
+    passed = dataclasses.replace(has(4, rank=1), unkept=((4, "it cannot be copied"),))
+    assert choose((has(4, VOTE, ENDED), passed)) == "it cannot be copied"
+
+
 def test_what_a_rank_has_told_is_read_back():
-    for kept in (has(3, VOTE, ENDED, draws=True, needs_batch=True), Kept(), has(3, pending=None)):
+    told = (
+        has(3, VOTE, ENDED, draws=True, needs_batch=True),
+        Kept(begun=3, saved=(("a.ckpt", 3),), unkept=((3, "no"),)),
+        has(3, pending=None),
+    )
+    for kept in told:
         assert Kept.read(kept.written()) == kept
 
 
 def test_the_last_attempt_before_the_job_is_ended_does_not_go_on_from_memory():
     failures = Failures(3)
-    assert failures.ended("RuntimeError", 13, None) is None
-    assert failures.ended("RuntimeError", 13, 12) is None
-    assert failures.ended("RuntimeError", 13, 12) == 12
+    assert failures.ended(FAILED, 13, None) is None
+    assert failures.ended(FAILED, 13, 12) is None
+    assert failures.ended(FAILED, 13, 12) == 12
     ended = dataclasses.replace(has(12, VOTE, ENDED), exhausted=12)
     found = choose((ended, has(12, VOTE, ENDED, rank=1)))
     assert found == "attempts from step 12 have failed alike, without another step"
@@ -114,6 +144,68 @@ def test_the_last_attempt_before_the_job_is_ended_does_not_go_on_from_memory():
 
 def test_attempts_from_another_step_or_with_another_fault_are_counted_anew():
     failures = Failures(3)
-    for failure in (("RuntimeError", 13, 12), ("ValueError", 13, 12), ("ValueError", 14, 12), ("ValueError", 14, 13)):
+    for failure in ((FAILED, 13, 12), (OTHERWISE, 13, 12), (OTHERWISE, 14, 12), (OTHERWISE, 14, 13)):
         assert failures.ended(*failure) is None
-    assert not any(Failures(None).ended("ValueError", 14, 13) for _ in range(9))
+    assert not any(Failures(None).ended(OTHERWISE, 14, 13) for _ in range(9))
+
+
+def test_attempts_that_a_lost_rank_has_ended_are_not_counted():
+    failures = Failures(3)
+    assert [failures.ended(None, 13, 12) for _ in range(4)] == [None] * 4
+    assert [failures.ended(each, 13, 12) for each in (FAILED, None, FAILED, FAILED)] == [None, None, None, 12]
+
+
+def test_a_failure_at_another_place_is_another_failure():
+    failures = Failures(3)
+    elsewhere = ("RuntimeError", "train.py:4", "model.py:9")
+    assert [failures.ended(each, 13, 12) for each in (FAILED, elsewhere, FAILED)] == [None] * 3
+
+
+def restart(cause: FaultRecord | None, lost: tuple[int, ...] = ()) -> RestartRecord:
+    return RestartRecord(
+        number=1, cause=cause, culprits=(), lost=lost, rank=0, world_size=2, active=True, step=None, highest_step=13,
+        phases={},
+    )  # fmt: skip
+
+
+def test_only_the_fault_of_a_rank_that_stays_is_a_failure():
+    place = {"initial_rank": 1, "rank": 1, "origin": "train.py:4", "raised_at": "model.py:8"}
+    stalled = FaultRecord(interruption="SOFT_TIMEOUT", **place)
+    raised = FaultRecord(interruption="EXCEPTION", error_type="RuntimeError", **place)
+    assert _failure(restart(stalled)) == ("SOFT_TIMEOUT", "train.py:4", "model.py:8")
+    assert _failure(restart(raised)) == FAILED
+    assert _failure(restart(stalled, lost=(1,))) is None
+    assert _failure(restart(None)) is None
+
+
+def test_a_state_that_fails_at_one_stage_of_each_step_is_given_up_though_another_stage_succeeds():
+    trainer = SimpleNamespace(world_size=2, lightning_module=torch.nn.Linear(1, 1))
+    memory = FitMemory(trainer, "lightning.pytorch", on=False)
+
+    def failing() -> TrainerState:
+        raise ValueError("not at the end")
+
+    for step in (1, 2):
+        assert not memory._unfit
+        memory._states, memory._is_committed = {step: {}}, True
+        memory.reached(VALIDATION, functools.partial(TrainerState, step, {}, []))
+        memory.reached(ENDED, failing)
+    assert memory._unfit == "the state of the Trainer cannot be copied: ValueError: not at the end"
+    assert memory._unkept[2] == memory._unfit
+
+
+@pytest.mark.parametrize(
+    "state",
+    [numpy.zeros(5 << 19), torch.zeros(5 << 20), deque([b"0" * (20 << 20)]), {"of": {b"0" * (20 << 20)}}],
+    ids=["an array", "a tensor", "a deque", "a set"],
+)
+def test_a_state_that_is_too_large_to_be_copied_at_each_step_is_refused(state):
+    with pytest.raises(MemoryLost, match=r"^that of large has 20 MB, more than 16$"):
+        checked({"small": {"count": 1}, "large": state})
+
+
+def test_states_that_are_too_large_together_are_refused():
+    states = {name: torch.zeros(size << 18) for name, size in (("one", 9), ("other", 8))}
+    with pytest.raises(MemoryLost, match=r"^that of one has 9 MB, and all have 17, more than 16$"):
+        checked(states)
+    assert checked({"other": states["other"]})

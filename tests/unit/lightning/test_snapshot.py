@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from nvrx_lightning.restart.snapshot import (
+    TrainerSnapshot,
     _begin_anew,
     _LoopSnapshot,
     _state_of,
@@ -197,6 +198,17 @@ def test_a_checkpoint_that_does_not_name_its_callback_counts_as_saved_by_each():
     trainer = saving_trainer("steps", "best")
     use_checkpoint_saves(trainer, 4, {})
     assert [each._last_global_step_saved for each in trainer.callbacks[1:]] == [4, 4]
+
+
+def test_an_attempt_does_not_save_again_what_an_earlier_one_would_have():
+    """Else a rank that has had no part in that one does not take part in what it asks."""
+    trainer = SimpleNamespace(callbacks=[Saves("steps")])
+    snapshot = TrainerSnapshot.__new__(TrainerSnapshot)
+    vars(snapshot).update(_trainer=trainer, _callbacks=(), _averages=(), _checkpoints=[(trainer.callbacks[0], {})])
+    use_checkpoint_saves(trainer, 4, {}, frozenset({"steps-8.ckpt"}))
+    assert trainer.callbacks[0].nvrx_saves_again == {"steps-8.ckpt"}
+    snapshot._restore_callbacks()
+    assert trainer.callbacks[0].nvrx_saves_again is None
 
 
 @pytest.fixture

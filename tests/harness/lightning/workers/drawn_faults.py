@@ -65,9 +65,12 @@ CALLS: tuple[tuple[Any, str], ...] = (
 )  # fmt: skip
 UNINTERRUPTED = {"advance", "save_checkpoint", "save"}
 """Functions that no restart interrupts: `atomic()`."""
-SPARED = {"_broadcast_sigterm_tensor", "__torch_dispatch__", "_releaseLock"}
+SPARED = {
+    "_broadcast_sigterm_tensor", "__torch_dispatch__", "_acquireLock", "_releaseLock", "_clear_cache", "isEnabledFor",
+}  # fmt: skip
 """Functions in which no exception is raised at an instant: Lightning drops it and leaves out a collective; torch keeps
-a mode of fake tensors, and aborts the process at the next one; after a fork, the lock of logging stays held."""
+a mode of fake tensors, and aborts the process at the next one; the lock of logging would stay held, in which each later
+line of any thread would wait, that of nvrx's monitor thread, too."""
 
 
 class Injected(RuntimeError):
