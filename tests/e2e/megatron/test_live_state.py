@@ -98,6 +98,13 @@ def check_steps(job: MegatronJob) -> None:
     assert firsts == sorted(firsts), firsts
 
 
+def test_a_fault_before_the_first_step_leaves_nothing_to_do_behind_one(train: Train, undisturbed: Train) -> None:
+    job = train("dp", faults=2, seed=1, kinds=["exception"], points=["resumed"])
+    assert set(job.codes.values()) == {0}, job.told()
+    assert {(line["step"], line["behind"]) for line in job.lines("resumed")} == {(None, False), (0, False)}
+    assert ends(job) == ends(undisturbed("dp"))
+
+
 @pytest.mark.parametrize(("shape", "seed"), CASES)
 def test_faults_at_any_point_cost_no_step_and_no_bit(train: Train, undisturbed: Train, shape: str, seed: int) -> None:
     kinds = ["exception", "asynchronous"] if seed % 2 == 0 else ["exception"]

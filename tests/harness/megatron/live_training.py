@@ -71,7 +71,8 @@ def train(live: nvrx_megatron.MegatronLiveState, call: CallWrapper) -> None:
     watch(training)
     count = Count(scheduler)
     first = live.resume([training.model], training.optimizer, count)
-    record("resumed", iteration=call.iteration, step=first, refusal=live.refusal, **usage())
+    behind = live.is_behind_step
+    record("resumed", iteration=call.iteration, step=first, behind=behind, refusal=live.refusal, **usage())
     torch.rand(3 if first is None else 5)  # as what builds the data does
     random.random()
     if first is None:
