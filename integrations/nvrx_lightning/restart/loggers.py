@@ -141,7 +141,7 @@ def logging_once(kind: Any) -> type[Any]:
                 header, size = _header(file), file.stat().st_size if file.is_file() else 0
                 try:
                     super().save()
-                except BaseException:
+                except BaseException:  # boundary: also an interruption; the rows are written by a later save
                     if self.metrics:  # else all was done
                         self._undo(file, header, size)
                     raise
