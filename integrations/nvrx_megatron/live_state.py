@@ -26,7 +26,7 @@ from nvrx_megatron import internals
 from nvrx_megatron.arguments import inprocess_arguments
 from nvrx_megatron.live_refusals import refused_objects
 
-__all__ = ["Counters", "MegatronLiveState", "MemoryLost"]
+__all__ = ["LoopCounters", "MegatronLiveState", "MemoryLost"]
 
 log = logging.getLogger("nvrx_megatron")
 MAX_REPLICATING: Final = 128
@@ -37,7 +37,7 @@ class MemoryLost(RuntimeError):
     """What the ranks have in memory cannot be used: the next iteration begins from a checkpoint."""
 
 
-class Counters(Protocol):
+class LoopCounters(Protocol):
     """What a training loop counts, the same on all ranks, such as its iteration and the samples it has consumed."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class MegatronLiveState:
         self._live: LiveState | None = None
         self._unfit = ""
         self._local: _LocalState | None = None
-        self._counters: Counters = _NoCounters()
+        self._counters: LoopCounters = _NoCounters()
         self._advance = _Advance()
         self._gathers: tuple[Any, ...] = ()
         self._step: int | None = None
@@ -96,7 +96,12 @@ class MegatronLiveState:
         self._said: set[str] = set()
 
     def resume(
-        self, model: Sequence[torch.nn.Module], optimizer: Any, counters: Counters | None = None, *, refused: str = ""
+        self,
+        model: Sequence[torch.nn.Module],
+        optimizer: Any,
+        counters: LoopCounters | None = None,
+        *,
+        refused: str = "",
     ) -> int | None:
         """Bring a new model and its optimizer to the newest step in memory; all ranks call it.
 
@@ -421,7 +426,7 @@ class _LocalState:
         failure: why the state could not be copied; "" if it was.
     """
 
-    def __init__(self, counters: Counters, layers: Sequence[Any]) -> None:
+    def __init__(self, counters: LoopCounters, layers: Sequence[Any]) -> None:
         self._counters, self._scalers = counters, internals.grad_scalers(layers)
         self.at_vote: bool | None = None
         self.expected: dict[str, Any] | None = None

@@ -42,7 +42,7 @@ class Exchange(Protocol):
         """Publish the section times of this node; answer with those of all these nodes, or with nothing."""
 
 
-class Events(Protocol):
+class StragglerEvents(Protocol):
     """The event file."""
 
     def straggles(self, news: StragglerNews) -> None:
@@ -62,7 +62,7 @@ class Stragglers:
         deadline: when `tick` is due, monotonic seconds.
     """
 
-    def __init__(self, config: FaultToleranceConfig, ranks: Ranks, exchange: Exchange, events: Events) -> None:
+    def __init__(self, config: FaultToleranceConfig, ranks: Ranks, exchange: Exchange, events: StragglerEvents) -> None:
         self._ranks, self._exchange, self._events = ranks, exchange, events
         self._steps, self._host = config.straggler_steps, socket.gethostname()
         names = map(str.strip, config.straggler_sections.split(","))

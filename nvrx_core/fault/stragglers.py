@@ -238,7 +238,7 @@ _Samples = Sequence[tuple[str, SectionPaces]]
 """The samples of one section, by the host of each node."""
 
 
-class Finding(NamedTuple):
+class SlowSection(NamedTuple):
     """How slow a rank is in one section.
 
     Attributes:
@@ -280,7 +280,7 @@ class StragglerNews:
     has_begun: bool
     ranks: tuple[int, ...]
     host: str
-    findings: tuple[Finding, ...]
+    findings: tuple[SlowSection, ...]
 
     @property
     def sentence(self) -> str:
@@ -339,7 +339,7 @@ class StragglerDetector:
             nodes: the last samples of all nodes; those of another cycle do not count.
         """
         present = [each for each in nodes if each.cycle == self._cycle]
-        news = defaultdict[tuple[bool, int, str], list[Finding]](list)
+        news = defaultdict[tuple[bool, int, str], list[SlowSection]](list)
         samples = {
             section: [(each.host, each.sections[section]) for each in present if section in each.sections]
             for section in sorted({name for each in present for name in each.sections})
@@ -355,7 +355,7 @@ class StragglerDetector:
 
     def _evaluate_section(
         self, section: str, nodes: _Samples, slow: frozenset[int], typical: _Typical
-    ) -> Iterator[tuple[bool, Pace, str, Finding]]:
+    ) -> Iterator[tuple[bool, Pace, str, SlowSection]]:
         ranks = sum(each.ranks for _, each in nodes)
         before, since = self._steady.get(section, (0, 0))
         self._steady[section] = ranks, since + 1 if before == ranks else 0
@@ -387,7 +387,7 @@ class StragglerDetector:
                     change,
                     pace,
                     host,
-                    Finding(section, pace.seconds, typical.seconds, pace.period, runs, record.is_uneven),
+                    SlowSection(section, pace.seconds, typical.seconds, pace.period, runs, record.is_uneven),
                 )
 
     def _slow_ranks(self, nodes: _Samples, typical: _Typical) -> frozenset[int]:
@@ -467,7 +467,7 @@ def _medians(nodes: Sequence[SectionPaces]) -> _Typical:
     return _Typical(median(each.seconds for each in nodes), median(each.period for each in nodes))
 
 
-def _together(found: Mapping[tuple[bool, int, str], list[Finding]]) -> list[StragglerNews]:
+def _together(found: Mapping[tuple[bool, int, str], list[SlowSection]]) -> list[StragglerNews]:
     """Return one news for the ranks of a host that are slow in the same sections."""
     groups = defaultdict[tuple[bool, str, tuple[str, ...]], list[int]](list)
     for (has_begun, rank, host), findings in sorted(found.items()):

@@ -208,7 +208,7 @@ class Housekeeping:
             self._defer(lambda: self.deletion.delete_round(ended, size, read_late=read_late, hung=hung))
 
     def close(self) -> None:
-        """Stop writing: the call's keys may be deleted from now on; a round without lost ranks is told before."""
+        """Tell of a round without lost ranks, if that is due, and stop: the call's keys may be deleted from now on."""
         if len(self.page.members()) < self.page.world_size:
             self._tell()
         with self._telling:
