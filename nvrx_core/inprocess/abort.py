@@ -101,7 +101,8 @@ def write_flight_record(directory: str | os.PathLike[str], state: FrozenState) -
 
 
 def _write(folder: Path, state: FrozenState) -> None:
-    from nvrx_core.inprocess.groups.torch_groups import flight_record, flight_recorders, rank_and_size
+    from nvrx_core.inprocess.groups.torch_groups import flight_record, flight_recorders
+    from nvrx_core.process.torch_calls import rank_and_size
 
     folder.mkdir(parents=True, exist_ok=True)
     for recorder, dump in flight_recorders().items():

@@ -11,32 +11,24 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from itertools import dropwhile
-from types import FrameType
 from typing import Final
-
-import torch
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.attribution import Interruption
-from nvrx_core.fault.hang_report import RENDEZVOUS, Collective, HangReport, RankCondition, Waiting
+from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangVerdict, judge
-from nvrx_core.fault.stack_text import Frame, place_of
-from nvrx_core.fault.user_frames import is_users
+from nvrx_core.hang_evidence import look_at
 from nvrx_core.inprocess.call.function_abort import RoundProgress
 from nvrx_core.inprocess.coordination.control_store import ControlStore
-from nvrx_core.inprocess.groups import torch_groups
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
+from nvrx_core.process import torch_calls
 from nvrx_core.process.helper_thread import HelperThread
-from nvrx_core.process.thread_wait import ThreadWait, dead_children, wait_of
-from nvrx_core.process.user_packages import user_packages
+from nvrx_core.process.thread_wait import dead_children
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import open_section
 from nvrx_core.progress.stage import Stage
@@ -53,10 +45,6 @@ UNHURRIED: Final = 0.05
 """Seconds for which a rank that has not stalled leaves the store to the restart."""
 ENDS_WITHIN: Final = 1.0
 _REPORTED: Final = (Stage.STARTING, Stage.RUNNING, Stage.WAITING)
-MAX_FRAMES: Final = 128
-_TORCH: Final = f"{os.path.dirname(torch.__file__)}/"
-_OF_A_STORE: Final = frozenset({"wait", "get"})
-"""The methods of a store that wait for another rank."""
 _OWN: Final = "/nvrx_core/inprocess/"
 """The handler of an interruption, which has come before, and what stands between the function and torch."""
 
@@ -144,59 +132,29 @@ class HangReporter:
     def _look(self, now: float) -> HangReport:
         """Return the report; no other thread runs bytecode meanwhile, unless a file of /proc takes long to read."""
         page, state, sample = self._page, self._state, self._sample
-        inner_frame = sys._current_frames().get(self._interrupt.thread)
-        frames = list(dropwhile(lambda frame: _OWN in frame.f_code.co_filename, _outwards(inner_frame)))
-        stack = [Frame(each.f_code.co_filename, each.f_lineno, each.f_code.co_name) for each in frames]
-        place, inner = place_of(stack, user_packages())
-        del inner_frame
-        wait = wait_of(os.getpid(), self._native_id)
-        condition = RankCondition.RUNS if wait.runs else RankCondition.BLOCKED
+        out = None
         if page[ProgressField.STAGE] == Stage.WAITING:
-            condition = RankCondition.COMPLETED if state.mode is Mode.ACTIVE else RankCondition.RESERVE
-        waiting, collective = self._waiting(frames, inner or place, condition, wait)
-        frames.clear()
-        is_suspect = sample.stalled and waiting is Waiting.ELSEWHERE  # its cleanup may reap its children
-        in_group = torch_groups.rank_and_size()
+            out = RankCondition.COMPLETED if state.mode is Mode.ACTIVE else RankCondition.RESERVE
+        look = look_at(
+            self._interrupt.thread, self._native_id, pending=self._is_pending(), out=out,
+            in_rendezvous=bool(page[ProgressField.RENDEZVOUS_DEPTH]), handler=_OWN,
+        )  # fmt: skip
+        is_suspect = sample.stalled and look.waiting is Waiting.ELSEWHERE  # its cleanup may reap its children
+        in_group = torch_calls.rank_and_size()
         rank = state.rank if state.active_rank is None else state.active_rank
         section, seconds = open_section(page, now)
         return HangReport(
             rank=rank if in_group is None else in_group[0], initial_rank=state.initial_rank, host=self._host,
-            pid=os.getpid(), condition=condition, waiting=waiting, place=place, inner=inner, wait=wait.text,
-            silent=max(0.0, now - page.alive_at()), stalled=sample.stalled, collective=collective,
-            begun=torch_groups.counts_of_groups(), rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
+            pid=os.getpid(), condition=look.condition, waiting=look.waiting, place=look.place, inner=look.inner,
+            wait=look.wait, silent=max(0.0, now - page.alive_at()), stalled=sample.stalled, collective=look.collective,
+            begun=torch_calls.counts_of_groups(), rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
             step=page[ProgressField.STEP] - 1, section=section, section_seconds=seconds,
             children=tuple(dead_children(os.getpid())) if is_suspect else (),
         )  # fmt: skip
 
-    def _waiting(
-        self, frames: list[FrameType], inner: Frame | None, condition: RankCondition, wait: ThreadWait
-    ) -> tuple[Waiting, Collective | None]:
-        """Return whether the main thread waits for other ranks, and in what."""
-        pending = self._is_pending()
-        if condition in (RankCondition.COMPLETED, RankCondition.RESERVE):
-            return Waiting.ELSEWHERE, None
-        if self._page[ProgressField.RENDEZVOUS_DEPTH]:
-            return Waiting.WAITS, Collective(RENDEZVOUS)
-        inside = []
-        for frame in frames:
-            if is_users(frame.f_code.co_filename, user_packages()):
-                break
-            inside.append(frame)
-        if (call := torch_groups.call_of(inside)) is not None:
-            return Waiting.WAITS, Collective(*call)
-        if inner is None:
-            return Waiting.ELSEWHERE, None
-        in_torch = pending is not False and inner.file.startswith(_TORCH)
-        called = frames[0].f_code.co_names  # where torch is called from the user's own frame
-        in_work = wait.text == "a lock" and "wait" in called  # as `Work.wait`
-        on_device = not wait.text and torch.cuda.is_initialized()  # as `item()`, which polls the device
-        on_store = wait.text == "a descriptor" and not _OF_A_STORE.isdisjoint(called)
-        may_wait = in_torch or on_store or (pending is not False and (in_work or on_device))
-        return (Waiting.MAY_WAIT if may_wait else Waiting.ELSEWHERE), None
-
     def _is_pending(self) -> bool | None:
         """Return whether an operation of a group of this round may be pending, None if torch does not tell."""
-        status = torch_groups.flight_status()
+        status = torch_calls.flight_status()
         if status is None:
             return None
         older, self._older = self._older, frozenset(status)
@@ -238,11 +196,3 @@ def say(verdict: HangVerdict, iteration: int, events: EventLog) -> None:
         "hang_verdict", iteration, outcome=verdict.outcome.value, ranks=verdict.culprits, missing=verdict.missing,
         confidence=verdict.confidence, sentence=verdict.sentence,
     )  # fmt: skip
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(MAX_FRAMES):
-        if frame is None:
-            return
-        yield frame
-        frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Access to private names of torch.distributed; no other file uses them.
+"""Access to private names of torch.distributed; no other file uses them but `process/torch_calls.py`, which reads.
 
 A canary test fails with a clear message when torch moves one of these names.
 """
@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import logging
 import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 import torch._C._distributed_c10d as bindings
@@ -26,25 +24,21 @@ from torch.distributed.rendezvous import _rendezvous_handlers
 
 from nvrx_core.inprocess.groups.nccl import services_awake
 from nvrx_core.process.bounded import call_all_bounded
+from nvrx_core.process.torch_calls import collectives_begun, collectives_by_group, flight_dumps
 
 __all__ = [
     "ABORT_WITHIN",
-    "TorchCall",
-    "call_of",
     "close_batch",
     "collectives_begun",
     "collectives_by_group",
-    "counts_of_groups",
     "flight_record",
     "flight_recorders",
-    "flight_status",
     "forget_groups",
     "has_groups",
     "is_registered",
     "name_ranks",
     "nccl_timeout",
     "observe",
-    "rank_and_size",
     "tables_are_consistent",
     "undo_exception_hooks",
 ]
@@ -58,16 +52,8 @@ TABLES: Final = (
     "comms",
 )  # fmt: skip
 """The tables in which torch registers groups; older versions lack some of them."""
-MAX_COUNTED: Final = 32
-"""Groups of a rank whose collectives are counted; a rank of a model that is split in five ways has some twenty."""
 BATCHES: Final = "_ZN4c10d16ProcessGroupNCCL23ncclActiveGroupCounter_E"
 """torch's count of the groups of NCCL operations that a thread has begun and not ended, a variable of each thread."""
-UNDESCRIBED: Final = "undefined"
-"""The description of a group that was made without one."""
-POINT_TO_POINT: Final = {
-    "send": ("dst",), "recv": ("src",), "send_object_list": ("dst",), "recv_object_list": ("src",),
-}  # fmt: skip
-"""Functions that wait for one rank, and their arguments that name it; each has one for the rank in the group, too."""
 EXCEPTION_HOOK: Final = "init_process_group.<locals>._distributed_excepthook"
 """What `init_process_group` sets as `sys.excepthook`: it calls the former one and puts the rank before each line."""
 
@@ -232,94 +218,13 @@ def is_registered(group: Any) -> bool:
     return group in c10d._world.pg_map
 
 
-class TorchCall(NamedTuple):
-    """A call of torch.distributed that a thread is in.
-
-    Attributes:
-        operation: the name of its function.
-        group: the name of its group, "" if it is not known.
-        label: the group's description, "" for the default group, or where it has none.
-        number: of the collective in the group; 0 for a send or receive, or where torch does not count.
-        ranks: the ranks of the group.
-        peers: the ranks that it sends to or receives from.
-    """
-
-    operation: str
-    group: str = ""
-    label: str = ""
-    number: int = 0
-    ranks: frozenset[int] = frozenset()
-    peers: frozenset[int] = frozenset()
-
-
-def call_of(frames: Iterable[FrameType]) -> TorchCall | None:
-    """Return the call of torch.distributed that the frames belong to, the outermost one; None if they are of none.
-
-    Args:
-        frames: of a thread that runs no bytecode, innermost first, down to the user's code.
-    """
-    inside = [frame for frame in frames if frame.f_code.co_filename == c10d.__file__]
-    if not inside:
-        return None
-    frame = inside[-1]
-    operation, given = frame.f_code.co_name, frame.f_locals
-    try:
-        group: Any = given.get("group") or c10d._world.default_pg
-        name, label = c10d._world.pg_names[group], getattr(group, "group_desc", "")
-        label = "" if group is c10d._world.default_pg else name if label in ("", UNDESCRIBED) else label
-        members = c10d._world.pg_group_ranks[group]
-        peers = [_peer(given, each, f"group_{each}", members) for each in POINT_TO_POINT.get(operation, ())]
-    except (AttributeError, KeyError, TypeError, ValueError):  # an abort clears torch's tables meanwhile
-        return TorchCall(operation)
-    known = frozenset(rank for rank in peers if rank is not None)
-    number = 0 if operation in POINT_TO_POINT else collectives_begun(group)
-    return TorchCall(operation, name, label, number, frozenset(members), known)
-
-
-def _peer(given: Mapping[str, Any], name: str, in_group: str, members: Mapping[int, int]) -> int | None:
-    """Return the global rank that an argument names, or another one that counts in the group."""
-    if (rank := given.get(name)) is not None:
-        return int(rank)
-    rank = given.get(in_group)
-    return next((each for each, number in members.items() if number == rank), None)
-
-
-def counts_of_groups() -> dict[str, int]:
-    """Return the operations begun of the default group and of the first `MAX_COUNTED` others, by the group's name."""
-    default = c10d._world.default_pg
-    own = {} if default is None else {str(c10d._world.pg_names.get(default, "")): collectives_begun(default)}
-    return own | dict(collectives_by_group())
-
-
-def rank_and_size() -> tuple[int, int] | None:
-    """Return rank and size of the default group; None where there is none."""
-    default = c10d._world.default_pg
-    return None if default is None else (default.rank(), default.size())
-
-
-def flight_status() -> dict[tuple[str, str], bool] | None:
-    """Return whether operations are pending, by recorder and number of the group in this process; in 0.1 ms.
-
-    torch counts what was enqueued and what was completed. Operations that end out of order may leave a group as
-    pending that is not. A group that was aborted stays pending. None where this torch does not tell.
-    """
-    found = dict[tuple[str, str], bool]()
-    dumps = _flight_dumps()
-    for recorder, dump in dumps.items():
-        status = pickle.loads(dump(False, False, False)).get("pg_status", {})
-        for number, counts in status.items():
-            pending = counts["last_enqueued_collective"] > counts["last_completed_collective"]
-            found[recorder, str(number)] = pending
-    return found if dumps else None
-
-
 def flight_record() -> dict[str, bytes]:
     """Return the record of each recorder as torch's `fr_trace` reads it, a pickle without stack traces.
 
     2,000 operations take 0.1 s, in which no other thread runs. gloo's record lacks the groups, which are added.
     """
     found = dict[str, bytes]()
-    for recorder, dump in _flight_dumps().items():
+    for recorder, dump in flight_dumps().items():
         record = pickle.loads(dump(True, False, False))
         record["pg_config"] = _described_groups() | {
             name: group for name, group in record.get("pg_config", {}).items() if group.get("name")
@@ -338,28 +243,6 @@ def _described_groups() -> dict[str, dict[str, str]]:
         }
         for group, name in list(c10d._world.pg_names.items())
     }
-
-
-def _flight_dumps() -> dict[str, Callable[[bool, bool, bool], bytes]]:
-    """Return the functions that dump a recorder: with the operations, with stack traces, the active ones alone."""
-    names = {"nccl": "_dump_nccl_trace", "cpu": "_dump_fr_trace"}
-    found = {recorder: getattr(bindings, name, None) for recorder, name in names.items()}
-    return {recorder: dump for recorder, dump in found.items() if dump is not None}
-
-
-def collectives_by_group() -> list[tuple[str, int]]:
-    """Return names and collectives begun of the first `MAX_COUNTED` groups of this rank, without the default one."""
-    default, names = c10d._world.default_pg, list(c10d._world.pg_names.items())
-    counted = itertools.islice(((group, name) for group, name in names if group is not default), MAX_COUNTED)
-    return [(name, collectives_begun(group)) for group, name in counted]
-
-
-def collectives_begun(group: Any) -> int:
-    """Return how many collectives the group has begun; 0 when torch does not report it."""
-    try:
-        return 0 if group is None else int(group._get_sequence_number_for_group())
-    except (AttributeError, RuntimeError):
-        return 0
 
 
 def undo_exception_hooks() -> None:

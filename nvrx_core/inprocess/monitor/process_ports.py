@@ -13,9 +13,9 @@ import socket
 import time
 from typing import Final
 
-from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
-from nvrx_core.fault.stack_text import main_thread, place_of, waits_for_peers
+from nvrx_core.fault.hang_report import HangReport
 from nvrx_core.flow import operation
+from nvrx_core.hang_evidence import look_from_outside
 from nvrx_core.inprocess.monitor.fault_reporter import FaultReporter
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.rank_page import PageOfRank
@@ -151,14 +151,12 @@ class MonitoredProcess:
         signum = plan.stacks.signum
         may_ask = not wait.stopped and signum and catches(plan.rank_pid, signum)  # else the signal would end it
         text = plan.stacks.take(plan.rank_pidfd, threads_run=False) if may_ask else ""
-        stack = main_thread(text)
-        place, inner = place_of(stack, user_packages())
+        found = look_from_outside(wait, text, user_packages())
         section, seconds = open_section(page, now)
         return HangReport(
             rank=page[ProgressField.RANK], initial_rank=plan.member, host=socket.gethostname(), pid=plan.rank_pid,
-            condition=RankCondition.STOPPED if wait.stopped else RankCondition.HOLDS_GIL,
-            waiting=Waiting.MAY_WAIT if waits_for_peers(stack) else Waiting.ELSEWHERE, place=place, inner=inner,
-            wait=wait.text, silent=silent, rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
+            condition=found.condition, waiting=found.waiting, place=found.place, inner=found.inner,
+            wait=found.wait, silent=silent, rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
             step=page[ProgressField.STEP] - 1, section=section, section_seconds=seconds,
             children=tuple(dead_children(plan.rank_pid)),
         )  # fmt: skip

@@ -7,11 +7,11 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.call import hang_reporter
 from nvrx_core.inprocess.call.hang_reporter import HangReporter
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.state import State
+from nvrx_core.process import torch_calls
 from nvrx_core.progress.page import Page, ProgressField, Stage
 from nvrx_core.store.keys import StoreKeys
 
@@ -90,7 +90,7 @@ def test_what_fails_in_a_look_at_the_user_s_objects_costs_the_report_alone(page,
     def fail(frames):
         raise RuntimeError("from __bool__ of a group")
 
-    monkeypatch.setattr(hang_reporter.torch_groups, "call_of", fail)
+    monkeypatch.setattr(torch_calls, "call_of", fail)
     rank = Rank(page)
     assert rank.ends_by("SOFT_TIMEOUT") == 0
     assert "initial rank 0 does not report where it is" in caplog.messages

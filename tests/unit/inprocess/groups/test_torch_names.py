@@ -1,4 +1,4 @@
-"""The private names of torch that `groups/torch_groups.py` touches are still there, in the shape we use."""
+"""The private names of torch that `torch_groups.py` and `torch_calls.py` touch are still there, in the shape we use."""
 
 import gc
 import importlib
@@ -17,6 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.inprocess.groups import torch_groups
 from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.process import torch_calls
 from nvrx_core.progress.page import Page, ProgressField
 
 USED = {
@@ -48,7 +49,7 @@ USED = {
 
 def moved(name):
     what = f"torch {torch.__version__}: torch.distributed.{name} has moved or changed"
-    return f"{what}; used in torch_groups.py: {USED[name]}"
+    return f"{what}; used in torch_groups.py or torch_calls.py: {USED[name]}"
 
 
 @pytest.mark.parametrize("name", [name for name in USED if name.startswith("distributed_c10d.")])
@@ -171,15 +172,15 @@ def test_the_flight_record_comes_as_json_without_stack_traces():
 
 
 def test_a_message_names_what_moved_and_where_it_is_used():
-    assert "_update_default_pg has moved or changed; used in torch_groups.py: " in moved(
+    assert "_update_default_pg has moved or changed; used in torch_groups.py or torch_calls.py: " in moved(
         "distributed_c10d._update_default_pg"
     )
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "barrier", "broadcast_object_list", *torch_groups.POINT_TO_POINT])
+@pytest.mark.parametrize("name", ["all_reduce", "barrier", "broadcast_object_list", *torch_calls.POINT_TO_POINT])
 def test_a_collective_names_its_group_and_a_message_its_peer(name):
     parameters = inspect.signature(getattr(dist, name)).parameters
-    peers = torch_groups.POINT_TO_POINT.get(name, ())
+    peers = torch_calls.POINT_TO_POINT.get(name, ())
     assert {"group", *peers, *(f"group_{peer}" for peer in peers)} <= parameters.keys(), moved("distributed_c10d.recv")
 
 
@@ -201,24 +202,24 @@ def test_the_call_that_a_thread_is_in_is_read_off_its_frames(single_rank):
     dist.all_reduce(torch.ones(1))
     begun = dist.group.WORLD._get_sequence_number_for_group()
     name = c10d._world.pg_names[dist.group.WORLD]
-    assert torch_groups.rank_and_size() == (0, 1)
-    assert torch_groups.counts_of_groups()[name] == begun
-    call = torch_groups.call_of(frames_of("all_reduce", group=None))
-    assert call == torch_groups.TorchCall("all_reduce", name, "", begun, frozenset({0}))
+    assert torch_calls.rank_and_size() == (0, 1)
+    assert torch_calls.counts_of_groups()[name] == begun
+    call = torch_calls.call_of(frames_of("all_reduce", group=None))
+    assert call == torch_calls.TorchCall("all_reduce", name, "", begun, frozenset({0}))
     dist.new_group([0], group_desc="dp")
     dist.new_group([0])
-    labels = {torch_groups.call_of(frames_of("barrier", group=each)).label for each in c10d._world.pg_map}
+    labels = {torch_calls.call_of(frames_of("barrier", group=each)).label for each in c10d._world.pg_map}
     assert labels == {"", "dp", *c10d._world.pg_names.values()} - {name, "1"}
-    assert torch_groups.call_of(frames_of("send", dst=0, group=None)).peers == {0}
-    assert torch_groups.call_of(frames_of("recv", src=None, group_src=0, group=None)).peers == {0}
-    assert torch_groups.call_of(frames_of("recv", src=None, group_src=None, group=None)).peers == frozenset()
-    assert torch_groups.call_of(frames_of("barrier", group=object())) == torch_groups.TorchCall("barrier")
-    assert torch_groups.call_of([]) is None
+    assert torch_calls.call_of(frames_of("send", dst=0, group=None)).peers == {0}
+    assert torch_calls.call_of(frames_of("recv", src=None, group_src=0, group=None)).peers == {0}
+    assert torch_calls.call_of(frames_of("recv", src=None, group_src=None, group=None)).peers == frozenset()
+    assert torch_calls.call_of(frames_of("barrier", group=object())) == torch_calls.TorchCall("barrier")
+    assert torch_calls.call_of([]) is None
 
 
 def test_the_flight_recorder_tells_what_is_pending_and_has_the_groups(single_rank):
     dist.all_reduce(torch.ones(1))
-    status = torch_groups.flight_status()
+    status = torch_calls.flight_status()
     assert status is not None, moved("_dump_fr_trace")
     assert all(recorder in ("cpu", "nccl") for recorder, _ in status)
     record = pickle.loads(torch_groups.flight_record()["cpu"])
@@ -228,6 +229,6 @@ def test_the_flight_recorder_tells_what_is_pending_and_has_the_groups(single_ran
 def test_a_torch_without_the_recorder_tells_nothing(monkeypatch):
     monkeypatch.delattr(bindings, "_dump_fr_trace")
     monkeypatch.delattr(bindings, "_dump_nccl_trace", raising=False)
-    assert torch_groups.flight_status() is None
+    assert torch_calls.flight_status() is None
     assert torch_groups.flight_record() == {}
-    assert torch_groups.rank_and_size() is None
+    assert torch_calls.rank_and_size() is None

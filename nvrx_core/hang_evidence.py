@@ -1,0 +1,126 @@
+"""What a process shows of a hang: where its main thread is, and what it waits for.
+
+A thread of the process sees frames, the call of torch.distributed with its group and number, and what the groups have
+begun. From outside there are what the kernel tells and the text that faulthandler writes: for a process that is
+stopped, or of which a call holds the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from itertools import dropwhile
+from types import FrameType
+from typing import Final
+
+from nvrx_core.fault.hang_report import RENDEZVOUS, Collective, RankCondition, Waiting
+from nvrx_core.fault.stack_text import Frame, main_thread, place_of, waits_for_peers
+from nvrx_core.fault.user_frames import is_users
+from nvrx_core.process import torch_calls
+from nvrx_core.process.thread_wait import ThreadWait, wait_of
+from nvrx_core.process.user_packages import user_packages
+from nvrx_core.values import value
+
+__all__ = ["Look", "look_at", "look_from_outside"]
+
+MAX_FRAMES: Final = 128
+_OF_A_STORE: Final = frozenset({"wait", "get"})
+"""The methods of a store that wait for another rank."""
+_OUT: Final = (RankCondition.COMPLETED, RankCondition.RESERVE)
+
+
+@value
+class Look:
+    """Where a main thread is; the fields are those of `HangReport`."""
+
+    condition: RankCondition
+    waiting: Waiting
+    place: Frame | None = None
+    inner: Frame | None = None
+    wait: str = ""
+    collective: Collective | None = None
+
+
+def look_at(
+    thread: int,
+    native_id: int,
+    *,
+    pending: bool | None,
+    out: RankCondition | None = None,
+    in_rendezvous: bool = False,
+    handler: str = "",
+) -> Look:
+    """Look where a thread of this process is, from another one; it takes a fraction of a millisecond.
+
+    Args:
+        thread: its identity, as of `threading.get_ident`.
+        native_id: the kernel's id of it.
+        pending: whether an operation of a process group may be pending; None: it is not known.
+        out: `COMPLETED` or `RESERVE` for a thread that is not in the function.
+        in_rendezvous: it is known to create a process group or a store.
+        handler: what the files of innermost frames contain that do not count.
+    """
+    inner_frame = sys._current_frames().get(thread)
+    frames = list(_outwards(inner_frame))
+    if handler:
+        frames = list(dropwhile(lambda frame: handler in frame.f_code.co_filename, frames))
+    del inner_frame
+    stack = [Frame(each.f_code.co_filename, each.f_lineno, each.f_code.co_name) for each in frames]
+    place, inner = place_of(stack, user_packages())
+    wait = wait_of(os.getpid(), native_id)
+    condition = out or (RankCondition.RUNS if wait.runs else RankCondition.BLOCKED)
+    if condition in _OUT:
+        waiting, collective = Waiting.ELSEWHERE, None
+    elif in_rendezvous:
+        waiting, collective = Waiting.WAITS, Collective(RENDEZVOUS)
+    else:
+        waiting, collective = _waiting(frames, inner or place, pending, wait)
+    frames.clear()
+    return Look(condition, waiting, place, inner, wait.text, collective)
+
+
+def _waiting(
+    frames: list[FrameType], inner: Frame | None, pending: bool | None, wait: ThreadWait
+) -> tuple[Waiting, Collective | None]:
+    """Return whether the thread waits for other ranks, and in what."""
+    inside = []
+    for frame in frames:
+        if is_users(frame.f_code.co_filename, user_packages()):
+            break
+        inside.append(frame)
+    if (call := torch_calls.call_of(inside)) is not None:
+        return Waiting.WAITS, Collective(*call)
+    if inner is None:
+        return Waiting.ELSEWHERE, None
+    torch = torch_calls.torch_folder()
+    in_torch = pending is not False and torch != "" and inner.file.startswith(torch)
+    called = frames[0].f_code.co_names  # where torch is called from the user's own frame
+    in_work = wait.text == "a lock" and "wait" in called  # as `Work.wait`
+    on_device = not wait.text and torch_calls.uses_cuda()  # as `item()`, which polls the device
+    on_store = wait.text == "a descriptor" and not _OF_A_STORE.isdisjoint(called)
+    may_wait = in_torch or on_store or (pending is not False and (in_work or on_device))
+    return (Waiting.MAY_WAIT if may_wait else Waiting.ELSEWHERE), None
+
+
+def look_from_outside(wait: ThreadWait, text: str, packages: frozenset[str] = frozenset()) -> Look:
+    """Return where the main thread of another process is, whose threads do not run.
+
+    Args:
+        wait: what the kernel says of its main thread.
+        text: what faulthandler has written of it; "" for nothing.
+        packages: the installed packages that are the user's.
+    """
+    stack = main_thread(text)
+    place, inner = place_of(stack, packages)
+    condition = RankCondition.STOPPED if wait.stopped else RankCondition.HOLDS_GIL
+    waiting = Waiting.MAY_WAIT if waits_for_peers(stack) else Waiting.ELSEWHERE
+    return Look(condition, waiting, place, inner, wait.text)
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
