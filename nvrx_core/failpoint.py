@@ -66,6 +66,7 @@ THREAD_NAMES: Final = (
     "nvrx-local-monitor",  # the rank monitor of a rank that has started its own
     "nvrx-watchdog",  # the progress watchdog without a wrapper
     "nvrx-hang-report",  # the report of a rank on a hang, and the verdict on it
+    "nvrx-evidence",  # where a rank with a rank monitor is, on request
     "nvrx-stacks",  # the stacks of a rank, on request
     "nvrx-log-writer",  # what a log server appends to files
     "nvrx-owner-lock",  # the end of the thread that a monitor process belongs to

@@ -32,6 +32,7 @@ from nvrx_launcher.cycle_info import CycleInfo
 from nvrx_launcher.cycle_verdict import CycleVerdicts
 from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.gpu_memory import NodeGpuMemory
+from nvrx_launcher.hang_verdicts import HangVerdicts
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
 from nvrx_launcher.left_processes import LeftProcesses
@@ -65,6 +66,7 @@ from nvrx_launcher.torch_events import event_recorder
 from nvrx_launcher.torch_questions import processors_near_devices
 from nvrx_launcher.workers.binding import bindings
 from nvrx_launcher.workers.cycle_pipe import CyclePipes
+from nvrx_launcher.workers.evidence import NodeEvidence
 from nvrx_launcher.workers.functions import FunctionStarter
 from nvrx_launcher.workers.group import WorkerGroup
 from nvrx_launcher.workers.log_files import TorchrunFiles
@@ -160,7 +162,7 @@ class Agent(NodeEvents, ControlEvents):
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
                     self._workers, self._health, self._memory, self._checkpoint, self._cycle_logs, self._verdicts,
-                    self._attribution, self._stragglers,
+                    self._attribution, self._stragglers, self._evidence, self._hangs,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -181,6 +183,8 @@ class Agent(NodeEvents, ControlEvents):
                 self._cycle_logs.tick(now=now)
                 self._verdicts.tick(now=now)
                 self._stragglers.tick(now=now)
+                self._evidence.tick(now=now)
+                self._hangs.tick(now=now)
                 self._attribution.tick(now=now)
                 for advised in self._attribution.events():
                     coordination.tell(MessageKind.STOP, self._policy.cycle, advised.reason)
@@ -293,6 +297,9 @@ class Agent(NodeEvents, ControlEvents):
         )  # fmt: skip
         cleanup.callback(self._attribution.close)
         self._stragglers = Stragglers(self.config, self._monitors, self._coordination, self._history)
+        self._evidence = NodeEvidence(self._loop, self._monitors.sockets)
+        cleanup.callback(self._evidence.close)
+        self._hangs = HangVerdicts(self._evidence, self._coordination, self._history, self._verdicts)
         return self._coordination
 
     def _make_workers(self, cleanup: ExitStack, console: Console, folder: Path) -> None:
@@ -412,6 +419,7 @@ class Agent(NodeEvents, ControlEvents):
     def joined(self, node: int) -> None:
         """Record this node's number."""
         self._history.joined(node)
+        self._hangs.joined(node)
         failpoint.hit("rendezvous-join", self._policy.cycle)
         self._warm_start.settle()
         self._carry_out(self._policy.joined(node))
@@ -424,6 +432,7 @@ class Agent(NodeEvents, ControlEvents):
         self._attribution.decided(decision, self._cycle_logs, is_coordinator=is_coordinator)
         self._cycle_info.decided(decision, self._policy.node)
         self._stragglers.decided(decision, now=time.monotonic())
+        self._hangs.decided(decision, now=time.monotonic())
         if decision.verdict is Verdict.END:
             failpoint.hit("rendezvous-close", self._policy.cycle)
         if decision.verdict is Verdict.RUN:
@@ -496,12 +505,18 @@ class Agent(NodeEvents, ControlEvents):
         told = next((line for line in self._failure_lines if line in reason), None)
         return reason if told is None else reason.partition(told)[2].lstrip(";, ")
 
-    def hung(self, report: HungRank) -> None:
-        """Record that a monitor is about to end its rank; a rank that is being stopped anyway is not to blame."""
+    def hung(self, report: HungRank, answer: Callable[[], None]) -> None:
+        """Handle that a monitor is about to end its rank; a rank that is being stopped anyway is not to blame."""
         if self._policy.is_stopping:
+            answer()
             return
         self._hung[report.rank] = report.reason
         self._history.hung(report)
+        self._hangs.suspected(answer, now=time.monotonic())
+
+    def testified(self, node: int, cycle: int, text: str) -> None:
+        """Take what the ranks of a node show of a hang."""
+        self._hangs.testified(node, cycle, text, now=time.monotonic())
 
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
         """Answer with the progress of the slowest ranks of other nodes."""

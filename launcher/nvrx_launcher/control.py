@@ -30,8 +30,8 @@ class ControlEvents(Protocol):
     def requested(self, rank: int, request: WorkloadControlRequest) -> None:
         """Handle the request of a rank."""
 
-    def hung(self, report: HungRank) -> None:
-        """Handle the report that a monitor is about to end its rank."""
+    def hung(self, report: HungRank, answer: Callable[[], None]) -> None:
+        """Handle the report that a monitor is about to end its rank; answer when it may."""
 
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
         """Handle a monitor's question for the progress of the slowest ranks of other nodes."""
@@ -80,10 +80,11 @@ class Control:
         """Handle a message; return whether its connection can be closed."""
         match message.get("type"):
             case kind if kind == PROGRESS:
-                self._events.asked_for_progress(lambda ranks: self._answer(connection, ranks))
+                self._events.asked_for_progress(lambda ranks: self._answer_progress(connection, ranks))
                 return False
             case kind if kind == HANG_REPORT:
-                self._events.hung(HungRank.from_json(message))
+                self._events.hung(HungRank.from_json(message), lambda: self._answer(connection, {"type": "ok"}))
+                return False
             case kind if kind == REQUEST:
                 request = WorkloadControlRequest(
                     WorkloadAction[str(message.get("action"))], str(message.get("description", ""))
@@ -94,8 +95,11 @@ class Control:
                 raise WireError(f"unknown type {other!r}")
         return True
 
-    def _answer(self, connection: Connection, ranks: Sequence[Progress]) -> None:
+    def _answer_progress(self, connection: Connection, ranks: Sequence[Progress]) -> None:
+        self._answer(connection, {"type": "ok", "ranks": [each.to_json() for each in ranks]})
+
+    def _answer(self, connection: Connection, message: dict[str, Any]) -> None:
         if self._clients.has(connection):
             with suppress(WireError):  # it has waited long enough
-                connection.send({"type": "ok", "ranks": [each.to_json() for each in ranks]})
+                connection.send(message)
             self._clients.drop(connection.fileno())

@@ -85,6 +85,7 @@ class CycleEvidence:
         failures: node and text of each failure, the first one first.
         output: that of the workers of this node, by rank.
         log: the file with the output of all workers; "" for none.
+        hang: the line of a hang, as in `hang: rank 3 (host) stands at ...`; "" for none.
         begins_at: where the output of this cycle begins in it.
         events: the folder of the event files; None for none.
     """
@@ -97,6 +98,7 @@ class CycleEvidence:
     log: str
     begins_at: int
     events: str | None
+    hang: str = ""
 
 
 class CycleVerdicts:
@@ -121,6 +123,7 @@ class CycleVerdicts:
         self._cycle_log, self._host, self._events = cycle_log, host, events
         self._running: Decision | None = None
         self._began, self._failures, self._reason = 0.0, dict[int, str](), ""
+        self._hang = ""
         self._lost, self._gives_up_at = dict[int, str](), math.inf
         self._is_stopped, self.deadline = False, math.inf
         self._collected = list[CycleEvidence]()
@@ -135,6 +138,7 @@ class CycleVerdicts:
                 self._running, self._began = decision, time.time()
                 self._failures.clear()
                 self._lost.clear()
+                self._hang = ""
             case Verdict.STOP:
                 self._ended(decision, now + NEXT_CYCLE_TIMEOUT)
             case Verdict.LOST:
@@ -150,6 +154,11 @@ class CycleVerdicts:
     def failed(self, rank: int, report: str) -> None:
         """Record that a worker of this node has failed."""
         self._failures[rank] = report
+
+    def hang_judged(self, cycle: int, line: str) -> None:
+        """Take the line of a hang in a cycle."""
+        if self._running is not None and self._running.cycle == cycle:
+            self._hang = line
 
     def goes_on_without(self, rank: int) -> None:
         """Record that the job goes on, in process, without a worker that has failed."""
@@ -234,6 +243,7 @@ class CycleVerdicts:
                 running.cycle, self._began, ranks | dict.fromkeys(output, self._host),
                 _failures(reason, reported, self._host, self._failures.values() if is_here else (), lost=self._lost),
                 output, self._cycle_log.path if is_here else "", self._cycle_log.begins_at, self._events,
+                self._hang,
             )
         )  # fmt: skip
 
@@ -295,7 +305,7 @@ def judged(evidence: CycleEvidence) -> attribution.Verdict:
         if evidence.events is not None:
             events += open_faults(Path(evidence.events, file_name(rank)), evidence.began)
     failures = tuple(FailureReport(host, text) for host, text in evidence.failures)
-    return verdict_of_cycle(CycleReport(evidence.ranks, failures, events=tuple(events), logs=logs))
+    return verdict_of_cycle(CycleReport(evidence.ranks, failures, events=tuple(events), logs=logs, hang=evidence.hang))
 
 
 def _name(file: str, end: bytes, size: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from nvrx_core.errors import ConfigurationError, ParameterError
 from nvrx_core.events.log import EventLog
 from nvrx_core.events.schema import LAUNCHER
+from nvrx_core.fault.hang_verdict import HangVerdict
 from nvrx_core.fault.stragglers import StragglerNews
 from nvrx_core.fault_tolerance.data import WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HungRank
@@ -84,6 +85,13 @@ class History:
         """Record that a worker is hung and is ended by its monitor."""
         reason = f"rank {report.rank} (pid {report.pid}) is hung: {report.reason}"
         self._write("hung", rank=report.rank, worker=report.pid, reason=reason, stack=report.stack)
+
+    def hang_judged(self, cycle: int, verdict: HangVerdict) -> None:
+        """Record who was to blame for a hang, before a worker is ended for it."""
+        self._events.write(
+            "hang_verdict", cycle, outcome=verdict.outcome.value, ranks=verdict.culprits, missing=verdict.missing,
+            confidence=verdict.confidence, sentence=verdict.sentence,
+        )  # fmt: skip
 
     def straggles(self, news: StragglerNews) -> None:
         """Record that ranks have become stragglers, or that this is over."""

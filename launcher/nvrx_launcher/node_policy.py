@@ -103,7 +103,7 @@ class NodePolicy:
                 return self.leave(departure.decided(decision))
             case Verdict.LOST:
                 return self._kill(f"taken for lost: {decision.reason}") if decision.node == self._node else ()
-            case Verdict.NOTE | Verdict.WARNING:
+            case Verdict.NOTE | Verdict.WARNING | Verdict.HANG_SUSPECTED | Verdict.HANG_JUDGED:
                 return ()
             case Verdict.REFUSE:
                 return self.leave(departure.refused(decision)) if decision.node == self._node else ()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nvrx_core.attribution.classification import Finding, Seen
-from nvrx_core.attribution.rules import BY_NAME, Kind
+from nvrx_core.attribution.rules import ABSTAINS, BY_NAME, Kind
 from nvrx_core.attribution.verdict import Action, Verdict, shown
 
 __all__ = ["decide"]
@@ -38,7 +38,7 @@ _WAITS_FOR_OTHERS: Final = re.compile(
     r"distributed_c10d|_engine_run_backward|all_?reduce|all_?gather|reduce_scatter|broadcast|barrier|wait_tensor|/distributed/"
 )
 """Frames, in the stack of a hung rank that its monitor reports, of a collective or of what waits for one."""
-_OF_ALL_REPORTS: Final = re.compile(r"\bhang: rank \d+ \(")
+_OF_ALL_REPORTS: Final = re.compile(rf"\bhang: (?P<named>rank \d+ (?:\(|has not joined))|\b{ABSTAINS}")
 _OF_A_GPU: Final = frozenset({"cuda_error", "gpu_lost", "ecc_error", "nccl_error"})
 
 
@@ -217,8 +217,10 @@ class _Cascade:
 
         The line that a wrapped call writes on a hang is a verdict already, from the reports of all ranks.
         """
-        if given := [each for each in hung if _OF_ALL_REPORTS.search(each.line.text)]:
-            return self._named(given[-1])
+        given = [(each, found) for each in hung if (found := _OF_ALL_REPORTS.search(each.line.text))]
+        if given:
+            last, found = given[-1]
+            return self._named(last) if found["named"] else replace(self._named(last), rank=None)
         ranks = {_rank(each) for each in hung}
         alone = [each for each in hung if not _WAITS_FOR_OTHERS.search(each.line.text)]
         is_alone = alone or len(self._hosts) == 1 or " behind rank " in first.line.text

@@ -59,6 +59,7 @@ class CycleReport:
         events: lines of the ranks' event files: faults of this cycle that no restart in process has followed.
         logs: the last lines of the workers' output, by rank and name of the file; None is the rank of a file in which
             each line has its own.
+        hang: the line of the verdict on a hang, which launchers have given by the reports of all ranks; "" for none.
         stopped_by: the signal that has ended the launcher, as SIGTERM; "" for none.
     """
 
@@ -67,6 +68,7 @@ class CycleReport:
     kernel: Mapping[str, tuple[str, ...]] | None = None
     events: tuple[str, ...] = ()
     logs: Mapping[tuple[int | None, str], tuple[str, ...]] | None = None
+    hang: str = ""
     stopped_by: str = ""
 
 
@@ -88,6 +90,8 @@ def verdict_of_cycle(report: CycleReport) -> Verdict:
             _feed(each, "kernel log", texts, Origin(host=host))
     for failure in report.failures:
         _feed_failure(classifier, failure)
+    if report.hang:
+        classifier.feed(Line(LAUNCHER_FILE, 0, report.hang, report.hang))
     if report.stopped_by:
         text = f"Received {report.stopped_by} death signal, shutting down workers"
         classifier.feed(Line(LAUNCHER_FILE, 0, text, text))

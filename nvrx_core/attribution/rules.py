@@ -91,6 +91,11 @@ _XID: Final = r"NVRM: Xid \([^)]*\): (?:{}),"
 _SLURM_END: Final = r"(?:JOB|STEP) \S+ (?:ON (?P<host>[\w.-]+) )?CANCELLED"
 _TASK: Final = r"srun: error: (?P<host>[\w.-]+): task(?:s [\d,-]+| (?P<rank>\d+)): "
 _MPI: Final = r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.-]+) exited on signal "
+ABSTAINS: Final = (
+    r"hang: (?:all ranks are alike|who is to blame is not known|no rank is behind|the ranks wait for each other"
+    r"|the ranks call different collectives)"
+)
+"""The line of a hang that names no rank."""
 _FT_RANK: Final = r"rank (?P<rank>\d+) \([^)]*pid (?P<pid>\d+)\) "
 
 CLASSES: Final = (
@@ -223,9 +228,11 @@ CLASSES: Final = (
             Rule("is hung", r"rank (?P<rank>\d+) \([^)]*\) is hung", any_level=True),
             Rule(
                 "hang: rank ",
-                r"hang: rank (?P<rank>\d+) \((?:initial rank \d+, )?(?P<host>[\w.-]+)\) (?:stands|has)",
+                r"hang: rank (?P<rank>\d+) \((?:initial rank \d+, )?(?P<host>[\w.-]+)\) (?:stands|has|is)",
                 any_level=True,
             ),
+            Rule("hang: rank ", r"hang: rank (?P<rank>\d+) has not joined", any_level=True),
+            Rule("hang: ", ABSTAINS, any_level=True),
             Rule(
                 "_TIMEOUT",
                 r"(?:SOFT|HARD)_TIMEOUT(?: \([^)]*\))? on rank (?P<rank>\d+) \(initial rank \d+, (?P<host>[\w.-]+) pid",

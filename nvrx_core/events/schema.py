@@ -54,6 +54,7 @@ LAUNCHER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "spare": ("reason",),
     "worker_failed": ("rank", "code", "reason", "in_process"),
     "hung": ("rank", "worker", "reason", "stack"),
+    "hang_verdict": ("outcome", "ranks", "missing", "confidence", "sentence"),
     "straggler_found": ("ranks", "node_host", "sections", "sentence"),
     "straggler_over": ("ranks", "node_host", "sections", "sentence"),
     "rank_lost": ("rank",),

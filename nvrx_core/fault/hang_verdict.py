@@ -11,15 +11,16 @@ is missing never makes another rank a culprit.
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, Self
 
 from nvrx_core.fault.hang_report import RENDEZVOUS, Collective, HangReport, RankCondition, Waiting
 from nvrx_core.fault.stack_text import Frame
-from nvrx_core.parsing import ranges
+from nvrx_core.parsing import integers, number, parse_object, ranges, string
 
-__all__ = ["HangOutcome", "HangVerdict", "judge", "whereabouts"]
+__all__ = ["HangOutcome", "HangVerdict", "judge", "whereabouts", "with_peers_stalled"]
 
 MAX_AHEAD: Final = 64
 """Collectives that a rank may be ahead of others in a group. gloo counts messages, too, which differ by more."""
@@ -63,6 +64,26 @@ class HangVerdict:
     confidence: float
     sentence: str
 
+    def encode(self) -> str:
+        """Return the verdict as JSON."""
+        return json.dumps({**vars(self), "outcome": self.outcome.value}, separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> Self:
+        """Return the verdict that `encode` wrote.
+
+        Raises:
+            ValueError: when the text is malformed.
+        """
+        data = parse_object(text)
+        sentence = string(data.get("sentence"))
+        if not sentence.isprintable():
+            raise ValueError(f"no sentence: {sentence!r:.100}")
+        return cls(
+            HangOutcome(data.get("outcome")), integers(data.get("culprits"), 0), integers(data.get("missing"), 0),
+            float(number(data.get("confidence"))), sentence,
+        )  # fmt: skip
+
 
 class _Awaited(NamedTuple):
     """The ranks that a rank waits for: those known to be behind, and those of which it is not known.
@@ -72,6 +93,18 @@ class _Awaited(NamedTuple):
 
     behind: tuple[frozenset[int], ...] = ()
     unreported: frozenset[int] = frozenset()
+
+
+def with_peers_stalled(reports: Mapping[int, HangReport]) -> dict[int, HangReport]:
+    """Return reports of which those count as stalled, too, that are silent for half as long as an overdue rank.
+
+    The limits of ranks are their own: a rank that the others wait for may have given its last sign of life later.
+    """
+    least = min((each.silent for each in reports.values() if each.stalled), default=0.0) / 2
+    return {
+        rank: replace(each, stalled=each.stalled or (least > 0 and each.silent >= least))
+        for rank, each in reports.items()
+    }
 
 
 def judge(reports: Mapping[int, HangReport], ranks: Collection[int]) -> HangVerdict:
@@ -212,12 +245,12 @@ class _Case:
             found = self.reports[rank].collective
             if found is not None and found.number and not found.peers:
                 called.setdefault((found.group, found.number), {}).setdefault(found.operation, set()).add(rank)
-        for (_, number), by_operation in sorted(called.items()):
+        for (_, count), by_operation in sorted(called.items()):
             if len(by_operation) > 1:
                 most = max(by_operation.values(), key=len)
                 odd = {rank for group in by_operation.values() if group is not most for rank in group}
                 blamed = odd if len(most) > len(odd) else set[int]()
-                parts = [f"the ranks call different collectives, as number {number} of one group", *self._waits("")]
+                parts = [f"the ranks call different collectives, as number {count} of one group", *self._waits("")]
                 return self._say(HangOutcome.MISMATCH, blamed, 0.8 if blamed else 0.0, parts)
         return None
 

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
     def work(ready: Callable[[], None]) -> None:
         RankMonitor(plan, page, listener).run(ready)
 
-    serve(work, arguments[1:], keep=(page.fileno(), listener.fileno(), *plan.stacks, STDERR))
+    serve(work, arguments[1:], keep=(page.fileno(), listener.fileno(), *plan.stacks, *plan.questions, STDERR))
 
 
 if __name__ == "__main__":

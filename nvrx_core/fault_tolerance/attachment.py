@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from nvrx_core.fault_tolerance.data import RankInfo, RankMonitorClientError, WorkloadControlRequest
+from nvrx_core.fault_tolerance.evidence import Witness
 from nvrx_core.fault_tolerance.recorder import Recorder
 from nvrx_core.fault_tolerance.watched import start_time
 from nvrx_core.fault_tolerance.wire import WireError, close_all, connect
@@ -76,11 +77,15 @@ class AttachedRank:
         recorder: writes its page.
         info: which rank it is.
         stacks: the pipe to which it writes the stacks of its threads on request; -1 for none.
+        questions: the socket over which it is asked where it is; -1 for none.
     """
 
-    def __init__(self, owner: Owner, path: str, recorder: Recorder, info: RankInfo, *, stacks: int = -1) -> None:
+    def __init__(
+        self, owner: Owner, path: str, recorder: Recorder, info: RankInfo, *, stacks: int = -1, questions: int = -1
+    ) -> None:
         self.owner, self.path, self.recorder, self._info = owner, path, recorder, info
         self._stacks, self._stack_signal = stacks, 0
+        self._witness = None if questions < 0 else Witness(questions, recorder.page)
         self._in_call = self._is_over = False
 
     @property
@@ -96,6 +101,9 @@ class AttachedRank:
         page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = info.pid, start_time(info.pid)
         if self._stacks >= 0:
             self._stack_signal = page[ProgressField.STACK_SIGNAL] = answer_requests(self._stacks)
+        if self._witness is not None:
+            with suppress(RuntimeError):  # no more threads: where this rank is in a hang is seen from outside only
+                self._witness.start()
         page[ProgressField.ATTACHED_AT] = time.monotonic_ns()
         monitored.register(self)
         disown_in_children(self)
@@ -155,6 +163,7 @@ class AttachedRank:
     def disown(self) -> None:
         """In a child of `os.fork`, which is not a rank: notify nobody."""
         self.recorder.disown()
+        self._witness = None  # its thread is the parent's
         self.owner.local_monitor = None
         monitored.unregister(self)
 
@@ -169,6 +178,9 @@ class AttachedRank:
 
     def _hide_stacks(self) -> None:
         self.page[ProgressField.STACK_SIGNAL] = 0
+        if self._witness is not None:
+            self._witness.close()
+            self._witness = None
         if answer_requests_no_more(self._stack_signal) and self._stacks >= 0:
             os.close(self._stacks)
         self._stacks, self._stack_signal = -1, 0
@@ -180,11 +192,24 @@ class AttachedRank:
             self.owner.local_monitor = None
 
 
-def get_page(path: str) -> tuple[Page, Mapping[str, Any], int]:
-    """Ask a rank monitor for the page and the configuration; it monitors this process from its next sample on.
+class Attachment(NamedTuple):
+    """What a rank monitor gives its rank.
 
-    Returns:
-        Both, and a descriptor of the pipe for the stacks of this process, owned by the caller; -1 for none.
+    Attributes:
+        page: the page.
+        config: the configuration.
+        stacks: the pipe for the stacks of this process, owned by the caller; -1 for none.
+        questions: the socket over which it is asked where it is, owned by the caller; -1 for none.
+    """
+
+    page: Page
+    config: Mapping[str, Any]
+    stacks: int = -1
+    questions: int = -1
+
+
+def get_page(path: str) -> Attachment:
+    """Ask a rank monitor for the page and the configuration; it monitors this process from its next sample on.
 
     Raises:
         RankMonitorClientError: when it refuses, or does not answer.
@@ -252,7 +277,7 @@ def ask_launcher(path: str, request: WorkloadControlRequest, rank: int) -> None:
     _check(answer, f"the launcher at {path}")
 
 
-def _get_page(path: str) -> tuple[Page, Mapping[str, Any], int]:
+def _get_page(path: str) -> Attachment:
     with connect(path, within=ANSWERS_WITHIN) as connection:
         connection.send({"type": "init", "version": 1})
         answer, descriptors = connection.receive()
@@ -261,8 +286,8 @@ def _get_page(path: str) -> tuple[Page, Mapping[str, Any], int]:
         _check(answer, f"the rank monitor at {path}")
         if not files or not isinstance(answer.get("config"), dict):
             raise OSError("its answer has no page")
-        stacks = os.dup(files[1].fileno()) if len(files) > 1 else -1
-        return Page.attach(files[0].fileno()), answer["config"], stacks
+        page = Page.attach(files[0].fileno())
+        return Attachment(page, answer["config"], *(os.dup(file.fileno()) for file in files[1:3]))
     finally:
         for file in files:
             file.close()

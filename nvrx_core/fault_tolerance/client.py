@@ -119,13 +119,13 @@ class RankMonitorClient:
         if isinstance(earlier := monitored.current(), AttachedRank):
             self.local_monitor = earlier.supersede() or self.local_monitor
         path = monitor_socket(self.local_monitor)
-        page, config, stacks = get_page(path)
+        page, config, stacks, questions = get_page(path)
         with ExitStack() as failing:
             failing.callback(page.close)
-            failing.callback(close_all, [stacks] if stacks >= 0 else [])
+            failing.callback(close_all, [each for each in (stacks, questions) if each >= 0])
             begin_page(page, self.rank_info)
             recorder = self._configure(page, FaultToleranceConfig.from_dict(config), num_warmup_iters)
-            self._rank = AttachedRank(self, path, recorder, self.rank_info, stacks=stacks)
+            self._rank = AttachedRank(self, path, recorder, self.rank_info, stacks=stacks, questions=questions)
             failing.pop_all()
         self._recorder = self._rank.recorder
         self._rank.begin()

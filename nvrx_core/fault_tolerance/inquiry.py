@@ -69,6 +69,11 @@ class Inquiry:
             return self._stacks.deadline
         return self._survey.deadline if self._survey.pending else -math.inf
 
+    @property
+    def reads_stacks(self) -> bool:
+        """Whether the rank is asked for its stacks."""
+        return self._stacks is not None
+
     def fds(self) -> list[int]:
         """Return the descriptors to wait for."""
         return list(self._survey.pending) if self._stacks is None else [self._stacks.reader]

@@ -32,7 +32,7 @@ __all__ = [
 PROGRESS: Final = "progress"
 """The type of the question."""
 HANG_REPORT: Final = "hang"
-"""The type of the message to the launcher that says why a rank is ended."""
+"""The type of the message to the launcher that says why a rank is about to be ended; it answers when that is judged."""
 ANSWERS_WITHIN: Final = 0.2
 """Seconds; a monitor that does not answer says nothing about its rank."""
 LAUNCHER_ANSWERS_WITHIN: Final = 1.0

@@ -22,6 +22,8 @@ class RankMonitorPlan:
         path: the path of its socket.
         stacks: the reading and the writing end of the pipe for the rank's stacks.
         launcher: the socket of the launcher, which knows the progress of other nodes; "" for none.
+        questions: the monitor's and the rank's end of the sockets over which the rank is asked where it is; none
+            without a launcher.
         interval: the maximum number of seconds between two samples of the page.
         grace: seconds from the termination signal until the rank's process is killed.
         termination_signal: the signal that ends a hung rank.
@@ -39,6 +41,7 @@ class RankMonitorPlan:
     stacks: Sequence[int]
     interval: float
     launcher: str = ""
+    questions: Sequence[int] = ()
     grace: float = 15.0
     termination_signal: int = signal.SIGKILL
     log_level: int = logging.INFO

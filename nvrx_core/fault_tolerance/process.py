@@ -11,14 +11,17 @@ import math
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
 from nvrx_core.fault.stack_text import in_one_line
 from nvrx_core.fault_tolerance.clients import Clients
+from nvrx_core.fault_tolerance.evidence import EVIDENCE, EvidenceRequest
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
 from nvrx_core.fault_tolerance.peers import PROGRESS, HungRank, Progress, Survey
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
@@ -53,6 +56,8 @@ SLACK: Final = 0.25
 LONGEST_WAIT: Final = 3600.0
 MAX_CHILDREN: Final = 4
 STDERR: Final = 2
+JUDGED_WITHIN: Final = 1.0
+"""Seconds for which the end of a rank waits until the launchers have said who is to blame for the hang."""
 STACK: Final = 1 << 14
 """Characters of the stacks that the launcher is told."""
 
@@ -75,6 +80,10 @@ class RankMonitor:
         self.detector = HangDetector(self._rules)
         self._inquiry: Inquiry | None = None
         self._findings = Findings()
+        self._verdict: _AwaitedVerdict | None = None
+        self._questions = socket.socket(fileno=os.dup(plan.questions[0])) if plan.questions else None
+        self._evidence: EvidenceRequest | None = None
+        self._asking, self._asked = list[Connection](), 0
         self._clients = Clients(listener, self._answer, most=MAX_CONNECTIONS)
 
     def run(self, ready: Callable[[], None]) -> None:
@@ -102,9 +111,15 @@ class RankMonitor:
         """
         self._note_pause(due)
         self._follow_rank()
+        return min(self._judge_rank(), self._give_evidence(), self._await_verdict())
+
+    def _judge_rank(self) -> float:
+        """Judge the rank; return when that is due again."""
         if self._rank is None or self.page[ProgressField.STAGE] != Stage.OUTSIDE:
             self._forget()
             return time.monotonic() + self.plan.interval
+        if self._evidence is not None and self._evidence.reads_stacks:
+            return self._evidence.deadline  # one reader at a time
         if self._inquiry is None or self._pass_on(self._inquiry):
             self._judge(self._rank)
         return self.awake.when(self.detector.deadline) if self._inquiry is None else self._inquiry.deadline
@@ -113,7 +128,7 @@ class RankMonitor:
         """Monitor the process that the page names."""
         if self._rank is not None and not self._rank.is_on(self.page):
             self._rank.close()
-            self._rank = None
+            self._rank = self._evidence = None
             self._forget()
         if self._rank is None and (rank := WatchedRank.of_page(self.page)) is not None:
             self._rank = rank
@@ -159,29 +174,81 @@ class RankMonitor:
         return True
 
     def _terminate(self, rank: WatchedRank, reason: str) -> None:
-        """Send the rank the termination signal, and notify the launcher."""
-        number, signum, found = self.page[ProgressField.RANK], self.plan.termination_signal, self._findings
+        """Notify the launcher, and send the rank the termination signal when it has said who is to blame."""
+        number, found = self.page[ProgressField.RANK], self._findings
         where = (f", at {in_one_line(found.stack)}" if found.stack else "") + _state_of(rank.pid)
         beside = "" if found.slowest is None else Progress.of_page(self.page).beside(found.slowest)
         why = f"{reason}{where}{beside and f', {beside}'}"
-        self._tell_launcher(HungRank(number, rank.pid, why, found.text[:STACK]))
-        log.error("rank %d (pid %d) is hung: %s; it is sent %s", number, rank.pid, why, signal.Signals(signum).name)
-        send(rank.pidfd, [signum, signal.SIGCONT])
+        report = HungRank(number, rank.pid, why, found.text[:STACK])
+        self._verdict = _AwaitedVerdict(self._tell_launcher(report), rank, time.monotonic() + JUDGED_WITHIN, why)
+        self._await_verdict()
 
-    def _tell_launcher(self, report: HungRank) -> None:
-        """Notify the launcher, if there is one, without waiting for an answer."""
-        if self.plan.launcher:
-            with suppress(OSError), connect(self.plan.launcher, within=0.0) as connection:
-                connection.send(report.to_json())
+    def _tell_launcher(self, report: HungRank) -> Connection | None:
+        """Notify the launcher; return the connection on which it answers, None if there is no launcher."""
+        if not self.plan.launcher:
+            return None
+        with ExitStack() as failing, suppress(OSError):
+            connection = failing.enter_context(connect(self.plan.launcher, within=0.0))
+            connection.send(report.to_json())
+            failing.pop_all()
+            return connection
+        return None
+
+    def _await_verdict(self) -> float:
+        """End the rank, once it is said who is to blame, or that takes too long; return when that is due."""
+        awaited = self._verdict
+        if awaited is None:
+            return math.inf
+        is_gone = awaited.rank is not self._rank
+        if not is_gone and awaited.connection is not None and time.monotonic() < awaited.deadline:
+            return awaited.deadline
+        self._verdict = None
+        if awaited.connection is not None:
+            awaited.connection.close()
+        if not is_gone:
+            rank, signum = awaited.rank, self.plan.termination_signal
+            number, name = self.page[ProgressField.RANK], signal.Signals(signum).name
+            log.error("rank %d (pid %d) is hung: %s; it is sent %s", number, rank.pid, awaited.why, name)
+            send(rank.pidfd, [signum, signal.SIGCONT])
+        return math.inf
+
+    def _give_evidence(self) -> float:
+        """Answer the launcher that has asked where the rank is, once that is known; return when that is due."""
+        if not self._asking:
+            return math.inf
+        now, rank = time.monotonic(), self._rank
+        if self._evidence is None and rank is not None and self._questions is not None:
+            self._asked += 1
+            self._evidence = EvidenceRequest(
+                rank, self.page, self._questions, reader=self.plan.stacks[0], number=self._asked, now=now
+            )
+        evidence = self._evidence
+        if evidence is not None:
+            evidence.tick(now=now, may_read_stacks=self._inquiry is None or not self._inquiry.reads_stacks)
+            if not evidence.is_over:
+                return evidence.deadline
+        text = "" if evidence is None or evidence.report is None else evidence.report.encode()
+        self._evidence, asking, self._asking = None, self._asking, []
+        for connection in asking:
+            if self._clients.has(connection):
+                with suppress(WireError):
+                    connection.send({"type": "ok", "report": text})
+        return math.inf
 
     def _wait(self, due: float) -> list[int]:
         poll = select.poll()
-        asked = () if self._inquiry is None else self._inquiry.fds()
-        for fd in (self.listener.fileno(), *self._clients.fds(), *asked):
+        for fd in (self.listener.fileno(), *self._clients.fds(), *self._awaited()):
             poll.register(fd, select.POLLIN)
         if self._rank is not None:
             poll.register(self._rank.pidfd, select.POLLIN)
         return [fd for fd, _ in poll.poll(min(max(0.0, due - time.monotonic()), LONGEST_WAIT) * 1000 + 0.5)]
+
+    def _awaited(self) -> list[int]:
+        """Return the descriptors of what was asked."""
+        inquiry = [] if self._inquiry is None else self._inquiry.fds()
+        evidence = [] if self._evidence is None else self._evidence.fds()
+        verdict = -1 if self._verdict is None else self._verdict.fileno()
+        return [*inquiry, *evidence, *([verdict] if verdict >= 0 else [])]
 
     def _handle(self, fd: int) -> None:
         if fd == self.listener.fileno():
@@ -190,6 +257,10 @@ class RankMonitor:
             self._clients.serve(fd)
         elif self._inquiry is not None and fd in self._inquiry.fds():
             self._inquiry.receive(fd, now=time.monotonic())
+        elif self._evidence is not None and fd in self._evidence.fds():
+            self._evidence.receive(fd, now=time.monotonic())
+        elif self._verdict is not None and fd == self._verdict.fileno():
+            self._verdict = replace(self._verdict, deadline=-math.inf)
         elif self._rank is not None and fd == self._rank.pidfd and self._rank.has_exited():
             self._rank_is_gone(self._rank)
 
@@ -203,6 +274,8 @@ class RankMonitor:
         match message.get("type"):
             case "init":
                 self._answer_init(connection)
+            case kind if kind == EVIDENCE:
+                self._asking.append(connection)
             case "look":
                 connection.send({"type": "ok"})
             case kind if kind == PROGRESS:
@@ -218,7 +291,8 @@ class RankMonitor:
                 if other.pid != connection.peer().pid and not other.has_exited():
                     connection.send({"type": "error", "cause": f"pid {other.pid} is monitored already"})
                     return
-        connection.send({"type": "ok", "config": self.plan.config}, [self.page.fileno(), self.plan.stacks[1]])
+        descriptors = [self.page.fileno(), self.plan.stacks[1], *self.plan.questions[1:]]
+        connection.send({"type": "ok", "config": self.plan.config}, descriptors)
 
     def _progress(self) -> Progress:
         """The progress of the rank, even of one that has died: others may wait for it until the launcher ends them.
@@ -239,6 +313,27 @@ class RankMonitor:
         if (pause := self.awake.woke(due, now=now)) > 0:
             log.warning("this process has paused for %.1f s, which no rank is blamed for", pause)
         return now
+
+
+@dataclass(frozen=True)
+class _AwaitedVerdict:
+    """The end of a rank that waits for the verdict.
+
+    Attributes:
+        connection: on which the launcher answers; None: nothing is waited for.
+        rank: the process.
+        deadline: when it is ended without the verdict, monotonic seconds.
+        why: why it is ended.
+    """
+
+    connection: Connection | None
+    rank: WatchedRank
+    deadline: float
+    why: str
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait for; -1 for none."""
+        return -1 if self.connection is None else self.connection.fileno()
 
 
 def _state_of(pid: int) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.fault_tolerance.evidence import question_sockets
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.wire import Listener, close_all
 from nvrx_core.liveness.answers import AnswerWatch, Demand
@@ -66,6 +67,7 @@ class RankMonitorProcess:
         config.check()
         self._listener, self._env = Listener(path), env
         self._stacks: tuple[int, ...] = stack_pipe()
+        self._questions = question_sockets() if launcher else ()
         self.page = Page.create(MAX_RANKS)
         self._fork_server: ForkServer | None = None
         self._watch: AnswerWatch | None = None
@@ -74,6 +76,7 @@ class RankMonitorProcess:
             listener=self._listener.fileno(),
             path=str(path),
             stacks=self._stacks,
+            questions=self._questions,
             launcher=launcher,
             interval=config.workload_check_interval,
             termination_signal=int(config.rank_termination_signal),
@@ -102,7 +105,7 @@ class RankMonitorProcess:
             OSError: when the program cannot be started.
         """
         command = [sys.executable, "-m", "nvrx_core.fault_tolerance", self._plan.to_json()]
-        keep = (self.page.fileno(), self._listener.fileno(), *self._stacks)
+        keep = (self.page.fileno(), self._listener.fileno(), *self._stacks, *self._questions)
         self._fork_server = ForkServer.spawn(command, keep, dies_with_caller=True, env=self._env)
         self._watch = AnswerWatch(ASKED_EVERY, ANSWERS_WITHIN, starts_within=STARTS_WITHIN, now=time.monotonic())
 
@@ -193,8 +196,8 @@ class RankMonitorProcess:
         self.stop()
         self._listener.close()
         self.page.close()
-        close_all(self._stacks)
-        self._stacks = ()
+        close_all((*self._stacks, *self._questions))
+        self._stacks = self._questions = ()
 
     kill = close = terminate
 

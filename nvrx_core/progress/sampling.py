@@ -14,8 +14,11 @@ from nvrx_core.progress.limits import ProgressSample, RankSample, SectionSample,
 from nvrx_core.progress.page import Page, ProgressField, SectionField
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["open_section", "recent_runs", "take_sample"]
+__all__ = ["open_section", "recent_runs", "signs_of_life", "take_sample"]
 
+_SIGNS: Final = (
+    ProgressField.ATTACHED_AT, ProgressField.HEARTBEAT_AT, ProgressField.SECTION_AT, ProgressField.SAMPLED_AT,
+)  # fmt: skip
 _IN_CALL: Final = (ProgressField.AUTO_HEARTBEAT, ProgressField.MAIN_THREAD_HEARTBEAT)
 
 
@@ -47,6 +50,11 @@ def take_sample(
         limit=earliest(written) if written else None,
         look_within=written.look_within if written else math.inf,
     )
+
+
+def signs_of_life(page: Page) -> float:
+    """Return the time of the last sign of life of a monitored rank, of any kind, in monotonic seconds."""
+    return max(page[field] for field in _SIGNS) / 1e9
 
 
 def open_section(page: Page, now: float) -> tuple[str, float]:

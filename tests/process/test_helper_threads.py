@@ -88,6 +88,16 @@ ELSEWHERE = {
         "    watchdog.ping()\n"
         "    time.sleep(0.01)\n"
     )),
+    "nvrx-evidence": (1, (
+        "import logging\n"
+        "logging.basicConfig()\n"
+        "from nvrx_core.fault_tolerance.evidence import Witness, question_sockets\n"
+        "from nvrx_core.progress.page import Page\n"
+        "witness = Witness(question_sockets()[1], Page(1))\n"
+        "witness.start()\n"
+        "witness.close()\n"
+        "sys.exit(1)\n"
+    )),
     "nvrx-stacks": (1, (
         "import logging, os\n"
         "logging.basicConfig()\n"

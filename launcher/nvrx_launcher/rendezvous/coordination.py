@@ -11,6 +11,7 @@ from typing import Protocol
 from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures, FailureReports
+from nvrx_launcher.rendezvous.hang_relay import HangRelay
 from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.store_host import StoreHost
@@ -26,6 +27,9 @@ class NodeEvents(Protocol):
 
     def joined(self, node: int) -> None:
         """Handle that the node has joined under a number."""
+
+    def testified(self, node: int, cycle: int, text: str) -> None:
+        """Handle what the ranks of a node show of a hang; where the coordinator runs."""
 
     def decided(self, decision: Decision) -> None:
         """Handle a decision for all nodes."""
@@ -107,7 +111,7 @@ class LocalCoordination:
     ) -> None:
         self._coordinator, self._describe, self._node = coordinator, describe, node
         self.store, self.hosts_store = store, False
-        self._decisions, self._reports = deque[Decision](), FailureReports({})
+        self._decisions, self._reports, self._hangs = deque[Decision](), FailureReports({}), HangRelay()
 
     @property
     def deadline(self) -> float:
@@ -128,7 +132,10 @@ class LocalCoordination:
         description = self._describe() if kind is MessageKind.READY else None
         message = Message(0, kind, cycle, reason, description)
         self._reports.received(message)
-        self._decisions += self._coordinator.received(message, now=time.monotonic())
+        if kind is MessageKind.HANG_EVIDENCE:
+            self._node.testified(0, cycle, reason)
+        now = time.monotonic()
+        self._decisions += self._hangs.received(message, now=now) + self._coordinator.received(message, now=now)
 
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Say that there are no other nodes."""

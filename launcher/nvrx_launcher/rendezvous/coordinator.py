@@ -93,7 +93,7 @@ class Coordinator:
         self._gathering = Gathering(self.rules, is_first=True, since=now)
         self.deadline = self._gathering.deadline(self._budget.begins_at)
 
-    def received(self, message: Message, *, now: float) -> tuple[Decision, ...]:
+    def received(self, message: Message, *, now: float) -> tuple[Decision, ...]:  # noqa: PLR0911 - one for each kind
         """Handle a node's message."""
         if self._phase is JobPhase.ENDED and message.kind is not MessageKind.LEFT:
             return ()
@@ -111,6 +111,8 @@ class Coordinator:
                 | MessageKind.MISUSED | MessageKind.DONE
             ) as kind:  # fmt: skip
                 return self._of_this_cycle(kind, message, now)
+            case MessageKind.HANG_SUSPECTED | MessageKind.HANG_EVIDENCE | MessageKind.HANG_JUDGED:
+                return ()  # handed on as they are
             case never:
                 assert_never(never)
 

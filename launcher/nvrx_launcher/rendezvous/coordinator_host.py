@@ -17,6 +17,7 @@ from nvrx_launcher.rendezvous.connection_watch import ConnectionWatch
 from nvrx_launcher.rendezvous.connections import NodeListener
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.failure_reports import FailureReports
+from nvrx_launcher.rendezvous.hang_relay import HangRelay
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.lease import ObservedLeases, closed_and_not_moved, not_moved
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
@@ -49,6 +50,7 @@ class CoordinatorHost:
         settings: the settings of the rendezvous.
         control: returns where this launcher hosts the store of in-process restart; another place after its loss.
         listener: the connections of the other launchers.
+        testified: called with a node, a cycle and what the ranks of the node show of a hang.
         replaced: called when another launcher runs the coordinator.
         failed: called with the reason, in a thread that has ended by a failure.
 
@@ -69,11 +71,13 @@ class CoordinatorHost:
         settings: RendezvousSettings,
         control: Callable[[], str],
         listener: NodeListener,
+        testified: Callable[[int, int, str], object],
         replaced: Callable[[], object],
         failed: Callable[[str], object],
     ) -> None:
         self._opening, self._keys, self._mailbox, self._settings = opening, keys, mailbox, settings
         self._control, self._listener, self._replaced = control, listener, replaced
+        self._testified, self._hangs = testified, HangRelay()
         self._connections = ConnectionWatch(settings.keep_alive_interval, settings.closed_timeout)
         self._progress = ProgressSummary(keys.progress)
         self._term, self._decided, checkpoint = opening.term, opening.decided, opening.checkpoint
@@ -150,9 +154,11 @@ class CoordinatorHost:
 
     def _received(self, number: int, message: Message) -> None:
         self._handled = number
+        if message.kind is MessageKind.HANG_EVIDENCE:
+            self._testified(message.node, message.cycle, message.reason)
         self.reports.received(message)
         now = time.monotonic()
-        decisions = self._coordinator.received(message, now=now)
+        decisions = self._hangs.received(message, now=now) + self._coordinator.received(message, now=now)
         if message.kind is MessageKind.READY:
             self._roll_call.joined(message.node, now=now)
         self._publish(decisions)

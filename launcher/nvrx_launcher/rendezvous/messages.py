@@ -35,6 +35,9 @@ class MessageKind(enum.Enum):
     STORE_LOST = "store lost"  # the store of in-process restart, which it hosts, is lost, and the cycle with it
     STOP = "stop"  # a rank has asked that the job ends
     LEFT = "left"  # it takes part no more
+    HANG_SUSPECTED = "hang suspected"  # a rank monitor of it is about to end its rank
+    HANG_EVIDENCE = "hang evidence"  # what its ranks show of the hang: reports, a line each
+    HANG_JUDGED = "hang judged"  # who is to blame; from the launcher of the coordinator
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,8 @@ class Verdict(enum.Enum):
     REFUSE = "refuse"  # a node may not join
     NOTE = "note"  # for people: some nodes log it
     WARNING = "warning"  # the same, of something that may be a mistake
+    HANG_SUSPECTED = "hang suspected"  # the nodes tell what their ranks show of a hang
+    HANG_JUDGED = "hang judged"  # who is to blame for it: the reason is the encoded verdict
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ class Decision:
         cycle: the cycle that it is about.
         reason: for people.
         code: with END, the exit code of all launchers; with REFUSE, that of one.
-        node: with LOST and REFUSE, the node.
+        node: with LOST and REFUSE, the node; with HANG_SUSPECTED and HANG_JUDGED, the one that says so.
         store: with RUN, the endpoint of the store of in-process restart.
         members: with RUN, the nodes that take part, by their rank; all others are spares. With NOTE and WARNING, those
             that log it.

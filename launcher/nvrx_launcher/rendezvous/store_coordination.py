@@ -99,6 +99,7 @@ class StoreCoordination:
             control=control,
             hosts_store=store.is_hosted,
             listener=listener,
+            testified=node.testified,
             failed=self._failed,
         )
         self._requests = Requests(

@@ -90,6 +90,11 @@ class RankMonitors:
         """Return the variables with the address of a worker's monitor."""
         return {"FT_RANK_MONITOR_IPC_SOCKET": str(self._paths[local_rank])}
 
+    @property
+    def sockets(self) -> list[Path]:
+        """The sockets of the monitors, by local rank."""
+        return list(self._paths)
+
     def begin_cycle(self) -> None:
         """Discard the ranks of the previous cycle; their processes have exited."""
         for monitor in self._monitors:

@@ -1,5 +1,6 @@
 """Who is to blame for a hang: whoever others wait for, and who waits for nobody; else nobody."""
 
+import json
 import random
 import tracemalloc
 from dataclasses import replace
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from nvrx_core.fault.hang_report import Collective, HangReport, RankCondition, Waiting
-from nvrx_core.fault.hang_verdict import HangOutcome, judge
+from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict, judge, with_peers_stalled
 from nvrx_core.fault.stack_text import Frame
 
 USERS, OTHER = Frame("/job/train.py", 88, "next_batch"), Frame("/job/data.py", 7, "read")
@@ -346,3 +347,24 @@ def test_the_memory_of_a_verdict_grows_with_the_ranks_and_not_with_their_square(
     assert found.outcome is HangOutcome.CULPRITS
     assert len(found.culprits) == world // 2
     assert peak < 32 << 20, "half of the ranks wait for the other half: in one set for all"
+
+
+def test_a_rank_that_is_silent_for_half_as_long_as_an_overdue_one_counts_as_stalled():
+    others = {rank: stands(rank, silent=silent, stalled=False) for rank, silent in ((1, 5.0), (2, 4.9))}
+    reports = {0: waits(0, silent=10.0), **others}
+    assert [each.stalled for each in with_peers_stalled(reports).values()] == [True, True, False]
+    assert not any(each.stalled for each in with_peers_stalled(others).values())
+    assert with_peers_stalled({}) == {}
+
+
+def test_a_verdict_is_read_as_it_was_written():
+    found = verdict(waits(0), stands(3), waits(2))
+    assert HangVerdict.decode(found.encode()) == found
+
+
+@pytest.mark.parametrize(
+    "changed", [{"outcome": "guilty"}, {"culprits": [-1]}, {"sentence": "a\nb"}, {"sentence": 1}, {"confidence": "x"}]
+)
+def test_a_malformed_verdict_is_an_error(changed):
+    with pytest.raises(ValueError, match=r"."):
+        HangVerdict.decode(json.dumps(json.loads(verdict(waits(0)).encode()) | changed))

@@ -282,3 +282,16 @@ def test_a_launcher_that_was_sent_a_signal_does_not_wait_long_for_logs(
     monkeypatch.setattr(cycle_verdict, "SIGNALLED_TIMEOUT", 30.0)
     with open(world.path, "wb"):
         assert len(world.events()) == 1
+
+
+def test_the_line_of_a_hang_names_the_culprit_of_its_own_cycle(world: World) -> None:
+    ended = "rank 1 (local rank 1, pid 7) was ended by SIGKILL, hung: no heartbeat for 45 s (timeout 45 s)"
+    world.reported = CycleFailures(HOSTS, ((0, ended),), frozenset(HOSTS))
+    line = "hang: rank 2 (n1) stands at train.py:9 in load for 12 s"
+    for cycle in (0, 1):
+        world.decided(run(cycle))
+        world.verdicts.hang_judged(0, line)
+        world.decided(stop(f"n0: {ended}", cycle))
+    world.decided(run(2))
+    found = {each["iteration"]: each["verdict"]["rank"] for each in world.events()}  # type: ignore[index]
+    assert found == {0: 2, 1: 1}

@@ -49,7 +49,7 @@ def test_the_reason_of_an_earlier_end_stays(policy):
     assert policy.worker_exited(0, -2)[-1].code == 130
 
 
-@pytest.mark.parametrize("verdict", [Verdict.NOTE, Verdict.WARNING])
+@pytest.mark.parametrize("verdict", [Verdict.NOTE, Verdict.WARNING, Verdict.HANG_SUSPECTED, Verdict.HANG_JUDGED])
 def test_what_is_for_people_changes_nothing(policy, verdict):
     assert policy.decided(Decision(verdict, 0, "text", members=(Member(0, 0, 0),))) == ()
 

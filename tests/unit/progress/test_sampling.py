@@ -6,7 +6,7 @@ import pytest
 
 from nvrx_core.progress.limits import Limit, LimitKind
 from nvrx_core.progress.page import Page, ProgressField, Stage
-from nvrx_core.progress.sampling import take_sample
+from nvrx_core.progress.sampling import signs_of_life, take_sample
 
 
 @pytest.fixture
@@ -43,3 +43,9 @@ def test_a_main_thread_in_an_atomic_section_need_not_be_out_of_the_function(page
     assert taken(page, out_by=9.0).out_by == 9.0
     page[ProgressField.ATOMIC] = 1
     assert taken(page, out_by=9.0).out_by == math.inf
+
+
+def test_the_last_sign_of_life_is_of_any_kind(page):
+    assert signs_of_life(page) == 5.0
+    page[ProgressField.SECTION_AT] = 6 * 10**9
+    assert signs_of_life(page) == 6.0

@@ -65,6 +65,9 @@ class Participant(NodeEvents):
         if self._is_waiting:
             self.coordination.tell(MessageKind.READY, self._cycle, "")
 
+    def testified(self, node: int, cycle: int, text: str) -> None:
+        """Do nothing: an agent of torch's has no rank monitors."""
+
     def decided(self, decision: Decision) -> None:
         """Handle a decision for all nodes."""
         match decision.verdict:

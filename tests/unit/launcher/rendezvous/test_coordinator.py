@@ -502,3 +502,11 @@ def test_nodes_of_which_only_some_refuse_their_command_line_are_restarted():
     made.received(Message(0, MessageKind.MISUSED, 0, "rank 0 has failed"), now=1.0)
     (stop,) = made.received(Message(1, MessageKind.ALL_FAILED, 0, "rank 2 has failed"), now=1.0)
     assert stop.verdict is Verdict.STOP
+
+
+@pytest.mark.parametrize("kind", [MessageKind.HANG_SUSPECTED, MessageKind.HANG_EVIDENCE, MessageKind.HANG_JUDGED])
+def test_a_hang_by_itself_changes_nothing(kind: MessageKind) -> None:
+    made = running()
+    before = made.state(now=1.0)
+    assert made.received(Message(0, kind, 0, "text"), now=1.0) == ()
+    assert made.state(now=1.0) == before

@@ -67,6 +67,24 @@ def test_a_coordinator_that_stood_still_does_not_take_its_nodes_for_lost(monkeyp
     assert len(posted) == 1
 
 
+def test_what_nodes_say_of_a_hang_is_handed_on_to_all_and_their_evidence_to_this_launcher() -> None:
+    store, evidence = dist.HashStore(), list[tuple[int, int, str]]()
+    host = hosted(store, testified=lambda *given: evidence.append(given))
+    host._requests.start()
+    host._received(1, Message(1, MessageKind.HANG_SUSPECTED, 0))
+    host._received(2, Message(1, MessageKind.HANG_EVIDENCE, 0, "reports"))
+    host._received(3, Message(0, MessageKind.HANG_JUDGED, 0, "verdict"))
+    host._requests.finish(10.0)
+    assert store.check([KEYS.decision(2), KEYS.decision(3)])
+    told = [Entry.from_text(store.get(KEYS.decision(number))).decisions for number in (2, 3)]
+    assert told == [
+        (Decision(Verdict.HANG_SUSPECTED, 0, "", node=1),),
+        (Decision(Verdict.HANG_JUDGED, 0, "verdict", node=0),),
+    ]
+    assert evidence == [(1, 0, "reports")]
+    assert not store.check([KEYS.decision(4)])
+
+
 def test_a_refused_write_cancels_all_later_ones_of_its_term() -> None:
     """Two decisions are queued when another launcher takes over; the second one's number is free."""
     store, log = dist.HashStore(), DecisionLog(KEYS, TERM)
@@ -115,13 +133,16 @@ class Forgetting:
         return getattr(self._store, name)
 
 
-def hosted(store: dist.Store, *, mailbox: Any = None, settings: RendezvousSettings = SETTINGS) -> CoordinatorHost:
+def hosted(
+    store: dist.Store, *, mailbox: Any = None, settings: RendezvousSettings = SETTINGS, testified: Any = print
+) -> CoordinatorHost:
     """Return the host of a job of two nodes, that begins in a store which none of its launchers hosts."""
     link: Any = lambda request: request(store)  # noqa: E731
     return CoordinatorHost(
         Rules(2, 2, 1), Opening(TERM, 1), KEYS, link=link, inbox_link=gone,  # type: ignore[arg-type]
         mailbox=mailbox or SimpleNamespace(), settings=settings, control=str,
         listener=SimpleNamespace(serve=print, stop=lambda: None), replaced=lambda: None, failed=print,  # type: ignore[arg-type]
+        testified=testified,
     )  # fmt: skip
 
 

@@ -1,0 +1,253 @@
+"""The evidence of a rank on a hang: asked for by its monitor, given by a thread of the rank.
+
+A question is a packet on a pair of sockets that a launcher's monitor and its ranks share, and so is the answer. Where
+no answer comes, as a call holds the GIL, the monitor takes the stacks by a signal; a stopped process is not asked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from nvrx_core.fault.hang_report import MAX_CHILDREN, RENDEZVOUS, Collective, HangReport
+from nvrx_core.fault_tolerance.watched import WatchedRank
+from nvrx_core.hang_evidence import Look, look_at, look_from_outside
+from nvrx_core.parsing import integer, parse_object, string
+from nvrx_core.process import torch_calls
+from nvrx_core.process.descriptors import identity, notify
+from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
+from nvrx_core.process.lifeline import catches
+from nvrx_core.process.signalled_stacks import StackRequest
+from nvrx_core.process.thread_wait import dead_children, wait_of
+from nvrx_core.process.waiting import readable
+from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.progress.sampling import open_section, signs_of_life, take_sample
+from nvrx_core.settings import environment
+
+__all__ = ["EVIDENCE", "EvidenceRequest", "Witness", "question_sockets"]
+
+log = logging.getLogger("nvrx_core.fault_tolerance")
+EVIDENCE: Final = "evidence"
+"""The type of a launcher's question to a monitor."""
+ANSWERS_WITHIN: Final = 0.2
+"""Seconds for the answer of the rank's thread, after which a call is taken to hold the GIL."""
+LATE: Final = 0.15
+"""Seconds more for a thread that waits for a processor, not for the GIL."""
+ENDS_WITHIN: Final = 1.0
+MAX_PACKET: Final = 1 << 13
+_CREATIONS: Final = frozenset({
+    "init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group",
+    "_new_group_with_tag",
+})  # fmt: skip
+"""Functions of torch in which ranks wait for others that have not begun them; no group counts them."""
+
+
+def question_sockets() -> tuple[int, int]:
+    """Return two connected sockets, the monitor's end and that of its ranks; neither blocks."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.setblocking(False)
+    monitor, rank = ends
+    return monitor.detach(), rank.detach()
+
+
+class Witness:
+    """The thread of a rank that answers; it waits, and costs nothing, until there is a question.
+
+    Args:
+        questions: the rank's end of the sockets, which becomes the thread's own.
+        page: the rank's page, on which it writes its own number.
+    """
+
+    def __init__(self, questions: int, page: Page) -> None:
+        self._socket, self._page = socket.socket(fileno=questions), page
+        self._ending = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._identity = identity(questions)
+        self._main = threading.main_thread().ident or 0
+        self._thread = HelperThread(self._serve, name="nvrx-evidence", failed=_fail)
+
+    def start(self) -> None:
+        """Start it.
+
+        Raises:
+            RuntimeError: when the process can start no more threads.
+        """
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and close the socket; one that gets no turn within a second keeps both."""
+        with suppress(OSError):  # other code has closed it: the thread cannot be told
+            notify(self._ending)
+        if self._thread.ident is not None:
+            self._thread.join(ENDS_WITHIN)
+        if not self._thread.is_alive():
+            if self._is_ours():
+                self._socket.close()
+            else:
+                self._socket.detach()
+            with suppress(OSError):
+                os.close(self._ending)
+
+    def _is_ours(self) -> bool:
+        """Whether the descriptor is still that of the socket: other code may have closed it, and use its number."""
+        return identity(self._socket.fileno()) == self._identity
+
+    def _serve(self) -> None:
+        self._page[ProgressField.WITNESS] = threading.get_native_id()
+        while self._ending not in readable([self._socket.fileno(), self._ending]):
+            if not self._is_ours():
+                return
+            try:
+                packet = self._socket.recv(MAX_PACKET)
+            except BlockingIOError:
+                continue
+            if not packet:
+                return
+            with suppress(ValueError, OSError):
+                number = integer(parse_object(packet).get("number"), 0)
+                self._socket.send(json.dumps({"number": number, "report": self._report()}).encode())
+
+    def _report(self) -> str:
+        """Return what this process knows; what the page has is added by the monitor."""
+        try:
+            status = torch_calls.flight_status()
+            look = look_at(self._main, os.getpid(), pending=any(status.values()) if status else None)
+            begun, in_group = torch_calls.counts_of_groups(), torch_calls.rank_and_size()
+        except Exception:  # boundary: objects of the user's are looked at
+            log.warning("this rank does not report where it is", exc_info=True)
+            return ""
+        if look.collective is not None and look.collective.operation in _CREATIONS:
+            look = replace(look, collective=Collective(RENDEZVOUS))
+        of_launcher = environment.rank_of_launcher(self._page[ProgressField.RANK])
+        rank = of_launcher if in_group is None else in_group[0]
+        return _report_of(look, rank, begun=begun).encode()
+
+
+def _report_of(look: Look, rank: int, *, begun: dict[str, int] | None = None) -> HangReport:
+    return HangReport(
+        rank=rank, initial_rank=rank, pid=os.getpid(), condition=look.condition, waiting=look.waiting,
+        place=look.place, inner=look.inner, wait=look.wait, collective=look.collective, begun=begun,
+    )  # fmt: skip
+
+
+def _fail(error: HelperThreadError) -> None:
+    log.warning("%s; in a hang, it is not known where this rank is", error)
+
+
+class EvidenceRequest:
+    """One question of a monitor about its rank, awaited together with its other events.
+
+    Args:
+        rank: the process.
+        page: its page.
+        channel: the monitor's end of the sockets.
+        reader: where the stacks are read.
+        number: tells the answer from that to another question.
+        now: monotonic seconds.
+
+    Attributes:
+        deadline: when to call `tick`, monotonic seconds.
+        report: the report; None as long as there is none, or when there will be none.
+        is_over: whether there is nothing more to wait for.
+    """
+
+    def __init__(
+        self, rank: WatchedRank, page: Page, channel: socket.socket, *, reader: int, number: int, now: float
+    ) -> None:
+        self._rank, self._page, self._channel, self._reader, self._number = rank, page, channel, reader, number
+        self._stacks: StackRequest | None = None
+        self.report: HangReport | None = None
+        self.is_over, self._is_late, self.deadline = False, False, now + ANSWERS_WITHIN
+        if wait_of(rank.pid, rank.pid).stopped:
+            self._end("")
+            return
+        with suppress(OSError):
+            self._channel.send(json.dumps({"number": number}).encode())
+
+    @property
+    def reads_stacks(self) -> bool:
+        """Whether the rank is asked by the signal."""
+        return self._stacks is not None and not self.is_over
+
+    def fds(self) -> list[int]:
+        """Return the descriptors to wait for."""
+        return [self._channel.fileno(), *([self._reader] if self._stacks is not None else [])]
+
+    def receive(self, fd: int, *, now: float) -> None:
+        """Receive what has become readable."""
+        if self._stacks is not None and fd == self._reader:
+            self._stacks.receive(now=now)
+            self.deadline = self._stacks.deadline
+            return
+        with suppress(BlockingIOError):
+            packet = self._channel.recv(MAX_PACKET)
+            with suppress(ValueError):
+                answer = parse_object(packet)
+                if integer(answer.get("number"), 0) == self._number and not self.is_over:
+                    text = string(answer.get("report"))
+                    self._take(HangReport.decode(text) if text else None)
+
+    def tick(self, *, now: float, may_read_stacks: bool) -> None:
+        """Handle that time has passed.
+
+        Args:
+            now: monotonic seconds.
+            may_read_stacks: nobody else reads them.
+        """
+        if self.is_over or now < self.deadline:
+            return
+        if self._stacks is not None:
+            self._end(self._stacks.text)
+        elif not self._is_late and (self._waits_for_a_processor() or not may_read_stacks):
+            self._is_late, self.deadline = True, now + LATE
+        elif may_read_stacks and not self._waits_for_a_processor() and self._handles_signal():
+            signum = self._page[ProgressField.STACK_SIGNAL]
+            self._stacks = StackRequest(self._reader, self._rank.pidfd, signum, now=now)
+            self.deadline = self._stacks.deadline
+        else:
+            self._take(None)
+
+    def _waits_for_a_processor(self) -> bool:
+        """Whether the thread that answers could run, and does not: the machine is busy."""
+        witness = self._page[ProgressField.WITNESS]
+        try:
+            text = Path(f"/proc/{self._rank.pid}/task/{witness}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return True  # there is no such thread, so that nothing is known of the GIL
+        return text.rpartition(")")[2].split()[:1] == ["R"]
+
+    def _handles_signal(self) -> bool:
+        signum = self._page[ProgressField.STACK_SIGNAL]
+        return signal.SIGRTMIN <= signum <= signal.SIGRTMAX and catches(self._rank.pid, signum)
+
+    def _end(self, text: str) -> None:
+        """Report what is seen from outside."""
+        look = look_from_outside(wait_of(self._rank.pid, self._rank.pid), text)
+        self._take(_report_of(look, self._page[ProgressField.RANK]))
+
+    def _take(self, report: HangReport | None) -> None:
+        self.is_over, self.report = True, report
+        if report is None:
+            return
+        now, page = time.monotonic(), self._page
+        section, seconds = open_section(page, now)
+        limit = take_sample(page, _itself).limit
+        self.report = replace(
+            report, pid=self._rank.pid, silent=max(0.0, now - signs_of_life(page)),
+            stalled=limit is not None and now >= limit.deadline, section=section, section_seconds=seconds,
+            children=tuple(islice(dead_children(self._rank.pid), MAX_CHILDREN)),
+        )  # fmt: skip
+
+
+def _itself(seconds: float) -> float:
+    return seconds

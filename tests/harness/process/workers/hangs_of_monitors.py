@@ -1,0 +1,144 @@
+"""A training over gloo under launchers and rank monitors, that hangs in one shape a cycle: `... SHAPES`.
+
+The argument has the names of `SHAPES`, with commas between them; the cycle after the last one is completed. A rank
+sends heartbeats before it waits for others, so that all are overdue at about the same time. `early` is for shapes in
+which the timer of a rank that waits runs out first: the others send one more heartbeat, a little later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+from nvrx_core.fault_tolerance import RankMonitorClient
+
+FOREVER = 1e6
+RANK, CYCLE = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+client = RankMonitorClient()
+
+
+def reduce(group: dist.ProcessGroup | None = None) -> None:
+    dist.all_reduce(torch.ones(1), group=group)
+
+
+def lock() -> None:
+    mutex = threading.Lock()
+    mutex.acquire()
+    mutex.acquire()
+
+
+def sleep() -> None:
+    time.sleep(FOREVER)
+
+
+def holds_gil() -> None:
+    ctypes.PyDLL(None).sleep(int(FOREVER))
+
+
+def dead_worker() -> None:
+    worker = subprocess.Popen(["false"])
+    lock()
+    worker.wait()
+
+
+class Slow(Dataset[int]):
+    """Samples of which one never comes."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 4:
+            time.sleep(FOREVER)
+        return index
+
+
+def loader() -> None:
+    for _ in DataLoader(Slow(), num_workers=1):
+        pass
+
+
+def stopped() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def busy() -> None:
+    while True:
+        sum(range(1000))
+
+
+def others_wait(stand: Callable[[], None]) -> Callable[[], None]:
+    """Rank 1 stands; the others wait for it in a collective."""
+
+    def run() -> None:
+        if RANK == 1:
+            stand()
+        reduce()
+
+    return run
+
+
+def early() -> None:
+    """The timer of rank 0, which waits in a backward pass, runs out before that of rank 1."""
+    if RANK == 1:
+        time.sleep(0.5)
+        client.send_heartbeat()
+        lock()
+    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))(torch.ones(1, 2)).sum().backward()
+
+
+def in_section() -> None:
+    client.start_section("step")
+    others_wait(sleep)()
+
+
+def new_group() -> None:
+    if RANK == 1:
+        sleep()
+    dist.new_group(list(range(dist.get_world_size())))
+
+
+def alike() -> None:
+    sleep()
+
+
+def subgroup() -> None:
+    """Rank 1 keeps rank 0 in their group, which keeps the others."""
+    pair = dist.new_group([0, 1])
+    if RANK == 1:
+        lock()
+    if RANK == 0:
+        reduce(pair)
+    reduce()
+
+
+SHAPES: dict[str, Callable[[], None]] = {
+    each.__name__: others_wait(each) for each in (lock, sleep, holds_gil, dead_worker, loader, stopped, busy)
+} | {each.__name__: each for each in (early, in_section, new_group, alike, subgroup)}
+
+
+def main() -> None:
+    names = sys.argv[1].split(",")
+    client.init_workload_monitoring()
+    dist.init_process_group("gloo")
+    client.send_heartbeat()
+    dist.barrier()
+    client.send_heartbeat()
+    if len(names) > CYCLE:
+        SHAPES[names[CYCLE]]()
+    client.shutdown_workload_monitoring()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The verdict on hangs under rank monitors: one line on each node, before the kill, with the rank that is to blame."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.harness.process.launch import Start, events_of
+
+WORKER = "hangs_of_monitors.py"
+OPTIONS = ("--ft-initial-rank-heartbeat-timeout", "60", "--ft-rank-heartbeat-timeout", "1.5")
+FIRST = ("early", "stopped", "dead_worker", "alike", "in_section")
+
+
+class Shape(NamedTuple):
+    """What has to be said of a shape of `hangs_of_monitors.py`."""
+
+    culprits: tuple[int, ...] = (1,)
+    says: str = ""
+    outcome: str = "culprits"
+
+
+REDUCE = r"rank 0 waits for it in all_reduce #\d+ of the default group"
+SHAPES = {
+    "lock": Shape(says=rf"stands at hangs_of_monitors.py:\d+ in lock for \S+ s, waiting for a lock; {REDUCE}"),
+    "sleep": Shape(says=rf"in sleep for \S+ s, waiting for the end of a sleep; {REDUCE}"),
+    "holds_gil": Shape(says=rf"in holds_gil for \S+ s, in a call that holds the GIL; {REDUCE}"),
+    "dead_worker": Shape(says=rf"in lock for .*, with dead child processes: false pid \d+; {REDUCE}"),
+    "loader": Shape(says=rf"in loader \(in .*; {REDUCE}"),
+    "stopped": Shape(says=rf"stands at an unknown place for \S+ s, its process is stopped; {REDUCE}"),
+    "busy": Shape(says=rf"in busy for \S+ s, running; {REDUCE}"),
+    "early": Shape(says=r"in lock for \S+ s, waiting for a lock; rank 0 waits for it in"),
+    "in_section": Shape(says=rf"in sleep for .*, section 'step' open for \S+ s; {REDUCE}"),
+    "new_group": Shape(says="rank 0 waits for it in the creation of a process group"),
+    "alike": Shape((), "all ranks are alike, none is to blame; ranks 0-1 at .* in sleep", "alike"),
+    "subgroup": Shape(says=r"in lock .*rank 0 waits for it in all_reduce #1 of group"),
+}  # fmt: skip
+
+
+def wrong(folder: Path, logs: list[str], cycle: int, name: str) -> str:
+    """What is wrong with the verdict on the hang of a cycle; "" for nothing."""
+    shape = SHAPES[name]
+    told = [each for each in events_of(folder, "hang_verdict") if each["iteration"] == cycle]
+    ended = [each for each in events_of(folder, "worker_failed") if each["iteration"] == cycle]
+    of_cycle = [each for each in events_of(folder, "cycle_verdict") if each["iteration"] == cycle]
+    if len(told) != len(logs) or len({each["sentence"] for each in told}) != 1 or len(of_cycle) != 1:
+        return f"{len(told)} verdicts, {len(of_cycle)} of the cycle"
+    verdict, found = told[0], of_cycle[0]["verdict"]
+    is_right = (
+        (tuple(verdict["ranks"]), verdict["outcome"]) == (shape.culprits, shape.outcome)
+        and re.search(shape.says, verdict["sentence"])
+        and all(log.count(f"hang: {verdict['sentence']}") == 1 for log in logs)
+        and all(each["monotonic"] < ended[0]["monotonic"] for each in told)
+        and (found["class"], found["rank"]) == ("hang", shape.culprits[0] if shape.culprits else None)
+    )
+    return "" if is_right else f"{verdict['outcome']} {verdict['ranks']}: {verdict['sentence']}; {found}"
+
+
+def assert_all_right(folder: Path, ends: list[tuple[int, str]], names: tuple[str, ...]) -> None:
+    assert [code for code, _ in ends] == [0] * len(ends), ends
+    logs = [log for _, log in ends]
+    found = {name: text for cycle, name in enumerate(names) if (text := wrong(folder, logs, cycle, name))}
+    assert not found, "\n".join([*(f"{name}: {text}" for name, text in found.items()), *logs])
+
+
+def play(launcher: Start, names: tuple[str, ...], folder: Path) -> None:
+    restarts = ("--max-restarts", str(len(names)))
+    section = ("--ft-rank-section-timeouts", "step:1.5") if "in_section" in names else ()
+    job = launcher(",".join(names), *restarts, *OPTIONS, *section, worker=WORKER)
+    assert_all_right(folder, [job.finish(60.0 + 15 * len(names))], names)
+
+
+def test_the_line_names_who_hangs_and_where(launcher: Start, tmp_path: Path) -> None:
+    play(launcher, FIRST, tmp_path)
+
+
+@pytest.mark.nightly
+def test_the_line_names_who_hangs_and_where_in_every_shape(launcher: Start, tmp_path: Path) -> None:
+    play(launcher, tuple(SHAPES), tmp_path)

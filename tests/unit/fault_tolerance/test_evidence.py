@@ -1,0 +1,229 @@
+"""Where a rank is, as it tells its monitor, and as its monitor sees it when it does not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
+from nvrx_core.fault_tolerance import evidence as module
+from nvrx_core.fault_tolerance.evidence import EvidenceRequest, Witness, question_sockets
+from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
+from nvrx_core.process.signalled_stacks import answer_requests, answer_requests_no_more, stack_pipe
+from nvrx_core.process.thread_wait import ThreadWait
+from nvrx_core.process.waiting import readable
+from nvrx_core.progress.page import Page, ProgressField
+
+SECOND = 10**9
+
+
+class Monitored:
+    """This process as a monitored rank, overdue since long, and its monitor's ends of what they share."""
+
+    def __init__(self) -> None:
+        ours, self.questions = question_sockets()
+        self.channel = socket.socket(fileno=ours)
+        self.reader, self.writer = stack_pipe()
+        self.signum = answer_requests(self.writer)
+        self.page, self.witness = Page(1), None
+        self.page[ProgressField.ATTACHED_AT] = 1
+        self.page[ProgressField.HEARTBEAT_AT] = max(1, time.monotonic_ns() - 60 * SECOND)
+        self.page[ProgressField.HEARTBEAT_TIMEOUT], self.page[ProgressField.RANK] = SECOND // 1000, 7
+        self.page[ProgressField.STACK_SIGNAL] = self.signum
+        self.rank = WatchedRank(os.getpid(), os.pidfd_open(os.getpid()), start_time(os.getpid()))
+
+    def start(self) -> Witness:
+        witness = Witness(os.dup(self.questions), self.page)
+        witness.start()
+        return witness
+
+    def ask(self, number: int = 1, now: float = 0.0) -> EvidenceRequest:
+        return EvidenceRequest(self.rank, self.page, self.channel, reader=self.reader, number=number, now=now)
+
+    def answered(self, request: EvidenceRequest) -> HangReport:
+        while not request.is_over:
+            (fd,) = readable(request.fds(), 10.0)
+            request.receive(fd, now=0.0)
+        assert request.report is not None
+        return request.report
+
+    def close(self) -> None:
+        answer_requests_no_more(self.signum)
+        for fd in (self.questions, self.reader, self.writer):
+            os.close(fd)
+        self.channel.close()
+        self.page.close()
+        self.rank.close()
+
+
+@pytest.fixture
+def monitored() -> Iterator[Monitored]:
+    made = Monitored()
+    yield made
+    made.close()
+
+
+def test_a_rank_tells_where_its_main_thread_is(monitored: Monitored) -> None:
+    witness = monitored.start()
+    report = monitored.answered(monitored.ask())
+    assert report.place is not None
+    assert report.place.file == __file__
+    assert report.place.function in ("ask", "answered")
+    assert (report.waiting, report.condition) == (Waiting.ELSEWHERE, RankCondition.BLOCKED)
+    assert report.stalled
+    assert report.silent > 59.0
+    assert report.pid == os.getpid()
+    assert monitored.page[ProgressField.WITNESS] != 0
+    witness.close()
+
+
+def test_it_answers_again_and_an_answer_to_another_question_does_not_count(monitored: Monitored) -> None:
+    witness = monitored.start()
+    first = monitored.ask(1)
+    second = monitored.ask(2)
+    assert monitored.answered(second).place is not None
+    assert first.report is None
+    witness.close()
+
+
+def test_a_malformed_question_or_answer_is_ignored(monitored: Monitored, monkeypatch: pytest.MonkeyPatch) -> None:
+    witness = monitored.start()
+    monitored.channel.send(b"no JSON")
+    assert monitored.answered(monitored.ask()).place is not None
+    witness.close()
+    request = monitored.ask(3)
+    rank = socket.socket(fileno=os.dup(monitored.questions))
+    for answer in (b"no JSON", b'{"number": 3}', b'{"number": 3, "report": "{}"}'):
+        rank.send(answer)
+        request.receive(monitored.channel.fileno(), now=0.0)
+    request.receive(monitored.channel.fileno(), now=0.0)
+    assert not request.is_over
+    rank.send(b'{"number": 3, "report": ""}')
+    request.receive(monitored.channel.fileno(), now=0.0)
+    assert (request.is_over, request.report) == (True, None)
+    rank.close()
+
+
+def test_what_fails_in_a_look_at_the_user_s_objects_costs_the_report_alone(
+    monitored: Monitored, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("from __bool__ of a group")
+
+    monkeypatch.setattr(module, "look_at", fail)
+    witness = monitored.start()
+    request = monitored.ask()
+    readable(request.fds(), 10.0)
+    request.receive(monitored.channel.fileno(), now=0.0)
+    assert (request.is_over, request.report) == (True, None)
+    assert "this rank does not report where it is" in caplog.messages
+    witness.close()
+
+
+@pytest.mark.parametrize("operation", ["new_group", "all_reduce"])
+def test_a_rank_that_creates_a_group_waits_in_a_rendezvous(
+    monitored: Monitored, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    monkeypatch.setattr(module.torch_calls, "call_of", lambda _: module.torch_calls.TorchCall(operation, "0", "", 3))
+    witness = monitored.start()
+    report = monitored.answered(monitored.ask())
+    assert report.waiting is Waiting.WAITS
+    assert report.collective is not None
+    assert (report.collective.operation, report.collective.number) == (
+        ("rendezvous", 0) if operation == "new_group" else ("all_reduce", 3)
+    )
+    witness.close()
+
+
+def test_the_stacks_of_a_rank_whose_threads_do_not_run_are_taken_by_the_signal(monitored: Monitored) -> None:
+    witness = monitored.start()
+    witness.close()  # its number stays on the page, and there is no such thread: the request is told another one
+    monitored.page[ProgressField.WITNESS] = os.getpid()
+    request = monitored.ask(now=0.0)
+    request.tick(now=request.deadline - 0.01, may_read_stacks=True)
+    assert not request.reads_stacks
+    _look_blocked(request)
+    request.tick(now=request.deadline, may_read_stacks=True)
+    assert request.reads_stacks
+    while monitored.reader not in readable(request.fds(), 10.0):
+        pass
+    request.receive(monitored.reader, now=1.0)
+    request.tick(now=request.deadline, may_read_stacks=True)
+    assert request.report is not None
+    assert request.report.condition is RankCondition.HOLDS_GIL
+    assert request.report.place is not None
+    assert request.report.rank == 7
+
+
+def _look_blocked(request: Any) -> None:
+    """Let the thread of the rank be one that waits for the GIL."""
+    request._waits_for_a_processor = lambda: False
+
+
+@pytest.mark.parametrize("signum", [0, 9])
+def test_without_an_answer_and_a_signal_there_is_no_report(monitored: Monitored, signum: int) -> None:
+    monitored.page[ProgressField.STACK_SIGNAL] = signum
+    request = monitored.ask()
+    _look_blocked(request)
+    request.tick(now=request.deadline, may_read_stacks=True)
+    assert (request.is_over, request.report) == (True, None)
+
+
+@pytest.mark.parametrize("may_read_stacks", [True, False])
+def test_a_thread_that_waits_for_a_processor_or_for_another_reader_gets_more_time(
+    monitored: Monitored, may_read_stacks: bool
+) -> None:
+    """No call is said to hold the GIL because the machine is busy."""
+    request: Any = monitored.ask()
+    request._waits_for_a_processor = lambda: may_read_stacks
+    request.tick(now=request.deadline, may_read_stacks=may_read_stacks)
+    assert not request.is_over
+    request.tick(now=request.deadline, may_read_stacks=may_read_stacks)
+    assert (request.is_over, request.report) == (True, None)
+    request.tick(now=request.deadline, may_read_stacks=True)
+    request.receive(monitored.channel.fileno(), now=0.0)
+
+
+def test_whether_a_thread_waits_for_a_processor_is_what_the_kernel_says(monitored: Monitored) -> None:
+    request = monitored.ask()
+    monitored.page[ProgressField.WITNESS] = os.getpid()  # the thread that asks, which runs
+    assert request._waits_for_a_processor()
+    monitored.page[ProgressField.WITNESS] = 1 << 30
+    assert request._waits_for_a_processor()
+
+
+def test_a_stopped_rank_is_not_asked(monitored: Monitored, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "wait_of", lambda *_: ThreadWait(False, True, "SIGCONT"))
+    request = monitored.ask()
+    assert request.is_over
+    assert request.report is not None
+    assert request.report.condition is RankCondition.STOPPED
+    assert not readable([monitored.questions], 0.0)
+
+
+def test_a_thread_that_cannot_be_told_to_end_is_left(monitored: Monitored, caplog: pytest.LogCaptureFixture) -> None:
+    witness = Witness(os.dup(monitored.questions), monitored.page)
+    witness.close()  # it was not started
+    module._fail(SimpleNamespace(__str__=str))  # type: ignore[arg-type]
+    assert "it is not known where this rank is" in caplog.text
+
+
+def test_a_descriptor_that_other_code_has_closed_and_uses_is_left_alone(monitored: Monitored) -> None:
+    ours, theirs = socket.socketpair()
+    number = os.dup(monitored.questions)
+    witness = Witness(number, monitored.page)
+    os.dup2(ours.fileno(), number)
+    theirs.send(b"theirs")
+    witness.start()
+    witness._thread.join(10.0)
+    witness.close()
+    assert os.read(number, 10) == b"theirs"
+    for each in (ours, theirs):
+        each.close()
+    os.close(number)
