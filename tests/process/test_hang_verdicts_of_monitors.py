@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.harness.process.launch import Start, events_of
+from tests.harness.process.launch import Nodes, events_of
 
 WORKER = "hangs_of_monitors.py"
 OPTIONS = ("--ft-initial-rank-heartbeat-timeout", "60", "--ft-rank-heartbeat-timeout", "1.5")
-FIRST = ("early", "stopped", "dead_worker", "alike", "in_section")
+FIRST = ("early", "stopped", "in_section", "alike")
+"""The shapes in each run of the tests."""
 
 
 class Shape(NamedTuple):
@@ -28,12 +30,11 @@ SHAPES = {
     "lock": Shape(says=rf"stands at hangs_of_monitors.py:\d+ in lock for \S+ s, waiting for a lock; {REDUCE}"),
     "sleep": Shape(says=rf"in sleep for \S+ s, waiting for the end of a sleep; {REDUCE}"),
     "holds_gil": Shape(says=rf"in holds_gil for \S+ s, in a call that holds the GIL; {REDUCE}"),
-    "dead_worker": Shape(says=rf"in lock for .*, with dead child processes: false pid \d+; {REDUCE}"),
     "loader": Shape(says=rf"in loader \(in .*; {REDUCE}"),
     "stopped": Shape(says=rf"stands at an unknown place for \S+ s, its process is stopped; {REDUCE}"),
     "busy": Shape(says=rf"in busy for \S+ s, running; {REDUCE}"),
     "early": Shape(says=r"in lock for \S+ s, waiting for a lock; rank 0 waits for it in"),
-    "in_section": Shape(says=rf"in sleep for .*, section 'step' open for \S+ s; {REDUCE}"),
+    "in_section": Shape(says=rf"in lock for .*, section 'step' open for .*, with dead child processes: false pid \d+; {REDUCE}"),
     "new_group": Shape(says="rank 0 waits for it in the creation of a process group"),
     "alike": Shape((), "all ranks are alike, none is to blame; ranks 0-1 at .* in sleep", "alike"),
     "subgroup": Shape(says=r"in lock .*rank 0 waits for it in all_reduce #1 of group"),
@@ -66,17 +67,36 @@ def assert_all_right(folder: Path, ends: list[tuple[int, str]], names: tuple[str
     assert not found, "\n".join([*(f"{name}: {text}" for name, text in found.items()), *logs])
 
 
-def play(launcher: Start, names: tuple[str, ...], folder: Path) -> None:
-    restarts = ("--max-restarts", str(len(names)))
+def play(nodes: Nodes, names: tuple[str, ...], folder: Path) -> None:
+    """Play a job of two nodes with a rank each."""
+    size = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", str(len(names)))
     section = ("--ft-rank-section-timeouts", "step:1.5") if "in_section" in names else ()
-    job = launcher(",".join(names), *restarts, *OPTIONS, *section, worker=WORKER)
-    assert_all_right(folder, [job.finish(60.0 + 15 * len(names))], names)
+    jobs = nodes(2, ",".join(names), *size, *OPTIONS, *section, worker=WORKER)
+    assert_all_right(folder, [job.finish(60.0 + 15 * len(names)) for job in jobs], names)
 
 
-def test_the_line_names_who_hangs_and_where(launcher: Start, tmp_path: Path) -> None:
-    play(launcher, FIRST, tmp_path)
+def test_the_line_names_who_hangs_and_where(nodes: Nodes, tmp_path: Path) -> None:
+    play(nodes, FIRST, tmp_path)
 
 
 @pytest.mark.nightly
-def test_the_line_names_who_hangs_and_where_in_every_shape(launcher: Start, tmp_path: Path) -> None:
-    play(launcher, tuple(SHAPES), tmp_path)
+def test_the_line_names_who_hangs_and_where_in_every_shape(nodes: Nodes, tmp_path: Path) -> None:
+    play(nodes, tuple(SHAPES), tmp_path)
+
+
+def test_a_node_whose_launcher_does_not_answer_holds_up_neither_the_line_nor_the_kill(
+    nodes: Nodes, tmp_path: Path
+) -> None:
+    jobs = nodes(2, "lock", "--nnodes", "2", "--max-restarts", "0", *OPTIONS, worker=WORKER)
+    for job in jobs:
+        job.read(2, "begun")
+    (first,) = (each["pid"] for each in events_of(tmp_path, "cycle_started") if each["first_rank"] == 0)
+    here, there = sorted(jobs, key=lambda job: job.process.pid != first)
+    there.process.send_signal(signal.SIGSTOP)
+    here.await_log("was ended by SIGKILL, hung: no heartbeat")
+    there.process.send_signal(signal.SIGCONT)
+    (verdict,) = [each for each in events_of(tmp_path, "hang_verdict") if each["pid"] == first]
+    assert re.match(r"rank 1 \(\S+\) stands at .* in lock .*; no report of ranks 2-3 in time", verdict["sentence"])
+    (hung,), (failed, *_) = events_of(tmp_path, "hung"), events_of(tmp_path, "worker_failed")
+    assert hung["rank"] == failed["rank"] == 1
+    assert hung["monotonic"] < verdict["monotonic"] < failed["monotonic"]

@@ -1,13 +1,13 @@
 """A training over gloo under launchers and rank monitors, that hangs in one shape a cycle: `... SHAPES`.
 
 The argument has the names of `SHAPES`, with commas between them; the cycle after the last one is completed. A rank
-sends heartbeats before it waits for others, so that all are overdue at about the same time. `early` is for shapes in
-which the timer of a rank that waits runs out first: the others send one more heartbeat, a little later.
+sends heartbeats before it waits for others, so that all are overdue at about the same time.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import subprocess
@@ -90,16 +90,19 @@ def others_wait(stand: Callable[[], None]) -> Callable[[], None]:
 
 def early() -> None:
     """The timer of rank 0, which waits in a backward pass, runs out before that of rank 1."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    loss = model(torch.ones(1, 2)).sum()
+    client.send_heartbeat()
     if RANK == 1:
         time.sleep(0.5)
         client.send_heartbeat()
         lock()
-    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))(torch.ones(1, 2)).sum().backward()
+    loss.backward()
 
 
 def in_section() -> None:
     client.start_section("step")
-    others_wait(sleep)()
+    others_wait(dead_worker)()
 
 
 def new_group() -> None:
@@ -123,17 +126,20 @@ def subgroup() -> None:
 
 
 SHAPES: dict[str, Callable[[], None]] = {
-    each.__name__: others_wait(each) for each in (lock, sleep, holds_gil, dead_worker, loader, stopped, busy)
+    each.__name__: others_wait(each) for each in (lock, sleep, holds_gil, loader, stopped, busy)
 } | {each.__name__: each for each in (early, in_section, new_group, alike, subgroup)}
 
 
 def main() -> None:
     names = sys.argv[1].split(",")
+    if names[CYCLE : CYCLE + 1] == ["early"]:
+        importlib.import_module("torch._dynamo")  # DDP imports it, in seconds on a busy machine
     client.init_workload_monitoring()
     dist.init_process_group("gloo")
     client.send_heartbeat()
     dist.barrier()
     client.send_heartbeat()
+    os.write(1, f'{{"event": "begun", "cycle": {CYCLE}}}\n'.encode())
     if len(names) > CYCLE:
         SHAPES[names[CYCLE]]()
     client.shutdown_workload_monitoring()
