@@ -42,7 +42,9 @@ def sleep() -> None:
 
 
 def holds_gil() -> None:
-    ctypes.PyDLL(None).sleep(int(FOREVER))
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # unlike `sleep`, no signal ends it
 
 
 def dead_worker() -> None:
