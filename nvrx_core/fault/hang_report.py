@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.parsing import integer, number, parse_ranges, ranges, string
 
-__all__ = ["MAX_BYTES", "MAX_CHILDREN", "RENDEZVOUS", "Collective", "HangReport", "RankCondition", "Waiting"]
+__all__ = ["EXITED", "MAX_BYTES", "MAX_CHILDREN", "RENDEZVOUS", "Collective", "HangReport", "RankCondition", "Waiting"]
 
 MAX_BYTES: Final = 4096
 MAX_TEXT: Final = 300
@@ -25,6 +25,8 @@ MAX_GROUPS: Final = 33
 """Groups whose collectives a report has: the default one, and as many others as a rank counts."""
 MAX_CHILDREN: Final = 4
 RENDEZVOUS: Final = "rendezvous"
+EXITED: Final = "exited"
+"""What a completed rank waits for whose process has exited."""
 
 
 class Waiting(enum.Enum):
@@ -49,7 +51,7 @@ class RankCondition(enum.Enum):
     STOPPED = "stopped"
     """The process is stopped by a signal."""
     COMPLETED = "completed"
-    """It has returned from the function."""
+    """It has returned from the function; of a rank without one, its process has exited."""
     RESERVE = "reserve"
     """It does not run the function."""
 

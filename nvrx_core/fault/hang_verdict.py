@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
-from nvrx_core.fault.hang_report import RENDEZVOUS, Collective, HangReport, RankCondition, Waiting
+from nvrx_core.fault.hang_report import EXITED, RENDEZVOUS, Collective, HangReport, RankCondition, Waiting
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.parsing import integers, number, parse_object, ranges, string
 
@@ -386,5 +386,5 @@ def _stands(report: HangReport) -> str:
     initial = "" if report.rank == report.initial_rank else f"initial rank {report.initial_rank}, "
     who = f"rank {report.rank} ({initial}{report.host or 'unknown host'})"
     if report.condition is RankCondition.COMPLETED:
-        return f"{who} has returned from the function"
+        return f"{who} has {EXITED if report.wait == EXITED else 'returned from the function'}"
     return f"{who} {'stands' if report.stalled else 'is'} {whereabouts(report)}"

@@ -19,8 +19,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from nvrx_core.fault.hang_report import MAX_CHILDREN, RENDEZVOUS, Collective, HangReport
-from nvrx_core.fault_tolerance.watched import WatchedRank
+from nvrx_core.fault.hang_report import (
+    EXITED,
+    MAX_CHILDREN,
+    RENDEZVOUS,
+    Collective,
+    HangReport,
+    RankCondition,
+    Waiting,
+)
+from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
 from nvrx_core.hang_evidence import Look, look_at, look_from_outside
 from nvrx_core.parsing import integer, parse_object, string
 from nvrx_core.process import torch_calls
@@ -34,7 +42,7 @@ from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import open_section, signs_of_life, take_sample
 from nvrx_core.settings import environment
 
-__all__ = ["EVIDENCE", "EvidenceRequest", "Witness", "question_sockets"]
+__all__ = ["EVIDENCE", "EvidenceRequest", "Witness", "exited", "question_sockets"]
 
 log = logging.getLogger("nvrx_core.fault_tolerance")
 EVIDENCE: Final = "evidence"
@@ -131,6 +139,15 @@ class Witness:
         of_launcher = environment.rank_of_launcher(self._page[ProgressField.RANK])
         rank = of_launcher if in_group is None else in_group[0]
         return _report_of(look, rank, begun=begun).encode()
+
+
+def exited(page: Page) -> HangReport | None:
+    """Return the report of a rank whose process has exited in order, for which others may wait; None for any other."""
+    pid = page[ProgressField.DETACHED_PID]
+    if not pid or pid != page[ProgressField.ATTACHED_PID] or start_time(pid) == page[ProgressField.ATTACHED_START]:
+        return None
+    look = Look(RankCondition.COMPLETED, Waiting.ELSEWHERE, wait=EXITED)
+    return replace(_report_of(look, page[ProgressField.RANK]), pid=pid)
 
 
 def _report_of(look: Look, rank: int, *, begun: dict[str, int] | None = None) -> HangReport:

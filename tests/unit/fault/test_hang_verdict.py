@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from nvrx_core.fault.hang_report import Collective, HangReport, RankCondition, Waiting
+from nvrx_core.fault.hang_report import EXITED, Collective, HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict, judge, with_peers_stalled
 from nvrx_core.fault.stack_text import Frame
 
@@ -347,6 +347,11 @@ def test_the_memory_of_a_verdict_grows_with_the_ranks_and_not_with_their_square(
     assert found.outcome is HangOutcome.CULPRITS
     assert len(found.culprits) == world // 2
     assert peak < 32 << 20, "half of the ranks wait for the other half: in one set for all"
+
+
+def test_of_a_rank_whose_process_has_exited_it_is_said_so():
+    gone = stands(3, condition=RankCondition.COMPLETED, wait=EXITED)
+    assert verdict(waits(0), waits(1), waits(2), gone).sentence.startswith("rank 3 (node3) has exited; ranks 0-2 wait ")
 
 
 def test_a_rank_that_is_silent_for_half_as_long_as_an_overdue_one_counts_as_stalled():

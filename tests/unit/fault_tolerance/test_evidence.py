@@ -13,7 +13,7 @@ import pytest
 
 from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault_tolerance import evidence as module
-from nvrx_core.fault_tolerance.evidence import EvidenceRequest, Witness, question_sockets
+from nvrx_core.fault_tolerance.evidence import EvidenceRequest, Witness, exited, question_sockets
 from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
 from nvrx_core.process.signalled_stacks import answer_requests, answer_requests_no_more, stack_pipe
 from nvrx_core.process.thread_wait import ThreadWait
@@ -75,7 +75,8 @@ def test_a_rank_tells_where_its_main_thread_is(monitored: Monitored) -> None:
     assert report.place is not None
     assert report.place.file == __file__
     assert report.place.function in ("ask", "answered")
-    assert (report.waiting, report.condition) == (Waiting.ELSEWHERE, RankCondition.BLOCKED)
+    assert report.waiting is Waiting.ELSEWHERE
+    assert report.condition in (RankCondition.BLOCKED, RankCondition.RUNS)  # it waits for the answer, or has it
     assert report.stalled
     assert report.silent > 59.0
     assert report.pid == os.getpid()
@@ -227,3 +228,15 @@ def test_a_descriptor_that_other_code_has_closed_and_uses_is_left_alone(monitore
     for each in (ours, theirs):
         each.close()
     os.close(number)
+
+
+def test_a_rank_that_has_exited_in_order_has_a_report_as_others_may_wait_for_it(monitored: Monitored) -> None:
+    page = monitored.page
+    page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = os.getpid(), 1
+    assert exited(page) is None  # it has not said so
+    page[ProgressField.DETACHED_PID] = os.getpid()
+    report = exited(page)
+    assert report is not None
+    assert (report.rank, report.condition, report.wait) == (7, RankCondition.COMPLETED, "exited")
+    page[ProgressField.ATTACHED_START] = start_time(os.getpid())
+    assert exited(page) is None  # its process goes on
