@@ -84,7 +84,6 @@ class HangVerdicts:
         self._waiting = list[Callable[[], object]]()
         self._said_at = self._asked_at = self._own_at = -math.inf
         self._own: dict[int, HangReport] | None = None
-        self._is_asking = False
         self._case = dict[int, dict[int, HangReport]]()
         self._gives_up_at = self._judges_at = math.inf
 
@@ -106,7 +105,6 @@ class HangVerdicts:
                 self._said_at = -math.inf
             case Verdict.HANG_SUSPECTED if decision.cycle == self._cycle and self._is_news(now):
                 self._asked_at = now
-                self._own = self._own if now - self._own_at < ONE_HANG else None
                 if self._nodes.failures(self._cycle) is not None:
                     self._judges_at = min(self._judges_at, now + COLLECTED_WITHIN)
                 self._tell_evidence(now)
@@ -143,12 +141,12 @@ class HangVerdicts:
         self._case[node] = reports
         self._judges_at = min(self._judges_at, now + COLLECTED_WITHIN)
         if self._case.keys() >= {member.node for member in self._members}:
-            self._judge(now)
+            self._judge()
 
     def tick(self, *, now: float) -> None:
         """Give the verdicts that cannot wait."""
         if now >= self._judges_at:
-            self._judge(now)
+            self._judge()
         if now >= self._gives_up_at:
             self._say(self._verdict({self._node: self._own or {}}), now)
 
@@ -157,14 +155,17 @@ class HangVerdicts:
         return now - max(self._asked_at, self._said_at) >= ONE_HANG
 
     def _ask(self, now: float) -> None:
-        if not self._is_asking and self._own is None:
-            self._is_asking = True
-            self._ranks.ask(lambda reports: self._gathered(reports, now), now=now)
+        """Ask the ranks of this node, unless they are being asked, or have just been."""
+        if now - self._own_at < ONE_HANG:
+            return
+        self._own, self._own_at, cycle = None, now, self._cycle
+        self._ranks.ask(lambda reports: self._gathered(cycle, reports, now), now=now)
 
-    def _gathered(self, reports: Mapping[int, HangReport], now: float) -> None:
+    def _gathered(self, cycle: int, reports: Mapping[int, HangReport], now: float) -> None:
         """Take the reports of the ranks of this node, which says who they are."""
+        if (cycle, now) != (self._cycle, self._own_at):  # too late
+            return
         first = next((member.first_rank for member in self._members if member.node == self._node), 0)
-        self._is_asking, self._own_at = False, now
         self._own = {
             report.rank: replace(report, initial_rank=first + local_rank, host=self._host)
             for local_rank, report in reports.items()
@@ -176,13 +177,13 @@ class HangVerdicts:
         """Send the evidence of this node, once it is there; a spare has none."""
         if not any(member.node == self._node for member in self._members):
             return
-        if self._own is None:
+        if now - self._own_at >= ONE_HANG:
             self._ask(now)
-        else:
+        elif self._own is not None:
             text = "\n".join(report.encode() for report in self._own.values())
             self._nodes.tell(MessageKind.HANG_EVIDENCE, self._cycle, text)
 
-    def _judge(self, now: float) -> None:
+    def _judge(self) -> None:
         """Judge by what there is, for all nodes."""
         verdict, self._case, self._judges_at = self._verdict(self._case), {}, math.inf
         self._nodes.tell(MessageKind.HANG_JUDGED, self._cycle, verdict.encode())
@@ -202,7 +203,7 @@ class HangVerdicts:
     def _end(self) -> None:
         """Forget the hang, and let the monitors go on."""
         waiting, self._waiting = self._waiting, []
-        self._own, self._case = None, {}
+        self._own, self._own_at, self._case = None, -math.inf, {}
         self._asked_at, self._gives_up_at, self._judges_at = -math.inf, math.inf, math.inf
         for answer in waiting:
             answer()

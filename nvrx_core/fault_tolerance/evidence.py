@@ -52,7 +52,7 @@ ANSWERS_WITHIN: Final = 0.2
 LATE: Final = 0.15
 """Seconds more for a thread that waits for a processor, not for the GIL."""
 ENDS_WITHIN: Final = 1.0
-MAX_PACKET: Final = 1 << 13
+MAX_PACKET: Final = 1 << 14
 _CREATIONS: Final = frozenset({
     "init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group",
     "_new_group_with_tag",

@@ -233,6 +233,20 @@ def test_the_next_cycle_forgets_the_hang_and_no_monitor_waits() -> None:
     assert job.suspect(0, 1.1) == []
 
 
+def test_evidence_that_comes_in_the_next_cycle_is_not_of_it() -> None:
+    job = Job(1)
+    (node,) = job.nodes
+    node.answers = False
+    job.suspect(0, 1.0)
+    job.run(1)
+    job.suspect(0, 1.5)
+    node.pending[0](node.reports)
+    job.deliver(1.5)
+    job.tick(1.5 + COLLECTED_WITHIN)
+    ((cycle, verdict),) = node.events
+    assert (cycle, verdict.missing) == (1, (0, 1))
+
+
 def test_before_the_first_cycle_no_monitor_waits() -> None:
     node = Node(Job(0), 0)
     answered = list[bool]()

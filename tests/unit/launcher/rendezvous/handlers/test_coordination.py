@@ -1,0 +1,33 @@
+"""What a node says of a hang under a handler of the user's: it stays on the node, which judges by its own ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from nvrx_launcher.rendezvous.handlers.coordination import HandlerCoordination
+from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
+from nvrx_launcher.rendezvous.rules import Rules
+
+
+def test_evidence_and_verdict_of_a_hang_come_back_to_the_node_in_its_loop() -> None:
+    said, posted = list[object](), list[Callable[[], object]]()
+    node: Any = SimpleNamespace(
+        decided=said.append, testified=lambda *evidence: said.append(evidence), coordinator_lost=print
+    )
+    mailbox: Any = SimpleNamespace(post=posted.append)
+    more: dict[str, Any] = {"describe": print, "control": None, "interval": 1.0, "is_fixed": False}
+    handler: Any = None
+    coordination = HandlerCoordination(
+        handler, mailbox, node, rules=Rules(2, 2, 0), close_timeout=0.0, **more
+    )  # fmt: skip
+    coordination.tell(MessageKind.HANG_SUSPECTED, 3, "")
+    coordination.tell(MessageKind.HANG_EVIDENCE, 3, "reports")
+    coordination.tell(MessageKind.HANG_JUDGED, 3, "verdict")
+    assert not said
+    for call in posted:
+        call()
+    assert said == [
+        Decision(Verdict.HANG_SUSPECTED, 3, ""), (0, 3, "reports"), Decision(Verdict.HANG_JUDGED, 3, "verdict")
+    ]  # fmt: skip
