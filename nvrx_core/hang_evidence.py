@@ -22,7 +22,7 @@ from nvrx_core.process.thread_wait import ThreadWait, wait_of
 from nvrx_core.process.user_packages import user_packages
 from nvrx_core.values import value
 
-__all__ = ["Look", "look_at", "look_from_outside"]
+__all__ = ["ThreadObservation", "observe_process", "observe_thread"]
 
 MAX_FRAMES: Final = 128
 _OF_A_STORE: Final = frozenset({"wait", "get"})
@@ -31,7 +31,7 @@ _OUT: Final = (RankCondition.COMPLETED, RankCondition.RESERVE)
 
 
 @value
-class Look:
+class ThreadObservation:
     """Where a main thread is; the fields are those of `HangReport`."""
 
     condition: RankCondition
@@ -42,7 +42,7 @@ class Look:
     collective: Collective | None = None
 
 
-def look_at(
+def observe_thread(
     thread: int,
     native_id: int,
     *,
@@ -50,7 +50,7 @@ def look_at(
     out: RankCondition | None = None,
     in_rendezvous: bool = False,
     handler: str = "",
-) -> Look:
+) -> ThreadObservation:
     """Look where a thread of this process is, from another one; it takes a fraction of a millisecond.
 
     Args:
@@ -77,7 +77,7 @@ def look_at(
     else:
         waiting, collective = _waiting(frames, inner or place, pending, wait)
     frames.clear()
-    return Look(condition, waiting, place, inner, wait.text, collective)
+    return ThreadObservation(condition, waiting, place, inner, wait.text, collective)
 
 
 def _waiting(
@@ -103,7 +103,7 @@ def _waiting(
     return (Waiting.MAY_WAIT if may_wait else Waiting.ELSEWHERE), None
 
 
-def look_from_outside(wait: ThreadWait, text: str, packages: frozenset[str] = frozenset()) -> Look:
+def observe_process(wait: ThreadWait, text: str, packages: frozenset[str] = frozenset()) -> ThreadObservation:
     """Return where the main thread of another process is, whose threads do not run.
 
     Args:
@@ -115,7 +115,7 @@ def look_from_outside(wait: ThreadWait, text: str, packages: frozenset[str] = fr
     place, inner = place_of(stack, packages)
     condition = RankCondition.STOPPED if wait.stopped else RankCondition.HOLDS_GIL
     waiting = Waiting.MAY_WAIT if waits_for_peers(stack) else Waiting.ELSEWHERE
-    return Look(condition, waiting, place, inner, wait.text)
+    return ThreadObservation(condition, waiting, place, inner, wait.text)
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

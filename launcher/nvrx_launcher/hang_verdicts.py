@@ -27,9 +27,9 @@ from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Ver
 __all__ = ["HangVerdicts"]
 
 log = logging.getLogger("nvrx_launcher")
-COLLECTED_WITHIN: Final = 0.6
+COLLECT_TIMEOUT: Final = 0.6
 """Seconds in which the coordinator's launcher has to hear from all nodes."""
-JUDGED_WITHIN: Final = 0.85
+VERDICT_TIMEOUT: Final = 0.85
 """Seconds after which a launcher gives a verdict by its own ranks: its monitors wait for a second."""
 
 
@@ -84,7 +84,7 @@ class HangVerdicts:
         self._waiting = list[Callable[[], object]]()
         self._said_at = self._asked_at = self._own_at = -math.inf
         self._own: dict[int, HangReport] | None = None
-        self._case = dict[int, dict[int, HangReport]]()
+        self._collected = dict[int, dict[int, HangReport]]()
         self._gives_up_at = self._judges_at = math.inf
 
     @property
@@ -106,7 +106,7 @@ class HangVerdicts:
             case Verdict.HANG_SUSPECTED if decision.cycle == self._cycle and self._is_news(now):
                 self._asked_at = now
                 if self._nodes.failures(self._cycle) is not None:
-                    self._judges_at = min(self._judges_at, now + COLLECTED_WITHIN)
+                    self._judges_at = min(self._judges_at, now + COLLECT_TIMEOUT)
                 self._tell_evidence(now)
             case Verdict.HANG_JUDGED if decision.cycle == self._cycle and now - self._said_at >= ONE_HANG:
                 with suppress(ValueError):
@@ -124,12 +124,12 @@ class HangVerdicts:
             return
         self._waiting.append(answer)
         if self._gives_up_at == math.inf:
-            self._gives_up_at = now + JUDGED_WITHIN
+            self._gives_up_at = now + VERDICT_TIMEOUT
             self._ask(now)
             if self._is_news(now):  # else another node has asked
                 self._nodes.tell(MessageKind.HANG_SUSPECTED, self._cycle, "")
 
-    def testified(self, node: int, cycle: int, text: str, *, now: float) -> None:
+    def evidence_received(self, node: int, cycle: int, text: str, *, now: float) -> None:
         """Take the evidence of a node, at the coordinator's launcher; judge when that of all nodes is there."""
         if cycle != self._cycle or now - self._said_at < ONE_HANG:
             return
@@ -138,9 +138,9 @@ class HangVerdicts:
             with suppress(ValueError):
                 report = HangReport.decode(line)
                 reports[report.rank] = report
-        self._case[node] = reports
-        self._judges_at = min(self._judges_at, now + COLLECTED_WITHIN)
-        if self._case.keys() >= {member.node for member in self._members}:
+        self._collected[node] = reports
+        self._judges_at = min(self._judges_at, now + COLLECT_TIMEOUT)
+        if self._collected.keys() >= {member.node for member in self._members}:
             self._judge()
 
     def tick(self, *, now: float) -> None:
@@ -185,7 +185,7 @@ class HangVerdicts:
 
     def _judge(self) -> None:
         """Judge by what there is, for all nodes."""
-        verdict, self._case, self._judges_at = self._verdict(self._case), {}, math.inf
+        verdict, self._collected, self._judges_at = self._verdict(self._collected), {}, math.inf
         self._nodes.tell(MessageKind.HANG_JUDGED, self._cycle, verdict.encode())
 
     def _verdict(self, case: Mapping[int, Mapping[int, HangReport]]) -> HangVerdict:
@@ -203,7 +203,7 @@ class HangVerdicts:
     def _end(self) -> None:
         """Forget the hang, and let the monitors go on."""
         waiting, self._waiting = self._waiting, []
-        self._own, self._own_at, self._case = None, -math.inf, {}
+        self._own, self._own_at, self._collected = None, -math.inf, {}
         self._asked_at, self._gives_up_at, self._judges_at = -math.inf, math.inf, math.inf
         for answer in waiting:
             answer()

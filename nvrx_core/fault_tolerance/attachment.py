@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from nvrx_core.fault_tolerance.data import RankInfo, RankMonitorClientError, WorkloadControlRequest
-from nvrx_core.fault_tolerance.evidence import Witness
+from nvrx_core.fault_tolerance.evidence import EvidenceThread
 from nvrx_core.fault_tolerance.recorder import Recorder
 from nvrx_core.fault_tolerance.watched import start_time
 from nvrx_core.fault_tolerance.wire import WireError, close_all, connect
@@ -85,7 +85,7 @@ class AttachedRank:
     ) -> None:
         self.owner, self.path, self.recorder, self._info = owner, path, recorder, info
         self._stacks, self._stack_signal = stacks, 0
-        self._witness = None if questions < 0 else Witness(questions, recorder.page)
+        self._evidence_thread = None if questions < 0 else EvidenceThread(questions, recorder.page)
         self._in_call = self._is_over = False
 
     @property
@@ -101,9 +101,9 @@ class AttachedRank:
         page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = info.pid, start_time(info.pid)
         if self._stacks >= 0:
             self._stack_signal = page[ProgressField.STACK_SIGNAL] = answer_requests(self._stacks)
-        if self._witness is not None:
+        if self._evidence_thread is not None:
             with suppress(RuntimeError):  # no more threads: where this rank is in a hang is seen from outside only
-                self._witness.start()
+                self._evidence_thread.start()
         page[ProgressField.ATTACHED_AT] = time.monotonic_ns()
         monitored.register(self)
         disown_in_children(self)
@@ -163,7 +163,7 @@ class AttachedRank:
     def disown(self) -> None:
         """In a child of `os.fork`, which is not a rank: notify nobody."""
         self.recorder.disown()
-        self._witness = None  # its thread is the parent's
+        self._evidence_thread = None  # its thread is the parent's
         self.owner.local_monitor = None
         monitored.unregister(self)
 
@@ -178,9 +178,9 @@ class AttachedRank:
 
     def _hide_stacks(self) -> None:
         self.page[ProgressField.STACK_SIGNAL] = 0
-        if self._witness is not None:
-            self._witness.close()
-            self._witness = None
+        if self._evidence_thread is not None:
+            self._evidence_thread.close()
+            self._evidence_thread = None
         if answer_requests_no_more(self._stack_signal) and self._stacks >= 0:
             os.close(self._stacks)
         self._stacks, self._stack_signal = -1, 0

@@ -29,7 +29,7 @@ from nvrx_core.fault.hang_report import (
     Waiting,
 )
 from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
-from nvrx_core.hang_evidence import Look, look_at, look_from_outside
+from nvrx_core.hang_evidence import ThreadObservation, observe_process, observe_thread
 from nvrx_core.parsing import integer, parse_object, string
 from nvrx_core.process import torch_calls
 from nvrx_core.process.descriptors import identity, notify
@@ -42,16 +42,16 @@ from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import open_section, signs_of_life, take_sample
 from nvrx_core.settings import environment
 
-__all__ = ["EVIDENCE", "EvidenceRequest", "Witness", "exited", "question_sockets"]
+__all__ = ["EVIDENCE", "EvidenceRequest", "EvidenceThread", "evidence_sockets", "exited_report"]
 
 log = logging.getLogger("nvrx_core.fault_tolerance")
 EVIDENCE: Final = "evidence"
 """The type of a launcher's question to a monitor."""
-ANSWERS_WITHIN: Final = 0.2
+ANSWER_TIMEOUT: Final = 0.2
 """Seconds for the answer of the rank's thread, after which a call is taken to hold the GIL."""
-LATE: Final = 0.15
+EXTRA_TIMEOUT: Final = 0.15
 """Seconds more for a thread that waits for a processor, not for the GIL."""
-ENDS_WITHIN: Final = 1.0
+END_TIMEOUT: Final = 1.0
 MAX_PACKET: Final = 1 << 14
 _CREATIONS: Final = frozenset({
     "init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group",
@@ -60,7 +60,7 @@ _CREATIONS: Final = frozenset({
 """Functions of torch in which ranks wait for others that have not begun them; no group counts them."""
 
 
-def question_sockets() -> tuple[int, int]:
+def evidence_sockets() -> tuple[int, int]:
     """Return two connected sockets, the monitor's end and that of its ranks; neither blocks."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
@@ -69,7 +69,7 @@ def question_sockets() -> tuple[int, int]:
     return monitor.detach(), rank.detach()
 
 
-class Witness:
+class EvidenceThread:
     """The thread of a rank that answers; it waits, and costs nothing, until there is a question.
 
     Args:
@@ -97,7 +97,7 @@ class Witness:
         with suppress(OSError):  # other code has closed it: the thread cannot be told
             notify(self._ending)
         if self._thread.ident is not None:
-            self._thread.join(ENDS_WITHIN)
+            self._thread.join(END_TIMEOUT)
         if not self._thread.is_alive():
             if self._is_ours():
                 self._socket.close()
@@ -111,7 +111,7 @@ class Witness:
         return identity(self._socket.fileno()) == self._identity
 
     def _serve(self) -> None:
-        self._page[ProgressField.WITNESS] = threading.get_native_id()
+        self._page[ProgressField.EVIDENCE_THREAD] = threading.get_native_id()
         while self._ending not in readable([self._socket.fileno(), self._ending]):
             if not self._is_ours():
                 return
@@ -129,7 +129,7 @@ class Witness:
         """Return what this process knows; what the page has is added by the monitor."""
         try:
             status = torch_calls.flight_status()
-            look = look_at(self._main, os.getpid(), pending=any(status.values()) if status else None)
+            look = observe_thread(self._main, os.getpid(), pending=any(status.values()) if status else None)
             begun, in_group = torch_calls.counts_of_groups(), torch_calls.rank_and_size()
         except Exception:  # boundary: objects of the user's are looked at
             log.warning("this rank does not report where it is", exc_info=True)
@@ -141,16 +141,16 @@ class Witness:
         return _report_of(look, rank, begun=begun).encode()
 
 
-def exited(page: Page) -> HangReport | None:
+def exited_report(page: Page) -> HangReport | None:
     """Return the report of a rank whose process has exited in order, for which others may wait; None for any other."""
     pid = page[ProgressField.DETACHED_PID]
     if not pid or pid != page[ProgressField.ATTACHED_PID] or start_time(pid) == page[ProgressField.ATTACHED_START]:
         return None
-    look = Look(RankCondition.COMPLETED, Waiting.ELSEWHERE, wait=EXITED)
+    look = ThreadObservation(RankCondition.COMPLETED, Waiting.ELSEWHERE, wait=EXITED)
     return replace(_report_of(look, page[ProgressField.RANK]), pid=pid)
 
 
-def _report_of(look: Look, rank: int, *, begun: dict[str, int] | None = None) -> HangReport:
+def _report_of(look: ThreadObservation, rank: int, *, begun: dict[str, int] | None = None) -> HangReport:
     return HangReport(
         rank=rank, initial_rank=rank, pid=os.getpid(), condition=look.condition, waiting=look.waiting,
         place=look.place, inner=look.inner, wait=look.wait, collective=look.collective, begun=begun,
@@ -184,7 +184,7 @@ class EvidenceRequest:
         self._rank, self._page, self._channel, self._reader, self._number = rank, page, channel, reader, number
         self._stacks: StackRequest | None = None
         self.report: HangReport | None = None
-        self.is_over, self._is_late, self.deadline = False, False, now + ANSWERS_WITHIN
+        self.is_over, self._is_late, self.deadline = False, False, now + ANSWER_TIMEOUT
         if wait_of(rank.pid, rank.pid).stopped:
             self._end("")
             return
@@ -226,7 +226,7 @@ class EvidenceRequest:
         if self._stacks is not None:
             self._end(self._stacks.text)
         elif not self._is_late and (self._waits_for_a_processor() or not may_read_stacks):
-            self._is_late, self.deadline = True, now + LATE
+            self._is_late, self.deadline = True, now + EXTRA_TIMEOUT
         elif may_read_stacks and not self._waits_for_a_processor() and self._handles_signal():
             signum = self._page[ProgressField.STACK_SIGNAL]
             self._stacks = StackRequest(self._reader, self._rank.pidfd, signum, now=now)
@@ -236,9 +236,9 @@ class EvidenceRequest:
 
     def _waits_for_a_processor(self) -> bool:
         """Whether the thread that answers could run, and does not: the machine is busy."""
-        witness = self._page[ProgressField.WITNESS]
+        thread = self._page[ProgressField.EVIDENCE_THREAD]
         try:
-            text = Path(f"/proc/{self._rank.pid}/task/{witness}/stat").read_text(encoding="utf-8", errors="replace")
+            text = Path(f"/proc/{self._rank.pid}/task/{thread}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return True  # there is no such thread, so that nothing is known of the GIL
         return text.rpartition(")")[2].split()[:1] == ["R"]
@@ -249,7 +249,7 @@ class EvidenceRequest:
 
     def _end(self, text: str) -> None:
         """Report what is seen from outside."""
-        look = look_from_outside(wait_of(self._rank.pid, self._rank.pid), text)
+        look = observe_process(wait_of(self._rank.pid, self._rank.pid), text)
         self._take(_report_of(look, self._page[ProgressField.RANK]))
 
     def _take(self, report: HangReport | None) -> None:

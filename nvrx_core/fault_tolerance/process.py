@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from nvrx_core.fault.stack_text import in_one_line
 from nvrx_core.fault_tolerance.clients import Clients
-from nvrx_core.fault_tolerance.evidence import EVIDENCE, EvidenceRequest, exited
+from nvrx_core.fault_tolerance.evidence import EVIDENCE, EvidenceRequest, exited_report
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
 from nvrx_core.fault_tolerance.peers import PROGRESS, HungRank, Progress, Survey
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
@@ -56,7 +56,7 @@ SLACK: Final = 0.25
 LONGEST_WAIT: Final = 3600.0
 MAX_CHILDREN: Final = 4
 STDERR: Final = 2
-JUDGED_WITHIN: Final = 1.0
+VERDICT_TIMEOUT: Final = 1.0
 """Seconds for which the end of a rank waits until the launchers have said who is to blame for the hang."""
 STACK: Final = 1 << 14
 """Characters of the stacks that the launcher is told."""
@@ -80,7 +80,7 @@ class RankMonitor:
         self.detector = HangDetector(self._rules)
         self._inquiry: Inquiry | None = None
         self._findings = Findings()
-        self._verdict: _AwaitedVerdict | None = None
+        self._verdict: _PendingTermination | None = None
         self._questions = socket.socket(fileno=os.dup(plan.questions[0])) if plan.questions else None
         self._evidence: EvidenceRequest | None = None
         self._asking, self._asked = list[Connection](), 0
@@ -180,7 +180,7 @@ class RankMonitor:
         beside = "" if found.slowest is None else Progress.of_page(self.page).beside(found.slowest)
         why = f"{reason}{where}{beside and f', {beside}'}"
         report = HungRank(number, rank.pid, why, found.text[:STACK])
-        self._verdict = _AwaitedVerdict(self._tell_launcher(report), rank, time.monotonic() + JUDGED_WITHIN, why)
+        self._verdict = _PendingTermination(self._tell_launcher(report), rank, time.monotonic() + VERDICT_TIMEOUT, why)
         self._await_verdict()
 
     def _tell_launcher(self, report: HungRank) -> Connection | None:
@@ -227,7 +227,7 @@ class RankMonitor:
             evidence.tick(now=now, may_read_stacks=self._inquiry is None or not self._inquiry.reads_stacks)
             if not evidence.is_over:
                 return evidence.deadline
-        report = exited(self.page) if evidence is None else evidence.report
+        report = exited_report(self.page) if evidence is None else evidence.report
         text = "" if report is None else report.encode()
         self._evidence, asking, self._asking = None, self._asking, []
         for connection in asking:
@@ -317,7 +317,7 @@ class RankMonitor:
 
 
 @dataclass(frozen=True)
-class _AwaitedVerdict:
+class _PendingTermination:
     """The end of a rank that waits for the verdict.
 
     Attributes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
-from nvrx_core.fault_tolerance.evidence import question_sockets
+from nvrx_core.fault_tolerance.evidence import evidence_sockets
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.wire import Listener, close_all
 from nvrx_core.liveness.answers import AnswerWatch, Demand
@@ -67,7 +67,7 @@ class RankMonitorProcess:
         config.check()
         self._listener, self._env = Listener(path), env
         self._stacks: tuple[int, ...] = stack_pipe()
-        self._questions = question_sockets() if launcher else ()
+        self._questions = evidence_sockets() if launcher else ()
         self.page = Page.create(MAX_RANKS)
         self._fork_server: ForkServer | None = None
         self._watch: AnswerWatch | None = None

@@ -78,7 +78,7 @@ class ProgressField(enum.IntEnum):
     STORE_LOST = 46            # (M) time when the store was lost; the rank writes it when it is first to know
 
     # The rank monitor and its rank
-    WITNESS = 47               # the kernel's id of the thread that tells the monitor where the rank is; 0: none
+    EVIDENCE_THREAD = 47       # the kernel's id of the thread that tells the monitor where the rank is; 0: none
     DETACHED_PID = 48          # pid of the last process that has ended its monitoring, or has ended in order
     RANK_MONITOR_PID = 49      # (M) pid of the rank monitor
     ATTACHED_PID = 50          # pid of the process that is monitored; 0: none is

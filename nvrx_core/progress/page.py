@@ -34,7 +34,7 @@ _OF_AN_ITERATION: Final = (
 )
 _OF_A_CALL: Final = range(ProgressField.CLAIMED, ProgressField.STORE_LOST + 1)
 _OF_A_RANK: Final = (
-    ProgressField.SECTION_AT, ProgressField.WITNESS,
+    ProgressField.SECTION_AT, ProgressField.EVIDENCE_THREAD,
     *range(ProgressField.HEARTBEAT_AT, ProgressField.STACK_SIGNAL + 1),
 )  # fmt: skip
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

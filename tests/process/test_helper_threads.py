@@ -91,11 +91,11 @@ ELSEWHERE = {
     "nvrx-evidence": (1, (
         "import logging\n"
         "logging.basicConfig()\n"
-        "from nvrx_core.fault_tolerance.evidence import Witness, question_sockets\n"
+        "from nvrx_core.fault_tolerance.evidence import EvidenceThread, evidence_sockets\n"
         "from nvrx_core.progress.page import Page\n"
-        "witness = Witness(question_sockets()[1], Page(1))\n"
-        "witness.start()\n"
-        "witness.close()\n"
+        "thread = EvidenceThread(evidence_sockets()[1], Page(1))\n"
+        "thread.start()\n"
+        "thread.close()\n"
         "sys.exit(1)\n"
     )),
     "nvrx-stacks": (1, (

@@ -28,7 +28,7 @@ class NodeEvents(Protocol):
     def joined(self, node: int) -> None:
         """Handle that the node has joined under a number."""
 
-    def testified(self, node: int, cycle: int, text: str) -> None:
+    def evidence_received(self, node: int, cycle: int, text: str) -> None:
         """Handle what the ranks of a node show of a hang; where the coordinator runs."""
 
     def decided(self, decision: Decision) -> None:
@@ -133,7 +133,7 @@ class LocalCoordination:
         message = Message(0, kind, cycle, reason, description)
         self._reports.received(message)
         if kind is MessageKind.HANG_EVIDENCE:
-            self._node.testified(0, cycle, reason)
+            self._node.evidence_received(0, cycle, reason)
         now = time.monotonic()
         self._decisions += self._hangs.received(message, now=now) + self._coordinator.received(message, now=now)
 

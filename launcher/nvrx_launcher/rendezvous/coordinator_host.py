@@ -50,7 +50,7 @@ class CoordinatorHost:
         settings: the settings of the rendezvous.
         control: returns where this launcher hosts the store of in-process restart; another place after its loss.
         listener: the connections of the other launchers.
-        testified: called with a node, a cycle and what the ranks of the node show of a hang.
+        evidence_received: called with a node, a cycle and what the ranks of the node show of a hang.
         replaced: called when another launcher runs the coordinator.
         failed: called with the reason, in a thread that has ended by a failure.
 
@@ -71,13 +71,13 @@ class CoordinatorHost:
         settings: RendezvousSettings,
         control: Callable[[], str],
         listener: NodeListener,
-        testified: Callable[[int, int, str], object],
+        evidence_received: Callable[[int, int, str], object],
         replaced: Callable[[], object],
         failed: Callable[[str], object],
     ) -> None:
         self._opening, self._keys, self._mailbox, self._settings = opening, keys, mailbox, settings
         self._control, self._listener, self._replaced = control, listener, replaced
-        self._testified, self._hangs = testified, HangRelay()
+        self._evidence_received, self._hangs = evidence_received, HangRelay()
         self._connections = ConnectionWatch(settings.keep_alive_interval, settings.closed_timeout)
         self._progress = ProgressSummary(keys.progress)
         self._term, self._decided, checkpoint = opening.term, opening.decided, opening.checkpoint
@@ -155,7 +155,7 @@ class CoordinatorHost:
     def _received(self, number: int, message: Message) -> None:
         self._handled = number
         if message.kind is MessageKind.HANG_EVIDENCE:
-            self._testified(message.node, message.cycle, message.reason)
+            self._evidence_received(message.node, message.cycle, message.reason)
         self.reports.received(message)
         now = time.monotonic()
         decisions = self._hangs.received(message, now=now) + self._coordinator.received(message, now=now)

@@ -42,7 +42,7 @@ class Leadership:
         control: the store of in-process restart.
         hosts_store: this launcher hosts the store of the rendezvous.
         listener: the connections of the other launchers.
-        testified: as of `CoordinatorHost`.
+        evidence_received: as of `CoordinatorHost`.
         failed: called with the reason, in a thread of the coordinator's that has ended by a failure.
 
     Attributes:
@@ -52,11 +52,11 @@ class Leadership:
     def __init__(  # noqa: PLR0913
         self, rules: Rules, connect: Callable[[], Link], keys: RendezvousKeys, *,
         mailbox: Mailbox, settings: RendezvousSettings, control: StoreHost, hosts_store: bool,
-        listener: NodeListener, testified: Callable[[int, int, str], object], failed: Callable[[str], object],
+        listener: NodeListener, evidence_received: Callable[[int, int, str], object], failed: Callable[[str], object],
     ) -> None:  # fmt: skip
         self._rules, self._connect, self._keys, self._mailbox = rules, connect, keys, mailbox
         self._settings, self._control, self._listener, self._failed = settings, control, listener, failed
-        self._testified = testified
+        self._evidence_received = evidence_received
         self._election = Election(keys, settings, hosts_store=hosts_store, endpoint=listener.endpoint)
         self.term = Term(0, -1)
         self._host: CoordinatorHost | None = None
@@ -145,7 +145,7 @@ class Leadership:
         self._host = CoordinatorHost(
             self._rules, opening, self._keys, link=links[0], inbox_link=links[1], mailbox=self._mailbox,
             settings=self._settings,
-            control=self._control.own_endpoint, listener=self._listener, testified=self._testified,
+            control=self._control.own_endpoint, listener=self._listener, evidence_received=self._evidence_received,
             replaced=self._replaced, failed=self._failed,
         )  # fmt: skip
         self._host.start()

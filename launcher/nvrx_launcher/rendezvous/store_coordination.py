@@ -99,7 +99,7 @@ class StoreCoordination:
             control=control,
             hosts_store=store.is_hosted,
             listener=listener,
-            testified=node.testified,
+            evidence_received=node.evidence_received,
             failed=self._failed,
         )
         self._requests = Requests(

@@ -17,7 +17,7 @@ from nvrx_launcher.loop import EventLoop
 
 __all__ = ["NodeEvidence"]
 
-ANSWERS_WITHIN: Final = 0.45
+ANSWER_TIMEOUT: Final = 0.45
 """Seconds for the monitors; a rank whose thread does not answer is seen from outside in less."""
 
 
@@ -41,7 +41,7 @@ class NodeEvidence:
     def ask(self, answer: Callable[[Mapping[int, HangReport]], object], *, now: float) -> None:
         """Ask all monitors; answer with the reports that come in time, by local rank."""
         self.close()
-        self._found, self._answer, self.deadline = {}, answer, now + ANSWERS_WITHIN
+        self._found, self._answer, self.deadline = {}, answer, now + ANSWER_TIMEOUT
         for local_rank, path in enumerate(self._sockets):
             with suppress(OSError):
                 connection = connect(path, within=0.0)

@@ -20,7 +20,7 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangVerdict, judge
-from nvrx_core.hang_evidence import look_at
+from nvrx_core.hang_evidence import observe_thread
 from nvrx_core.inprocess.call.function_abort import RoundProgress
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
@@ -135,7 +135,7 @@ class HangReporter:
         out = None
         if page[ProgressField.STAGE] == Stage.WAITING:
             out = RankCondition.COMPLETED if state.mode is Mode.ACTIVE else RankCondition.RESERVE
-        look = look_at(
+        look = observe_thread(
             self._interrupt.thread, self._native_id, pending=self._is_pending(), out=out,
             in_rendezvous=bool(page[ProgressField.RENDEZVOUS_DEPTH]), handler=_OWN,
         )  # fmt: skip

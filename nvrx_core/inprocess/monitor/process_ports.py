@@ -15,7 +15,7 @@ from typing import Final
 
 from nvrx_core.fault.hang_report import HangReport
 from nvrx_core.flow import operation
-from nvrx_core.hang_evidence import look_from_outside
+from nvrx_core.hang_evidence import observe_process
 from nvrx_core.inprocess.monitor.fault_reporter import FaultReporter
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.rank_page import PageOfRank
@@ -151,7 +151,7 @@ class MonitoredProcess:
         signum = plan.stacks.signum
         may_ask = not wait.stopped and signum and catches(plan.rank_pid, signum)  # else the signal would end it
         text = plan.stacks.take(plan.rank_pidfd, threads_run=False) if may_ask else ""
-        found = look_from_outside(wait, text, user_packages())
+        found = observe_process(wait, text, user_packages())
         section, seconds = open_section(page, now)
         return HangReport(
             rank=page[ProgressField.RANK], initial_rank=plan.member, host=socket.gethostname(), pid=plan.rank_pid,

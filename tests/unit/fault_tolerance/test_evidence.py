@@ -13,7 +13,7 @@ import pytest
 
 from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault_tolerance import evidence as module
-from nvrx_core.fault_tolerance.evidence import EvidenceRequest, Witness, exited, question_sockets
+from nvrx_core.fault_tolerance.evidence import EvidenceRequest, EvidenceThread, evidence_sockets, exited_report
 from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
 from nvrx_core.process.signalled_stacks import answer_requests, answer_requests_no_more, stack_pipe
 from nvrx_core.process.thread_wait import ThreadWait
@@ -27,21 +27,21 @@ class Monitored:
     """This process as a monitored rank, overdue since long, and its monitor's ends of what they share."""
 
     def __init__(self) -> None:
-        ours, self.questions = question_sockets()
+        ours, self.questions = evidence_sockets()
         self.channel = socket.socket(fileno=ours)
         self.reader, self.writer = stack_pipe()
         self.signum = answer_requests(self.writer)
-        self.page, self.witness = Page(1), None
+        self.page, self.thread = Page(1), None
         self.page[ProgressField.ATTACHED_AT] = 1
         self.page[ProgressField.HEARTBEAT_AT] = max(1, time.monotonic_ns() - 60 * SECOND)
         self.page[ProgressField.HEARTBEAT_TIMEOUT], self.page[ProgressField.RANK] = SECOND // 1000, 7
         self.page[ProgressField.STACK_SIGNAL] = self.signum
         self.rank = WatchedRank(os.getpid(), os.pidfd_open(os.getpid()), start_time(os.getpid()))
 
-    def start(self) -> Witness:
-        witness = Witness(os.dup(self.questions), self.page)
-        witness.start()
-        return witness
+    def start(self) -> EvidenceThread:
+        thread = EvidenceThread(os.dup(self.questions), self.page)
+        thread.start()
+        return thread
 
     def ask(self, number: int = 1, now: float = 0.0) -> EvidenceRequest:
         return EvidenceRequest(self.rank, self.page, self.channel, reader=self.reader, number=number, now=now)
@@ -70,7 +70,7 @@ def monitored() -> Iterator[Monitored]:
 
 
 def test_a_rank_tells_where_its_main_thread_is(monitored: Monitored) -> None:
-    witness = monitored.start()
+    thread = monitored.start()
     report = monitored.answered(monitored.ask())
     assert report.place is not None
     assert report.place.file == __file__
@@ -80,24 +80,24 @@ def test_a_rank_tells_where_its_main_thread_is(monitored: Monitored) -> None:
     assert report.stalled
     assert report.silent > 59.0
     assert report.pid == os.getpid()
-    assert monitored.page[ProgressField.WITNESS] != 0
-    witness.close()
+    assert monitored.page[ProgressField.EVIDENCE_THREAD] != 0
+    thread.close()
 
 
 def test_it_answers_again_and_an_answer_to_another_question_does_not_count(monitored: Monitored) -> None:
-    witness = monitored.start()
+    thread = monitored.start()
     first = monitored.ask(1)
     second = monitored.ask(2)
     assert monitored.answered(second).place is not None
     assert first.report is None
-    witness.close()
+    thread.close()
 
 
 def test_a_malformed_question_or_answer_is_ignored(monitored: Monitored, monkeypatch: pytest.MonkeyPatch) -> None:
-    witness = monitored.start()
+    thread = monitored.start()
     monitored.channel.send(b"no JSON")
     assert monitored.answered(monitored.ask()).place is not None
-    witness.close()
+    thread.close()
     request = monitored.ask(3)
     rank = socket.socket(fileno=os.dup(monitored.questions))
     for answer in (b"no JSON", b'{"number": 3}', b'{"number": 3, "report": "{}"}'):
@@ -117,14 +117,14 @@ def test_what_fails_in_a_look_at_the_user_s_objects_costs_the_report_alone(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("from __bool__ of a group")
 
-    monkeypatch.setattr(module, "look_at", fail)
-    witness = monitored.start()
+    monkeypatch.setattr(module, "observe_thread", fail)
+    thread = monitored.start()
     request = monitored.ask()
     readable(request.fds(), 10.0)
     request.receive(monitored.channel.fileno(), now=0.0)
     assert (request.is_over, request.report) == (True, None)
     assert "this rank does not report where it is" in caplog.messages
-    witness.close()
+    thread.close()
 
 
 @pytest.mark.parametrize("operation", ["new_group", "all_reduce"])
@@ -132,20 +132,20 @@ def test_a_rank_that_creates_a_group_waits_in_a_rendezvous(
     monitored: Monitored, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     monkeypatch.setattr(module.torch_calls, "call_of", lambda _: module.torch_calls.TorchCall(operation, "0", "", 3))
-    witness = monitored.start()
+    thread = monitored.start()
     report = monitored.answered(monitored.ask())
     assert report.waiting is Waiting.WAITS
     assert report.collective is not None
     assert (report.collective.operation, report.collective.number) == (
         ("rendezvous", 0) if operation == "new_group" else ("all_reduce", 3)
     )
-    witness.close()
+    thread.close()
 
 
 def test_the_stacks_of_a_rank_whose_threads_do_not_run_are_taken_by_the_signal(monitored: Monitored) -> None:
-    witness = monitored.start()
-    witness.close()  # its number stays on the page, and there is no such thread: the request is told another one
-    monitored.page[ProgressField.WITNESS] = os.getpid()
+    thread = monitored.start()
+    thread.close()  # its number stays on the page, and there is no such thread: the request is told another one
+    monitored.page[ProgressField.EVIDENCE_THREAD] = os.getpid()
     request = monitored.ask(now=0.0)
     request.tick(now=request.deadline - 0.01, may_read_stacks=True)
     assert not request.reads_stacks
@@ -193,9 +193,9 @@ def test_a_thread_that_waits_for_a_processor_or_for_another_reader_gets_more_tim
 
 def test_whether_a_thread_waits_for_a_processor_is_what_the_kernel_says(monitored: Monitored) -> None:
     request = monitored.ask()
-    monitored.page[ProgressField.WITNESS] = os.getpid()  # the thread that asks, which runs
+    monitored.page[ProgressField.EVIDENCE_THREAD] = os.getpid()  # the thread that asks, which runs
     assert request._waits_for_a_processor()
-    monitored.page[ProgressField.WITNESS] = 1 << 30
+    monitored.page[ProgressField.EVIDENCE_THREAD] = 1 << 30
     assert request._waits_for_a_processor()
 
 
@@ -209,8 +209,8 @@ def test_a_stopped_rank_is_not_asked(monitored: Monitored, monkeypatch: pytest.M
 
 
 def test_a_thread_that_cannot_be_told_to_end_is_left(monitored: Monitored, caplog: pytest.LogCaptureFixture) -> None:
-    witness = Witness(os.dup(monitored.questions), monitored.page)
-    witness.close()  # it was not started
+    thread = EvidenceThread(os.dup(monitored.questions), monitored.page)
+    thread.close()  # it was not started
     module._fail(SimpleNamespace(__str__=str))  # type: ignore[arg-type]
     assert "it is not known where this rank is" in caplog.text
 
@@ -218,12 +218,12 @@ def test_a_thread_that_cannot_be_told_to_end_is_left(monitored: Monitored, caplo
 def test_a_descriptor_that_other_code_has_closed_and_uses_is_left_alone(monitored: Monitored) -> None:
     ours, theirs = socket.socketpair()
     number = os.dup(monitored.questions)
-    witness = Witness(number, monitored.page)
+    thread = EvidenceThread(number, monitored.page)
     os.dup2(ours.fileno(), number)
     theirs.send(b"theirs")
-    witness.start()
-    witness._thread.join(10.0)
-    witness.close()
+    thread.start()
+    thread._thread.join(10.0)
+    thread.close()
     assert os.read(number, 10) == b"theirs"
     for each in (ours, theirs):
         each.close()
@@ -233,10 +233,10 @@ def test_a_descriptor_that_other_code_has_closed_and_uses_is_left_alone(monitore
 def test_a_rank_that_has_exited_in_order_has_a_report_as_others_may_wait_for_it(monitored: Monitored) -> None:
     page = monitored.page
     page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = os.getpid(), 1
-    assert exited(page) is None  # it has not said so
+    assert exited_report(page) is None  # it has not said so
     page[ProgressField.DETACHED_PID] = os.getpid()
-    report = exited(page)
+    report = exited_report(page)
     assert report is not None
-    assert (report.rank, report.condition, report.wait) == (7, RankCondition.COMPLETED, "exited")
+    assert (report.rank, report.condition, report.wait) == (7, RankCondition.COMPLETED, "exited_report")
     page[ProgressField.ATTACHED_START] = start_time(os.getpid())
-    assert exited(page) is None  # its process goes on
+    assert exited_report(page) is None  # its process goes on

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
-from nvrx_launcher.hang_verdicts import COLLECTED_WITHIN, JUDGED_WITHIN, HangVerdicts
+from nvrx_launcher.hang_verdicts import COLLECT_TIMEOUT, VERDICT_TIMEOUT, HangVerdicts
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.hang_relay import ONE_HANG, HangRelay
 from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, Verdict
@@ -87,7 +87,7 @@ class Job:
         while self.messages:
             message = self.messages.pop(0)
             if message.kind is MessageKind.HANG_EVIDENCE:
-                self.nodes[0].verdicts.testified(message.node, message.cycle, message.reason, now=now)
+                self.nodes[0].verdicts.evidence_received(message.node, message.cycle, message.reason, now=now)
             for decision in self.relay.received(message, now=now):
                 self.decide(decision, now)
 
@@ -155,13 +155,13 @@ def test_evidence_that_is_late_is_missing_and_that_is_stated() -> None:
     job.nodes[0].reports[1] = replace(STANDS, rank=1)
     job.nodes[1].answers = False
     assert job.suspect(0, 1.0) == []
-    assert job.nodes[0].verdicts.deadline == 1.0 + COLLECTED_WITHIN
-    job.tick(1.0 + COLLECTED_WITHIN)
+    assert job.nodes[0].verdicts.deadline == 1.0 + COLLECT_TIMEOUT
+    job.tick(1.0 + COLLECT_TIMEOUT)
     assert job.verdict().missing == (2, 3)
     assert job.verdict().culprits == (1,)
     assert job.verdict().sentence.endswith("no report of ranks 2-3 in time")
     job.nodes[1].pending[0](job.nodes[1].reports)
-    job.tick(1.0 + JUDGED_WITHIN)
+    job.tick(1.0 + VERDICT_TIMEOUT)
     assert [len(node.events) for node in job.nodes] == [1, 1]
 
 
@@ -171,12 +171,12 @@ def test_without_the_launcher_of_the_coordinator_a_node_judges_by_its_own_ranks_
     job.nodes[1].tell = lambda *_: None  # type: ignore[method-assign]
     answered = job.suspect(1, 1.0)
     assert not answered
-    assert job.nodes[1].verdicts.deadline == 1.0 + JUDGED_WITHIN
-    job.tick(1.0 + JUDGED_WITHIN)
+    assert job.nodes[1].verdicts.deadline == 1.0 + VERDICT_TIMEOUT
+    job.tick(1.0 + VERDICT_TIMEOUT)
     assert answered
     assert job.verdict().missing == (0, 1)
     assert job.verdict().culprits == ()
-    job.decide(Decision(Verdict.HANG_JUDGED, 0, job.verdict().encode()), 1.0 + JUDGED_WITHIN)  # too late
+    job.decide(Decision(Verdict.HANG_JUDGED, 0, job.verdict().encode()), 1.0 + VERDICT_TIMEOUT)  # too late
     assert len(job.nodes[1].events) == 1
 
 
@@ -217,10 +217,10 @@ def test_what_is_of_another_cycle_or_malformed_has_no_effect() -> None:
         Decision(Verdict.HANG_JUDGED, 0, "no JSON"), NO_CYCLE,
     ):  # fmt: skip
         node.verdicts.decided(decision, now=1.0)
-    node.verdicts.testified(0, 7, "", now=1.0)
+    node.verdicts.evidence_received(0, 7, "", now=1.0)
     assert (node.asked, node.events, node.verdicts.deadline) == (0, [], math.inf)
-    node.verdicts.testified(1, 0, "\nno report\n", now=1.0)
-    assert node.verdicts.deadline == 1.0 + COLLECTED_WITHIN
+    node.verdicts.evidence_received(1, 0, "\nno report\n", now=1.0)
+    assert node.verdicts.deadline == 1.0 + COLLECT_TIMEOUT
 
 
 def test_the_next_cycle_forgets_the_hang_and_no_monitor_waits() -> None:
@@ -242,7 +242,7 @@ def test_evidence_that_comes_in_the_next_cycle_is_not_of_it() -> None:
     job.suspect(0, 1.5)
     node.pending[0](node.reports)
     job.deliver(1.5)
-    job.tick(1.5 + COLLECTED_WITHIN)
+    job.tick(1.5 + COLLECT_TIMEOUT)
     ((cycle, verdict),) = node.events
     assert (cycle, verdict.missing) == (1, (0, 1))
 

@@ -112,7 +112,7 @@ class HandlerCoordination:
             self._host = description.host
             self._requests.put(partial(self._enter, JoiningNode(description, self.store.own_endpoint())))
         elif kind is MessageKind.HANG_EVIDENCE:
-            self._post(self._node.testified, 0, cycle, reason)
+            self._post(self._node.evidence_received, 0, cycle, reason)
         elif kind in (MessageKind.HANG_SUSPECTED, MessageKind.HANG_JUDGED):  # each node judges by its own ranks
             self._post(self._node.decided, Decision(Verdict(kind.value), cycle, reason))
         else:

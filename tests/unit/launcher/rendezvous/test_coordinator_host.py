@@ -69,7 +69,7 @@ def test_a_coordinator_that_stood_still_does_not_take_its_nodes_for_lost(monkeyp
 
 def test_what_nodes_say_of_a_hang_is_handed_on_to_all_and_their_evidence_to_this_launcher() -> None:
     store, evidence = dist.HashStore(), list[tuple[int, int, str]]()
-    host = hosted(store, testified=lambda *given: evidence.append(given))
+    host = hosted(store, evidence_received=lambda *given: evidence.append(given))
     host._requests.start()
     host._received(1, Message(1, MessageKind.HANG_SUSPECTED, 0))
     host._received(2, Message(1, MessageKind.HANG_EVIDENCE, 0, "reports"))
@@ -134,7 +134,7 @@ class Forgetting:
 
 
 def hosted(
-    store: dist.Store, *, mailbox: Any = None, settings: RendezvousSettings = SETTINGS, testified: Any = print
+    store: dist.Store, *, mailbox: Any = None, settings: RendezvousSettings = SETTINGS, evidence_received: Any = print
 ) -> CoordinatorHost:
     """Return the host of a job of two nodes, that begins in a store which none of its launchers hosts."""
     link: Any = lambda request: request(store)  # noqa: E731
@@ -142,7 +142,7 @@ def hosted(
         Rules(2, 2, 1), Opening(TERM, 1), KEYS, link=link, inbox_link=gone,  # type: ignore[arg-type]
         mailbox=mailbox or SimpleNamespace(), settings=settings, control=str,
         listener=SimpleNamespace(serve=print, stop=lambda: None), replaced=lambda: None, failed=print,  # type: ignore[arg-type]
-        testified=testified,
+        evidence_received=evidence_received,
     )  # fmt: skip
 
 

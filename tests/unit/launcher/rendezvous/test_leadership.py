@@ -44,7 +44,7 @@ class Launcher:
         control: Any = SimpleNamespace(own_endpoint=str)
         self.leadership = Leadership(
             Rules(1, 1, 0), self.connect, KEYS, mailbox=mailbox, settings=RendezvousSettings(),
-            control=control, hosts_store=True, listener=listener, testified=print, failed=str,
+            control=control, hosts_store=True, listener=listener, evidence_received=print, failed=str,
         )  # type: ignore[arg-type]  # fmt: skip
 
     def connect(self) -> Connection:

@@ -14,7 +14,7 @@ from nvrx_launcher.rendezvous.rules import Rules
 def test_evidence_and_verdict_of_a_hang_come_back_to_the_node_in_its_loop() -> None:
     said, posted = list[object](), list[Callable[[], object]]()
     node: Any = SimpleNamespace(
-        decided=said.append, testified=lambda *evidence: said.append(evidence), coordinator_lost=print
+        decided=said.append, evidence_received=lambda *evidence: said.append(evidence), coordinator_lost=print
     )
     mailbox: Any = SimpleNamespace(post=posted.append)
     more: dict[str, Any] = {"describe": print, "control": None, "interval": 1.0, "is_fixed": False}
