@@ -237,6 +237,6 @@ def test_a_rank_that_has_exited_in_order_has_a_report_as_others_may_wait_for_it(
     page[ProgressField.DETACHED_PID] = os.getpid()
     report = exited_report(page)
     assert report is not None
-    assert (report.rank, report.condition, report.wait) == (7, RankCondition.COMPLETED, "exited_report")
+    assert (report.rank, report.condition, report.wait) == (7, RankCondition.COMPLETED, "exited")
     page[ProgressField.ATTACHED_START] = start_time(os.getpid())
     assert exited_report(page) is None  # its process goes on
