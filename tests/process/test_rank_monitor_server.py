@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nvrx_core.fault.hang_report import HangReport
 from nvrx_core.fault_tolerance import (
     FaultToleranceConfig,
     RankMonitorClient,
@@ -19,8 +22,9 @@ from nvrx_core.fault_tolerance import (
     WorkloadControlRequest,
 )
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
-from nvrx_core.fault_tolerance.wire import Listener
+from nvrx_core.fault_tolerance.wire import Connection, Listener, connect
 from nvrx_core.process.waiting import readable
+from tests.harness.process.monitored import MonitoredRank
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +115,48 @@ def test_two_monitors_do_not_share_a_socket(monitor: RankMonitorProcess) -> None
 def test_a_path_that_is_too_long_is_refused_with_its_bound(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="a socket's path has at most 107 bytes"):
         RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), tmp_path / ("x" * 108))
+
+
+# A launcher that is told of a hung rank
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_hung_rank_is_ended_when_its_launcher_has_judged_and_soon_if_that_does_not_answer(
+    tmp_path_factory: pytest.TempPathFactory, answers: bool
+) -> None:
+    """The launcher asks where the rank is, meanwhile."""
+    folder = tmp_path_factory.mktemp("m")
+    with ExitStack() as stack:
+        launcher = Listener(folder / "launcher.ipc")
+        stack.callback(launcher.close)
+        config = FaultToleranceConfig(initial_rank_heartbeat_timeout=60.0, rank_heartbeat_timeout=0.5)
+        monitor = RankMonitorProcess(config, folder / "rank-0.socket", launcher=str(launcher.path))
+        stack.callback(monitor.terminate)
+        monitor.start()
+        rank = MonitoredRank(folder, "heartbeat", None, FT_RANK_MONITOR_IPC_SOCKET=str(folder / "rank-0.socket"))
+        stack.callback(rank.close)
+        report = hang_of(launcher, stack)
+        with connect(folder / "rank-0.socket", within=10.0) as connection:
+            connection.send({"type": "evidence"})
+            evidence = HangReport.decode(connection.receive()[0]["report"])
+        assert evidence.place is not None
+        assert evidence.place.file.endswith("/workers/monitored.py")
+        assert (evidence.pid, evidence.stalled) == (rank.pid, True)
+        assert rank.process.poll() is None, "it is there until its launcher has judged"
+        if answers:
+            report.send({"type": "ok"})
+        assert rank.finish()[0] == -signal.SIGKILL
+
+
+def hang_of(launcher: Listener, stack: ExitStack) -> Connection:
+    """Answer questions for the progress of other nodes; return the connection on which a hang is told."""
+    while readable([launcher], 30.0):
+        connection = launcher.accept()
+        assert connection is not None
+        stack.callback(connection.close)
+        assert readable([connection], 10.0)
+        message, _ = connection.receive()
+        if message["type"] == "hang":
+            return connection
+        connection.send({"type": "ok", "ranks": []})
+    raise AssertionError("the launcher was told nothing")
