@@ -32,7 +32,7 @@ _SHOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "call_entered": ("world_size",), "fault": ("interruption", "message", "origin"), "left": ("reason",),
     "monitor_replaced": ("reason",), "straggler": ("ranks", "seconds"), "store_lost": ("endpoint",),
     "worker_failed": ("reason",), "hung": ("reason",), "cycle_stopped": ("reason",),
-    "control_store_lost": ("reason",), "cycle_verdict": ("sentence",),
+    "control_store_lost": ("reason",), "cycle_verdict": ("sentence",), "hang_verdict": ("sentence",),
     "straggler_found": ("sentence",), "straggler_over": ("sentence",),
 }  # fmt: skip
 """The fields that the line of an event has; of a launcher's event all, unless named here."""
