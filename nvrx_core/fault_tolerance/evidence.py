@@ -28,6 +28,7 @@ from nvrx_core.fault.hang_report import (
     RankCondition,
     Waiting,
 )
+from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
 from nvrx_core.hang_evidence import ThreadObservation, observe_process, observe_thread
 from nvrx_core.parsing import integer, parse_object, string
@@ -261,7 +262,8 @@ class EvidenceRequest:
         limit = take_sample(page, _itself).limit
         self.report = replace(
             report, pid=self._rank.pid, silent=max(0.0, now - signs_of_life(page)),
-            stalled=limit is not None and now >= limit.deadline, section=section, section_seconds=seconds,
+            stalled=limit is not None and now >= limit.deadline, step=Progress.of_page(page).steps - 1,
+            section=section, section_seconds=seconds,
             children=tuple(islice(dead_children(self._rank.pid), MAX_CHILDREN)),
         )  # fmt: skip
 

@@ -22,6 +22,13 @@ def test_a_rank_that_waits_in_a_collective_is_not_ended(launcher: Start, tmp_pat
     )
     assert "in collective" in told["stack"]
     assert re.search(r"rank 1 .* was ended by SIGKILL, hung: section 'step' open for", log)
+    (verdict,) = events_of(tmp_path, "hang_verdict")
+    assert re.fullmatch(
+        r"rank 1 \(\S+\) stands at launcher_worker\.py:\d+ in collective for .*, section 'step' open for \S+ s; "
+        r"rank 0 waits for it in all_reduce #\d+ of the default group",
+        verdict["sentence"],
+    )
+    assert log.count(f"hang: {verdict['sentence']}\n") == 1
     assert re.search(r"verdict of cycle 0: hang, rank 1 on \S+; action restart, confidence 0\.95\n", log)
 
 
@@ -38,3 +45,5 @@ def test_a_rank_that_waits_for_one_of_another_node_is_not_ended(nodes: Nodes, tm
         told["reason"],
     )
     assert all("was ended by SIGKILL, hung: section 'step' open" in log for _, log in ends)
+    assert [each["ranks"] for each in events_of(tmp_path, "hang_verdict")] == [[2], [2]]
+    assert all("hang: rank 2 (" in log for _, log in ends)

@@ -18,7 +18,7 @@ from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
 from nvrx_core.process.signalled_stacks import answer_requests, answer_requests_no_more, stack_pipe
 from nvrx_core.process.thread_wait import ThreadWait
 from nvrx_core.process.waiting import readable
-from nvrx_core.progress.page import Page, ProgressField
+from nvrx_core.progress.page import Page, ProgressField, SectionField
 
 SECOND = 10**9
 
@@ -36,6 +36,7 @@ class Monitored:
         self.page[ProgressField.HEARTBEAT_AT] = max(1, time.monotonic_ns() - 60 * SECOND)
         self.page[ProgressField.HEARTBEAT_TIMEOUT], self.page[ProgressField.RANK] = SECOND // 1000, 7
         self.page[ProgressField.STACK_SIGNAL] = self.signum
+        self.page.words[self.page.declare_section("step") + SectionField.COUNT] = 3
         self.rank = WatchedRank(os.getpid(), os.pidfd_open(os.getpid()), start_time(os.getpid()))
 
     def start(self) -> EvidenceThread:
@@ -79,7 +80,7 @@ def test_a_rank_tells_where_its_main_thread_is(monitored: Monitored) -> None:
     assert report.condition in (RankCondition.BLOCKED, RankCondition.RUNS)  # it waits for the answer, or has it
     assert report.stalled
     assert report.silent > 59.0
-    assert report.pid == os.getpid()
+    assert (report.pid, report.step) == (os.getpid(), 2)
     assert monitored.page[ProgressField.EVIDENCE_THREAD] != 0
     thread.close()
 
