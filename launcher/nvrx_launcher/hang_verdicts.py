@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -103,6 +104,9 @@ class HangVerdicts:
                 self._end()
                 self._cycle, self._members = decision.cycle, decision.members
                 self._said_at = -math.inf
+            case Verdict.STOP | Verdict.END:
+                self._end()
+                self._cycle = -1
             case Verdict.HANG_SUSPECTED if decision.cycle == self._cycle and self._is_news(now):
                 self._asked_at = now
                 if self._nodes.failures(self._cycle) is not None:
@@ -137,7 +141,7 @@ class HangVerdicts:
         for line in filter(None, text.split("\n")):
             with suppress(ValueError):
                 report = HangReport.decode(line)
-                reports[report.rank] = report
+                reports[report.initial_rank] = report
         self._collected[node] = reports
         self._judges_at = min(self._judges_at, now + COLLECT_TIMEOUT)
         if self._collected.keys() >= {member.node for member in self._members}:
@@ -148,7 +152,7 @@ class HangVerdicts:
         if now >= self._judges_at:
             self._judge()
         if now >= self._gives_up_at:
-            self._say(self._verdict({self._node: self._own or {}}), now)
+            self._say(self._verdict({**self._collected, self._node: self._own or {}}), now)
 
     def _is_news(self, now: float) -> bool:
         """Whether this is not the hang that this launcher gives evidence of already."""
@@ -167,7 +171,7 @@ class HangVerdicts:
             return
         first = next((member.first_rank for member in self._members if member.node == self._node), 0)
         self._own = {
-            report.rank: replace(report, initial_rank=first + local_rank, host=self._host)
+            first + local_rank: replace(report, initial_rank=first + local_rank, host=self._host)
             for local_rank, report in reports.items()
         }
         if self._asked_at > -math.inf:
@@ -189,9 +193,11 @@ class HangVerdicts:
         self._nodes.tell(MessageKind.HANG_JUDGED, self._cycle, verdict.encode())
 
     def _verdict(self, case: Mapping[int, Mapping[int, HangReport]]) -> HangVerdict:
-        reports = {rank: report for found in case.values() for rank, report in found.items()}
+        told = [report for found in case.values() for report in found.values()]
+        ranks = Counter(report.rank for report in told)
+        reports = {report.rank: report for report in told if ranks[report.rank] == 1}  # else it is not known whose
         world = sum(member.workers for member in self._members)
-        return judge(with_peers_stalled(reports), {*range(world), *reports})
+        return judge(with_peers_stalled(reports), {*range(world), *reports}, may_name_missing=False)
 
     def _say(self, verdict: HangVerdict, now: float) -> None:
         self._said_at = now

@@ -92,7 +92,7 @@ _SLURM_END: Final = r"(?:JOB|STEP) \S+ (?:ON (?P<host>[\w.-]+) )?CANCELLED"
 _TASK: Final = r"srun: error: (?P<host>[\w.-]+): task(?:s [\d,-]+| (?P<rank>\d+)): "
 _MPI: Final = r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.-]+) exited on signal "
 ABSTAINS: Final = (
-    r"hang: (?:all ranks are alike|who is to blame is not known|no rank is behind|the ranks wait for each other"
+    r"hang: (?:all ranks are alike|no rank is behind|the ranks wait for each other"
     r"|the ranks call different collectives)"
 )
 """The line of a hang that names no rank."""

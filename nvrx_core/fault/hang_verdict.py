@@ -107,14 +107,15 @@ def with_peers_stalled(reports: Mapping[int, HangReport]) -> dict[int, HangRepor
     }
 
 
-def judge(reports: Mapping[int, HangReport], ranks: Collection[int]) -> HangVerdict:
+def judge(reports: Mapping[int, HangReport], ranks: Collection[int], *, may_name_missing: bool = True) -> HangVerdict:
     """Return the verdict on a hang.
 
     Args:
         reports: those that have come in time, by rank.
         ranks: all ranks of the iteration.
+        may_name_missing: a rank without a report would have one if it could answer.
     """
-    return _Case(reports, ranks).verdict()
+    return _Case(reports, ranks, may_name_missing=may_name_missing).verdict()
 
 
 class _Case:
@@ -126,7 +127,8 @@ class _Case:
         elsewhere: the ranks that run the function, or have returned from it, and wait for nobody.
     """
 
-    def __init__(self, reports: Mapping[int, HangReport], ranks: Collection[int]) -> None:
+    def __init__(self, reports: Mapping[int, HangReport], ranks: Collection[int], *, may_name_missing: bool) -> None:
+        self._may_name_missing = may_name_missing
         self.reports = dict(sorted(reports.items()))
         self.missing = frozenset(set(ranks) - reports.keys())
         self.awaited = dict[int, _Awaited]()
@@ -217,7 +219,7 @@ class _Case:
                 if all(self.elsewhere.isdisjoint(ranks) for ranks in each.behind)
             )
         )
-        if len(unreported) == 1:
+        if len(unreported) == 1 and self._may_name_missing:
             (rank,) = unreported
             parts = [f"rank {rank} has not joined the others, or they wait for each other", *self._waits("")]
             return self._say(HangOutcome.NO_REPORT, unreported, 0.6, parts)

@@ -91,7 +91,11 @@ class EvidenceThread:
         Raises:
             RuntimeError: when the process can start no more threads.
         """
-        self._thread.start()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # inherited: others await signals
+        try:
+            self._thread.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def close(self) -> None:
         """End the thread, and close the socket; one that gets no turn within a second keeps both."""
@@ -137,8 +141,11 @@ class EvidenceThread:
             return ""
         if look.collective is not None and look.collective.operation in _CREATIONS:
             look = replace(look, collective=Collective(RENDEZVOUS))
-        of_launcher = environment.rank_of_launcher(self._page[ProgressField.RANK])
-        rank = of_launcher if in_group is None else in_group[0]
+        rank = environment.rank_of_launcher(self._page[ProgressField.RANK])
+        if in_group is not None and in_group[1] == environment.world_size_of_launcher(in_group[1]):
+            rank = in_group[0]
+        elif in_group is not None:  # one of several default groups in a job, whose ranks and names are not the job's
+            look, begun = replace(look, collective=None), {}
         return _report_of(look, rank, begun=begun).encode()
 
 
@@ -148,7 +155,7 @@ def exited_report(page: Page) -> HangReport | None:
     if not pid or pid != page[ProgressField.ATTACHED_PID] or start_time(pid) == page[ProgressField.ATTACHED_START]:
         return None
     look = ThreadObservation(RankCondition.COMPLETED, Waiting.ELSEWHERE, wait=EXITED)
-    return replace(_report_of(look, page[ProgressField.RANK]), pid=pid)
+    return replace(_report_of(look, page[ProgressField.RANK]), pid=pid, stalled=False)
 
 
 def _report_of(look: ThreadObservation, rank: int, *, begun: dict[str, int] | None = None) -> HangReport:
@@ -190,6 +197,9 @@ class EvidenceRequest:
             self._end("")
             return
         with suppress(OSError):
+            while self._channel.recv(MAX_PACKET):  # late answers to earlier questions
+                pass
+        with suppress(OSError):
             self._channel.send(json.dumps({"number": number}).encode())
 
     @property
@@ -228,7 +238,7 @@ class EvidenceRequest:
             self._end(self._stacks.text)
         elif not self._is_late and (self._waits_for_a_processor() or not may_read_stacks):
             self._is_late, self.deadline = True, now + EXTRA_TIMEOUT
-        elif may_read_stacks and not self._waits_for_a_processor() and self._handles_signal():
+        elif may_read_stacks and not self._waits_for_a_processor() and self._may_signal():
             signum = self._page[ProgressField.STACK_SIGNAL]
             self._stacks = StackRequest(self._reader, self._rank.pidfd, signum, now=now)
             self.deadline = self._stacks.deadline
@@ -244,7 +254,11 @@ class EvidenceRequest:
             return True  # there is no such thread, so that nothing is known of the GIL
         return text.rpartition(")")[2].split()[:1] == ["R"]
 
-    def _handles_signal(self) -> bool:
+    def _may_signal(self) -> bool:
+        """Whether the rank has a handler, and is silent for so long that it is not merely busy."""
+        limit = take_sample(self._page, _itself).limit
+        if limit is None or time.monotonic() < limit.since + limit.timeout / 2:
+            return False
         signum = self._page[ProgressField.STACK_SIGNAL]
         return signal.SIGRTMIN <= signum <= signal.SIGRTMAX and catches(self._rank.pid, signum)
 

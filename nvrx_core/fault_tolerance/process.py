@@ -217,8 +217,9 @@ class RankMonitor:
         if not self._asking:
             return math.inf
         now, rank = time.monotonic(), self._rank
-        if self._evidence is None and rank is not None and self._questions is not None:
-            self._asked += 1
+        is_outside = self.page[ProgressField.STAGE] == Stage.OUTSIDE
+        if self._evidence is None and rank is not None and self._questions is not None and is_outside:
+            self._asked = time.monotonic_ns()  # another one than of a monitor before this one
             self._evidence = EvidenceRequest(
                 rank, self.page, self._questions, reader=self.plan.stacks[0], number=self._asked, now=now
             )

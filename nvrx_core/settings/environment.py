@@ -122,6 +122,11 @@ def rank_of_launcher(default: int | None = None) -> int:
     return _first_number(("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"), default)
 
 
+def world_size_of_launcher(default: int) -> int:
+    """Return WORLD_SIZE, as a launcher has set it; the default where it is not set."""
+    return _first_number(("WORLD_SIZE",), default)
+
+
 def local_rank() -> int:
     """Return this process's number on its host: LOCAL_RANK, else that of SLURM, Open MPI or MPICH; 0 for none."""
     return _first_number(("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"), 0)

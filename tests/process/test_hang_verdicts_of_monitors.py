@@ -95,6 +95,7 @@ def test_a_node_whose_launcher_does_not_answer_holds_up_neither_the_line_nor_the
     there.process.send_signal(signal.SIGSTOP)
     here.await_log("was ended by SIGKILL, hung: no heartbeat")
     there.process.send_signal(signal.SIGCONT)
+    here.finish()
     (verdict,) = [each for each in events_of(tmp_path, "hang_verdict") if each["pid"] == first]
     assert re.match(r"rank 1 \(\S+\) stands at .* in lock .*; no report of ranks 2-3 in time", verdict["sentence"])
     (hung,), (failed, *_) = events_of(tmp_path, "hung"), events_of(tmp_path, "worker_failed")

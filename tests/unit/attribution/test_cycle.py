@@ -152,7 +152,6 @@ def test_the_line_of_a_hang_counts_more_than_which_rank_was_ended_for_it() -> No
     "line",
     [
         "hang: all ranks are alike, none is to blame; ranks 0-3 at train.py:9 in load",
-        "hang: who is to blame is not known; no report of ranks 0-3 in time",
         "hang: no rank is behind: all have begun what they wait in; ranks 0-3 wait in all_reduce #5",
         "hang: the ranks wait for each other; ranks 0-3 wait in recv",
         "hang: the ranks call different collectives, as number 5 of one group; rank 0 waits in barrier",
@@ -168,3 +167,9 @@ def test_a_rank_without_a_report_may_be_named() -> None:
     line = "hang: rank 3 has not joined the others, or they wait for each other; no report of rank 3 in time"
     ended = failed(0, "was ended by SIGKILL, hung: no heartbeat for 45.0 s")
     assert verdict_of_cycle(CycleReport(RANKS, (ended,), hang=line)).rank == 3
+
+
+def test_where_it_is_not_known_who_is_to_blame_the_monitors_own_lines_count() -> None:
+    ended = failed(1, "was ended by SIGKILL, hung: no heartbeat for 45.0 s, at train.py:9 load")
+    line = "hang: who is to blame is not known; no report of ranks 0-3 in time"
+    assert verdict_of_cycle(CycleReport(RANKS, (ended,), hang=line)).rank == 1

@@ -373,3 +373,9 @@ def test_a_verdict_is_read_as_it_was_written():
 def test_a_malformed_verdict_is_an_error(changed):
     with pytest.raises(ValueError, match=r"."):
         HangVerdict.decode(json.dumps(json.loads(verdict(waits(0)).encode()) | changed))
+
+
+def test_a_missing_rank_is_named_only_where_it_would_have_a_report_if_it_could_answer():
+    reports = {rank: waits(rank) for rank in (0, 1, 2)}
+    assert judge(reports, WORLD).culprits == (3,)
+    assert judge(reports, WORLD, may_name_missing=False).culprits == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -241,3 +242,21 @@ def test_a_rank_that_has_exited_in_order_has_a_report_as_others_may_wait_for_it(
     assert (report.rank, report.condition, report.wait) == (7, RankCondition.COMPLETED, "exited")
     page[ProgressField.ATTACHED_START] = start_time(os.getpid())
     assert exited_report(page) is None  # its process goes on
+
+
+def test_a_signal_that_the_script_blocks_is_left_to_it(monitored: Monitored) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    thread = monitored.start()
+    assert monitored.answered(monitored.ask()).place is not None
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert signal.sigtimedwait([signal.SIGUSR1], 10.0) is not None
+    thread.close()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_a_rank_that_is_not_silent_for_long_is_sent_no_signal(monitored: Monitored) -> None:
+    monitored.page[ProgressField.HEARTBEAT_TIMEOUT] = 1000 * SECOND
+    request = monitored.ask()
+    _look_blocked(request)
+    request.tick(now=request.deadline, may_read_stacks=True)
+    assert (request.is_over, request.report) == (True, None)

@@ -264,3 +264,30 @@ def test_old_evidence_is_not_given_again() -> None:
     job.decide(Decision(Verdict.HANG_SUSPECTED, 0, ""), 1.0 + ONE_HANG)
     assert [node.asked for node in job.nodes] == [2, 2]
     assert len(job.messages) == 2
+
+
+def test_groups_of_the_same_ranks_in_one_job_are_not_taken_for_one() -> None:
+    """The ranks of two nodes say that they are ranks 0 and 1."""
+    job = Job(2)
+    job.nodes[1].reports = {0: replace(WAITS, rank=0), 1: replace(STANDS, rank=1)}
+    assert job.suspect(0, 1.0)
+    assert job.verdict().culprits == ()
+
+
+def test_a_rank_without_a_report_is_not_named() -> None:
+    """It may never have been monitored."""
+    job = Job(1)
+    del job.nodes[0].reports[1]
+    assert job.suspect(0, 1.0)
+    assert (job.verdict().culprits, job.verdict().missing) == ((), (1,))
+
+
+def test_the_end_of_the_cycle_ends_the_question() -> None:
+    job = Job(2)
+    job.nodes[1].answers = False
+    answered = job.suspect(0, 1.0)
+    job.decide(Decision(Verdict.STOP, 0, "a worker has failed"), 1.1)
+    assert answered
+    assert job.suspect(0, 1.2) == [1.2]
+    job.tick(2.0)
+    assert not job.nodes[0].events
