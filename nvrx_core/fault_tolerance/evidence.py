@@ -136,17 +136,17 @@ class EvidenceThread:
             status = torch_calls.flight_status()
             look = observe_thread(self._main, os.getpid(), pending=any(status.values()) if status else None)
             begun, in_group = torch_calls.counts_of_groups(), torch_calls.rank_and_size()
+            if look.collective is not None and look.collective.operation in _CREATIONS:
+                look = replace(look, collective=Collective(RENDEZVOUS))
+            rank = environment.rank_of_launcher(self._page[ProgressField.RANK])
+            if in_group is not None and in_group[1] == environment.world_size_of_launcher(in_group[1]):
+                rank = in_group[0]
+            elif in_group is not None:  # one of several default groups of a job: its ranks and names are not the job's
+                look, begun = replace(look, collective=None), {}
+            return _report_of(look, rank, begun=begun).encode()
         except Exception:  # boundary: objects of the user's are looked at
             log.warning("this rank does not report where it is", exc_info=True)
             return ""
-        if look.collective is not None and look.collective.operation in _CREATIONS:
-            look = replace(look, collective=Collective(RENDEZVOUS))
-        rank = environment.rank_of_launcher(self._page[ProgressField.RANK])
-        if in_group is not None and in_group[1] == environment.world_size_of_launcher(in_group[1]):
-            rank = in_group[0]
-        elif in_group is not None:  # one of several default groups in a job, whose ranks and names are not the job's
-            look, begun = replace(look, collective=None), {}
-        return _report_of(look, rank, begun=begun).encode()
 
 
 def exited_report(page: Page) -> HangReport | None:
