@@ -13,7 +13,6 @@ from typing import Any, Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
-from nvrx_core.fault_tolerance.explain import table
 from nvrx_core.settings.spelling import nearest
 from nvrx_launcher.exit_codes import USAGE
 from nvrx_launcher.rank_order import DEFAULT_ORDER
@@ -285,7 +284,7 @@ def explained(
     rows = [(each.dest, _shown(getattr(arguments, each.dest)), source(each)) for each in OPTIONS]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"{name:{widths[0]}}  {value:{widths[1]}}  {source}" for name, value, source in rows]
-    return [*lines, "", *table(config)]
+    return [*lines, "", *config.table()]
 
 
 def _shown(value: object) -> str:

@@ -165,13 +165,10 @@ class AttachedRank:
         """
         if os.getpid() == self._info.pid:
             self.page[ProgressField.DETACHED_PID] = self._info.pid
-            self._hide_stacks()
-
-    def _hide_stacks(self) -> None:
-        self.page[ProgressField.STACK_SIGNAL] = 0
-        if answer_requests_no_more(self._stack_signal) and self._stacks >= 0:
-            os.close(self._stacks)
-        self._stacks, self._stack_signal = -1, 0
+            self.page[ProgressField.STACK_SIGNAL] = 0
+            if answer_requests_no_more(self._stack_signal) and self._stacks >= 0:
+                os.close(self._stacks)
+            self._stacks, self._stack_signal = -1, 0
 
     def _close(self) -> None:
         self.page.close()

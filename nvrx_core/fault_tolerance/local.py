@@ -177,7 +177,10 @@ def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | 
         OSError: when the folder of the monitor's socket cannot be created, or other users may enter it.
         ForkServerError: when no monitor can be started.
     """
-    configuration = _configuration(config)
+    if config is None:
+        config = FaultToleranceConfig.from_environment()
+    elif not isinstance(config, FaultToleranceConfig):
+        config = FaultToleranceConfig.from_yaml_file(config)
     if isinstance(earlier := monitored.current(), AttachedRank) and (local := earlier.supersede()) is not None:
         local.end()
     client = RankMonitorClient()
@@ -185,7 +188,7 @@ def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | 
         client.init_workload_monitoring()
         return client
     with ExitStack() as failing:
-        client.local_monitor = monitor = LocalMonitor(configuration)
+        client.local_monitor = monitor = LocalMonitor(config)
         failing.callback(monitor.end)
         client.init_workload_monitoring()
         failing.pop_all()
@@ -205,31 +208,20 @@ def _let_threads_go_on() -> None:
     threading.Event().wait(EXIT_PAUSE)
 
 
-def _configuration(config: FaultToleranceConfig | str | os.PathLike[str] | None) -> FaultToleranceConfig:
-    if config is None:
-        return FaultToleranceConfig.from_environment()
-    return config if isinstance(config, FaultToleranceConfig) else FaultToleranceConfig.from_yaml_file(config)
-
-
 def socket_path() -> Path:
     """Return the socket path of this process's monitor, in the folder of the job's other ranks on this host.
 
     Raises:
         OSError: when the folder is another user's, or others can enter it.
     """
-    runtime = private_directory()
-    folder = runtime / _job_folder()
+    runtime, job = private_directory(), f"{ALONE}{os.getpid()}"
+    if environment.has_master():  # a name that all ranks of the job share; a socket's path must be short
+        host, port = environment.master()
+        job = hashlib.sha256(f"{environment.job_name()} {host} {port}".encode()).hexdigest()[:JOB_DIGITS]
+    folder = runtime / f"{host_tag()}{job}"
     folder.mkdir(mode=0o700, exist_ok=True)
     _remove_dead(runtime)
     return folder / f"{os.getpid()}{SUFFIX}"
-
-
-def _job_folder() -> str:
-    """Return a name that all ranks of the job share on this host, unique to the job; a socket's path must be short."""
-    if not environment.has_master():
-        return f"{host_tag()}{ALONE}{os.getpid()}"
-    host, port = environment.master()
-    return host_tag() + hashlib.sha256(f"{environment.job_name()} {host} {port}".encode()).hexdigest()[:JOB_DIGITS]
 
 
 def _remove_dead(runtime: Path) -> None:
