@@ -15,13 +15,11 @@ from typing import Final, Protocol
 
 from nvrx_core.failpoint import hit
 from nvrx_core.flow import operation, run
-from nvrx_core.inprocess.coordination.round_operations import RoundOperations, StoreOfRounds
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.interruption.switch_interval import ShortTurns
 from nvrx_core.inprocess.progress_watchdog import Losses
-from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
-from nvrx_core.inprocess.protocol.round import Rounds
+from nvrx_core.inprocess.protocol.round import Rounds, RoundStore
 from nvrx_core.process.signal_safe import SignalSafeCondition
 from nvrx_core.progress.page import Page, ProgressField
 
@@ -52,7 +50,7 @@ class MonitorThread:
     """Runs the rounds of one call.
 
     Args:
-        operations: those of a round, on a connection of this thread alone.
+        store: the keys of the rounds, on a connection of this thread alone.
         page: the rank's page.
         interrupt: gets the main thread out of the function.
         rounds: shared with the main thread.
@@ -67,7 +65,7 @@ class MonitorThread:
     def __init__(
         self,
         *,
-        operations: RoundOperations,
+        store: RoundStore,
         page: Page,
         interrupt: Interrupt,
         rounds: Rounds,
@@ -75,7 +73,7 @@ class MonitorThread:
         function: Function,
         losses: Losses,
     ) -> None:
-        self.operations, self.page, self.interrupt, self.rounds = operations, page, interrupt, rounds
+        self.store, self.page, self.interrupt, self.rounds = store, page, interrupt, rounds
         self.changed, self._function, self._losses = changed, function, losses
         self.marks = dict[str, float]()
         self._turns = ShortTurns()
@@ -100,8 +98,7 @@ class MonitorThread:
 
     def _run(self) -> None:
         try:
-            store = _Store(lambda: self.operations, self)
-            flow = MonitorThreadFlow(self.rounds, store, self, time.monotonic)
+            flow = MonitorThreadFlow(self.rounds, self.store, self, time.monotonic)
             run(flow.run(), self.changed.lock, self.changed.notify_all)
         except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
             if not self._stopping:
@@ -109,10 +106,16 @@ class MonitorThread:
         finally:
             self._turns.end()
 
-    def event_noticed(self, iteration: int) -> None:
+    @operation
+    def event_received(self, iteration: int) -> None:
         """Record that the round has its event."""
         self.page[ProgressField.NOTICED] = iteration + 1
         self.marks = {"noticed": time.monotonic()}
+
+    @operation
+    def decision_received(self, iteration: int) -> None:
+        """The round has its decision."""
+        hit("decision-after", iteration)
 
     @operation
     def notice(self, iteration: int) -> None:
@@ -155,29 +158,3 @@ class MonitorThread:
         """The round is decided: the main thread continues, or leaves the job."""
         self._turns.end()
         self._function.release()
-
-
-class _Store(StoreOfRounds):
-    """The store of the monitor thread, which notes when it has waited for something.
-
-    Args:
-        rounds: returns the operations, on the thread's connection.
-        thread: the thread.
-    """
-
-    def __init__(self, rounds: Callable[[], RoundOperations], thread: MonitorThread) -> None:
-        super().__init__(rounds)
-        self._thread = thread
-
-    @operation
-    def await_event(self, iteration: int) -> None:
-        """Wait until the round has its event."""
-        self.rounds().wait_event(iteration)
-        self._thread.event_noticed(iteration)
-
-    @operation
-    def await_decision(self, iteration: int) -> RoundDecision:
-        """Wait for the round's decision; return it."""
-        decision = self.rounds().wait_decision(iteration)
-        hit("decision-after", iteration)
-        return decision

@@ -1,4 +1,4 @@
-"""A rank at a barrier: what it writes to the control store, what its arrival says, and how it waits for the others."""
+"""A rank at a barrier: what its arrival says, and how it waits for the others."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import RoundProgress
-from nvrx_core.inprocess.call.hang_reporter import HangReporter
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
-from nvrx_core.inprocess.call.own_faults import OwnFaults
 from nvrx_core.inprocess.call.parameters import Parameters, leader_of
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.coordination.control_store import CallStore, ControlStore
-from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.coordination.membership import ProgressSurvey
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
@@ -31,47 +27,9 @@ from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
 from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["ArrivalReport", "RankStatus", "RankStore"]
+__all__ = ["ArrivalReport", "RankStatus"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-
-
-class RankStore(CallStore):
-    """The control store of the main thread.
-
-    Args:
-        control_store: on the thread's connection.
-        size: the initial number of members.
-        faults: writes a fault that is announced to the event file, afterwards: the others do not wait for a file.
-        housekeeping: stops before the rank leaves, as the call's keys may be deleted then.
-        hangs: likewise, once the verdict on a hang just before is given.
-    """
-
-    def __init__(
-        self,
-        control_store: ControlStore,
-        size: int,
-        faults: OwnFaults,
-        *,
-        housekeeping: Housekeeping,
-        hangs: HangReporter,
-    ) -> None:
-        super().__init__(lambda: control_store, size)
-        self._faults, self._housekeeping, self._hangs = faults, housekeeping, hangs
-
-    @operation
-    def announce(self, iteration: int, fault: FaultRecord) -> FaultRecord | None:
-        """Write the fault as the round's event, unless it has one; return the event, None for a completion."""
-        event = self.rounds().announce(iteration, fault)
-        self._faults.report(fault)
-        return event
-
-    @operation
-    def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:
-        """Write that a member no longer needs the store."""
-        self._hangs.finish()
-        self._housekeeping.close()
-        self._control_store().membership.mark_left(member, silent=silent)
 
 
 class RankStatus:

@@ -22,7 +22,7 @@ from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.flow import run
-from nvrx_core.inprocess.call.at_barrier import ArrivalReport, RankStatus, RankStore
+from nvrx_core.inprocess.call.at_barrier import ArrivalReport, RankStatus
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.environment_checks import log_start, nccl_checks
 from nvrx_core.inprocess.call.function_abort import FunctionAbort, RoundProgress
@@ -37,6 +37,7 @@ from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
 from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.control_store import CallStore
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.coordination.joining import Joining, JoinRequest
 from nvrx_core.inprocess.coordination.presence import name_missing
@@ -227,7 +228,7 @@ def start_threads(
     )
     trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
     thread = MonitorThread(
-        operations=connections.waiting,
+        store=CallStore(lambda: connections.waiting, state.initial_world_size),
         page=page,
         interrupt=interrupt,
         rounds=Rounds(state.initial_rank, initial_ranks(state.initial_world_size), p.round_timeouts),
@@ -408,17 +409,9 @@ class WrappedCall:
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer = resources.connections, resources.observer
         control_store, early_exit, trace = connections.control_store, resources.early_exit, resources.trace
-        store = RankStore(
-            control_store,
-            state.initial_world_size,
-            resources.faults,
-            housekeeping=resources.housekeeping,
-            hangs=resources.hangs,
-        )
         plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace, abort=resources.abort)
         return CallPorts(
-            rounds=store,
-            farewell=store,
+            store=CallStore(lambda: control_store, state.initial_world_size),
             status=RankStatus(
                 state,
                 control_store.survey,
@@ -451,8 +444,9 @@ class WrappedCall:
                 events,
                 parameters,
                 connections=connections,
-                monitor=monitor,
                 groups=observer.held,
                 early_exit=early_exit,
+                housekeeping=resources.housekeeping,
+                hangs=resources.hangs,
             ),
         )

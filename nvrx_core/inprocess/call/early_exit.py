@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from nvrx_core.errors import RestartAbort, StoreLost
 from nvrx_core.events.log import EventLog
+from nvrx_core.fault.exceptions import text_of
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.coordination.connections import Connections
@@ -80,6 +81,11 @@ class EarlyExit:
                 self._connections.cut()
                 self._interrupt_main_thread()
         return self._connections.lost()
+
+    def abandon(self, error: BaseException) -> None:
+        """Let the monitor process notify the others that this rank leaves by `error`."""
+        self._monitor.abandon(error)
+        log.warning("initial rank %d leaves: %s", self._state.initial_rank, text_of(error))
 
     def watcher_failed(self, error: BaseException) -> None:
         """Record that the calling thread, one of the wrapper's own, ends with `error`."""

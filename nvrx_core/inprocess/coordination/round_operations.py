@@ -10,12 +10,10 @@ Each raises `StoreFailure` when the store fails, or has a value that no rank has
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Concatenate, ParamSpec, TypeVar
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.flow import operation
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, FOREVER, NOTHING, GuardedStore, batches, guard
 from nvrx_core.inprocess.protocol.decision import (
     Arrival,
@@ -28,7 +26,7 @@ from nvrx_core.parsing import address
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys
 
-__all__ = ["Arrivals", "RoundOperations", "StoreOfRounds"]
+__all__ = ["Arrivals", "RoundOperations"]
 
 
 class Arrivals:
@@ -228,50 +226,3 @@ def _event(text: bytes, otherwise: FaultRecord | None) -> FaultRecord | None:
         return decode_event(text)
     except ValueError:
         return otherwise
-
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-
-def _port(
-    method: Callable[Concatenate[RoundOperations, Parameters], Result],
-) -> Callable[Concatenate[StoreOfRounds, Parameters], Awaitable[Result]]:
-    """Return an operation as a flow awaits it; the connection is the one of the moment when it is carried out."""
-
-    def carry_out(self: StoreOfRounds, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        return method(self.rounds(), *args, **kwargs)
-
-    return operation(carry_out)
-
-
-class StoreOfRounds:
-    """The operations as the port of a flow, a `RoundStore`.
-
-    Args:
-        rounds: returns the operations, on the flow's connection.
-        decided_within: bound of a wait for a decision.
-    """
-
-    def __init__(self, rounds: Callable[[], RoundOperations], decided_within: timedelta = FOREVER) -> None:
-        self.rounds, self._decided_within = rounds, decided_within
-
-    announce = _port(RoundOperations.announce)
-    count_completion = _port(RoundOperations.count_completion)
-    close_completed = _port(RoundOperations.close_completed)
-    read_event = _port(RoundOperations.read_event)
-    put_arrival = _port(RoundOperations.put_arrival)
-    count_arrival = _port(RoundOperations.count_arrival)
-    read_arrivals = _port(RoundOperations.read_arrivals)
-    publish = _port(RoundOperations.publish)
-    read_decision = _port(RoundOperations.decision)
-    await_event = _port(RoundOperations.wait_event)
-    set_rendezvous = _port(RoundOperations.set_rendezvous)
-    await_rendezvous = _port(RoundOperations.wait_rendezvous)
-    has_event = _port(RoundOperations.has_event)
-    has_decision = _port(RoundOperations.has_decision)
-
-    @operation
-    def await_decision(self, iteration: int) -> RoundDecision:
-        """Wait for the round's decision; return it."""
-        return self.rounds().wait_decision(iteration, self._decided_within)

@@ -65,7 +65,7 @@ class MainPort(_StorePort, MainBase):
 
     def ports(self) -> CallPorts:
         """Return all ports of the thread."""
-        return CallPorts(self, self, self, self, self, self, self, self)
+        return CallPorts(self, self, self, self, self, self, self)
 
     # The rank
 
@@ -157,6 +157,7 @@ class MainPort(_StorePort, MainBase):
 class ThreadPort(_StorePort):
     """The ports of a monitor thread."""
 
+    event_received = decision_received = staticmethod(nothing)
     notice = last_call = abort_function = round_decided = staticmethod(nothing)
 
     def interrupt_function(self, reason: str) -> Awaitable[None]:

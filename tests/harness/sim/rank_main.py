@@ -34,7 +34,7 @@ class MainPort(StoredFarewell, MainBase):
 
     def ports(self) -> CallPorts:
         """Return all ports of the thread."""
-        return CallPorts(self, self, self, self, self, self, self, self)
+        return CallPorts(self, self, self, self, self, self, self)
 
     async def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> None:
         """Nobody waits: the store is nobody's."""

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from nvrx_core.fault.record import FaultRecord
+from nvrx_core.flow import operation
 from nvrx_core.inprocess import monitor_thread as module
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import MonitorThread
@@ -18,17 +18,18 @@ from nvrx_core.process.signal_safe import SignalSafeCondition
 from nvrx_core.progress.page import Page, ProgressField
 
 
-class Operations:
+class Store:
     """A store in which a wait does what a test wants."""
 
     def __init__(self, wait, event):
         self.wait, self.event = wait, event
 
-    def wait_event(self, iteration):
+    @operation
+    def await_event(self, iteration):
         self.event()
-        return FaultRecord(initial_rank=0, rank=0, interruption="EXCEPTION")
 
-    def wait_decision(self, iteration):
+    @operation
+    def await_decision(self, iteration):
         return self.wait()
 
 
@@ -78,7 +79,7 @@ def monitor_thread(page, wait, losses=None, *, interrupt=None, iteration=-1, abo
     if iteration == 0:
         rounds.advance(frozenset({0}))
     return MonitorThread(
-        operations=Operations(wait, event),
+        store=Store(wait, event),
         page=page,
         interrupt=interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0),
         rounds=rounds,

@@ -14,7 +14,7 @@ from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
 from nvrx_core.rank_assignment.base import State
 from tests.harness.asked import Asking, ask, drive
 
-PORTS = CallPorts(*(Asking(),) * 8)
+PORTS = CallPorts(*(Asking(),) * 7)
 
 
 def test_a_round_whose_cause_nobody_can_read_does_not_count_as_a_failure():
