@@ -10,7 +10,8 @@ from nvrx_core.failpoint import hit
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.early_exit import EarlyExit
-from nvrx_core.inprocess.call.function_abort import RoundProgress
+from nvrx_core.inprocess.call.function_abort import FunctionAbort
+from nvrx_core.inprocess.call.hang_reporter import RoundProgress
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.parameters import Parameters, leader_of
 from nvrx_core.inprocess.call.plug_ins import PlugIns
@@ -40,6 +41,7 @@ class RankStatus:
         survey: finds the members in an atomic section.
         monitor: receives the stage of the main thread.
         thread: the monitor thread, which the main thread waits for.
+        function: knows when the function was ended.
         early_exit: the reason for an early exit of this rank.
         trace: records the steps of a restart.
     """
@@ -51,11 +53,12 @@ class RankStatus:
         *,
         monitor: MonitorLink,
         thread: MonitorThread,
+        function: FunctionAbort,
         early_exit: EarlyExit,
         trace: RestartTrace,
     ) -> None:
         self._state, self._survey, self._monitor = state, survey, monitor
-        self._thread, self._early_exit, self._trace = thread, early_exit, trace
+        self._thread, self._function, self._early_exit, self._trace = thread, function, early_exit, trace
 
     @operation
     def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> None:
@@ -87,7 +90,7 @@ class RankStatus:
     @operation
     def round_ended(self, view: RoundView) -> None:
         """The round restarts and this rank has left the function: start the trace of the restart."""
-        self._trace.round_ended(view, self._thread.marks, self._monitor.page[ProgressField.STEP] - 1)
+        self._trace.round_ended(view, self._function.marks, self._monitor.page[ProgressField.STEP] - 1)
 
     @operation
     def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> Mapping[int, int]:

@@ -25,9 +25,9 @@ from nvrx_core.flow import run
 from nvrx_core.inprocess.call.at_barrier import ArrivalReport, RankStatus
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.environment_checks import log_start, nccl_checks
-from nvrx_core.inprocess.call.function_abort import FunctionAbort, RoundProgress
+from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle, UserStores
-from nvrx_core.inprocess.call.hang_reporter import HangReporter
+from nvrx_core.inprocess.call.hang_reporter import HangReporter, RoundProgress
 from nvrx_core.inprocess.call.leaving import Leaving
 from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
 from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, ThreadFaults
@@ -89,7 +89,7 @@ class Resources:
         thread: the monitor thread.
         watchdog: the progress watchdog.
         sample: the progress of the rank when the round ended.
-        abort: aborts the calls in which the function blocks.
+        abort: gets the main thread out of the function.
         early_exit: the reason for an early exit of this rank.
         faults: this rank's own faults.
         thread_faults: exceptions of the function's other threads.
@@ -207,11 +207,9 @@ def start_threads(
         shortest=p.timeouts.stalled_after,
     )
     abort = FunctionAbort(
-        p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample, noticed=hangs.notice
+        p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample, hangs=hangs, changed=changed
     )
-    early_exit = EarlyExit(
-        state, events, connections, monitor=monitor, interrupt=interrupt, function=abort, changed=changed
-    )
+    early_exit = EarlyExit(state, events, connections, monitor=monitor, function=abort)
     watchdog = ProgressWatchdog(
         page,
         p.timeouts.watchdog_interval,
@@ -229,8 +227,6 @@ def start_threads(
     trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
     thread = MonitorThread(
         store=CallStore(lambda: connections.waiting, state.initial_world_size),
-        page=page,
-        interrupt=interrupt,
         rounds=Rounds(state.initial_rank, initial_ranks(state.initial_world_size), p.round_timeouts),
         changed=changed,
         function=abort,
@@ -417,6 +413,7 @@ class WrappedCall:
                 control_store.survey,
                 monitor=monitor,
                 thread=resources.thread,
+                function=resources.abort,
                 early_exit=early_exit,
                 trace=trace,
             ),
