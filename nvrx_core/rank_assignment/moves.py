@@ -41,6 +41,18 @@ class RankMove(RankAssignment):
             terminated: the terminated ranks, ascending.
         """
 
+    def leader(self, world_size: int, terminated: Sequence[int]) -> int | None:
+        """Return the present rank of the next rank 0; None if all ranks are terminated.
+
+        Args:
+            world_size: the present world size.
+            terminated: the terminated ranks, ascending.
+        """
+        gone, kept = set(terminated), world_size - len(terminated)
+        lowest = (next((rank for rank in range(start, world_size) if rank not in gone), None) for start in (0, kept))
+        found = (rank for rank in lowest if rank is not None and self.place(rank, world_size, terminated) == 0)
+        return next(found, None)
+
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         """Assign, see `RankAssignment`."""
         state, terminated = ctx.state, sorted(ctx.terminated_ranks)

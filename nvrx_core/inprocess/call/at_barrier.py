@@ -13,7 +13,7 @@ from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.hang_reporter import RoundProgress
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
-from nvrx_core.inprocess.call.parameters import Parameters, leader_of
+from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.coordination.connections import Connections
@@ -27,6 +27,7 @@ from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
 from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.rank_assignment.moves import FillGaps
 
 __all__ = ["ArrivalReport", "RankStatus"]
 
@@ -115,7 +116,7 @@ class ArrivalReport:
         plug_ins: have evaluated its keys.
         sample: its progress when the round ended.
         connections: offer an endpoint for the rendezvous of the next process group.
-        parameters: determine whether the others can compute which endpoint is used.
+        parameters: say how the ranks are assigned.
     """
 
     def __init__(
@@ -129,26 +130,23 @@ class ArrivalReport:
         parameters: Parameters,
     ) -> None:
         self._state, self._page, self._plug_ins = state, page, plug_ins
-        self._sample, self._connections, self._parameters = sample, connections, parameters
+        self._sample, self._connections, self._move = sample, connections, parameters.sole_move
         self._step = -1
 
     @operation
     def describe_arrival(
         self, status: ArrivalStatus, fault: FaultRecord | None, *, completed: bool = False, long: bool = False
     ) -> Arrival:
-        """Return the rank's arrival at the end of the round that it is in."""
-        state, sample = self._state, self._sample
+        """Return the rank's arrival at the end of the round that it is in.
+
+        It offers no endpoint if the decision cannot tell whether this rank is the leader: then that writes its own.
+        """
+        state, sample, move = self._state, self._sample, self._move
+        offers = status is ArrivalStatus.ALIVE and move is not None
         self._step = max(self._step, self._page[ProgressField.STEP] - 1)
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, status=status, world_size=state.world_size,
             fault=fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
             stalled=sample.stalled, completed=completed, long=long, keys=self._plug_ins.keys,
-            endpoint=self._offer() if status is ArrivalStatus.ALIVE else "",
+            endpoint=self._connections.offer_rendezvous() if offers else "", fills_gaps=isinstance(move, FillGaps),
         )  # fmt: skip
-
-    def _offer(self) -> str:
-        """Return the `host:port` at which this rank can host the next rendezvous.
-
-        "" if it cannot, or if the others could not compute that it is rank 0: then rank 0 writes its endpoint.
-        """
-        return self._connections.offer_rendezvous() if leader_of(self._parameters, 1, ()) is not None else ""

@@ -31,7 +31,7 @@ from nvrx_core.inprocess.call.hang_reporter import HangReporter, RoundProgress
 from nvrx_core.inprocess.call.leaving import Leaving
 from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
 from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, ThreadFaults
-from nvrx_core.inprocess.call.parameters import Parameters, leader_of, least_world_size
+from nvrx_core.inprocess.call.parameters import Parameters, least_world_size
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
@@ -393,7 +393,6 @@ class WrappedCall:
     def _flow_rules(self, connections: Connections) -> FlowRules:
         parameters = self._parameters
         return FlowRules(
-            leader=lambda world_size, terminated: leader_of(parameters, world_size, terminated),
             no_progress_limit=parameters.no_progress_limit,
             meets_on_entry=not connections.is_torch_store or not has_master(),
             hosts_store=connections.is_hosted_by(self._state.initial_rank),

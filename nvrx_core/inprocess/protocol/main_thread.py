@@ -38,14 +38,12 @@ class FlowRules:
     """The rules that are fixed for a call.
 
     Attributes:
-        leader: returns the next rank 0 for a world size and the terminated ranks; None if a rank cannot compute it.
         no_progress_limit: restarts in a row without progress; None for any number.
         meets_on_entry: the process group of iteration 0 also needs a rendezvous that the wrapper hosts.
         hosts_store: the process of this rank hosts the control store.
         store_is_hosted: the process of some rank hosts it.
     """
 
-    leader: Callable[[int, tuple[int, ...]], int | None]
     no_progress_limit: int | None = None
     meets_on_entry: bool = False
     hosts_store: bool = False
@@ -145,12 +143,11 @@ class MainThread:
     async def _prepare(self, decision: RoundDecision) -> IterationResult | None:
         """Take the rank that the decision assigns; return the result of this rank if it leaves instead."""
         await self.ports.status.lose(decision.lost)
-        offered = decision.endpoint_of(self.rules.leader(self.state.world_size, decision.terminated))
         error = await self.ports.plug_ins.assign(decision)
         if error is not None:
             return IterationResult(Outcome.LEFT, error=_exit_of(error, decision))
         if decision.iteration >= 0 or self.rules.meets_on_entry:
-            await self._provide_rendezvous(offered)
+            await self._provide_rendezvous(decision.rendezvous)
         await self.ports.status.begin_iteration()
         self.completed, self.began = False, self.now()
         return None

@@ -87,11 +87,11 @@ class MainPort(_StorePort, MainBase):
     async def describe_arrival(
         self, status: ArrivalStatus, fault: FaultRecord | None, *, completed: bool = False, long: bool = False
     ) -> Arrival:
-        member = self.member
-        endpoint = f"node{member.member}:1" if status is ArrivalStatus.ALIVE and not member.config.asks else ""
+        member, config = self.member, self.member.config
+        offers = status is ArrivalStatus.ALIVE and not (config.asks or config.discards)
         return Arrival(
             initial_rank=member.member, rank=member.state.rank, status=status, world_size=member.state.world_size,
-            fault=fault, endpoint=endpoint,
+            fault=fault, endpoint=f"node{member.member}:1" if offers else "",
         )  # fmt: skip
 
     # The user's code

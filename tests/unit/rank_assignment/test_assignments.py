@@ -11,7 +11,7 @@ import nvrx_core.rank_assignment as package
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.rank_assignment.base import FrozenState, Mode, RankAssignment, RankAssignmentCtx, RankFilter, State
-from nvrx_core.rank_assignment.composition import assign, check, leader, settle
+from nvrx_core.rank_assignment.composition import assign, check, settle, sole_move
 from nvrx_core.rank_assignment.filters import ActivateAllRanks, ActiveWorldSizeDivisibleBy, MaxActiveWorldSize
 from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
 from nvrx_core.rank_assignment.tree import Layer, Tree
@@ -310,16 +310,16 @@ def test_all_know_who_will_be_rank_0(name):
                 with suppress(RestartAbort):
                     assign(assignment, RankAssignmentCtx(state, NoStore(), set(gone)))
             found = [rank for rank, state in states.items() if state.active_rank == 0]
-            assert [leader(assignment, size, gone)] == found or not found
+            assert [sole_move(assignment).leader(size, gone)] == found or not found
 
 
 @pytest.mark.parametrize("assignment", [Tree([Layer()]), ActivateAllRanks(), Compose(ShiftRanks(), UserAssignment(id))])
-def test_leader_is_none_for_unpredictable_assignments(assignment):
-    assert leader(assignment, 4, (0,)) is None
+def test_an_unpredictable_assignment_has_no_sole_move(assignment):
+    assert sole_move(assignment) is None
 
 
 def test_nobody_is_rank_0_when_all_are_gone():
-    assert leader(ShiftRanks(), 2, (0, 1)) is None
+    assert ShiftRanks().leader(2, (0, 1)) is None
 
 
 @pytest.mark.parametrize(
