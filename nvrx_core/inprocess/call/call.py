@@ -146,7 +146,9 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     page = cleanup.enter_context(_page(state.initial_world_size))
     page.begin_round(-1, entrant.member, state.initial_world_size)
     interrupt = Interrupt(p.interrupt_signal, p.timeouts.unwind, p.timeouts.hold, page)
-    cleanup.callback(_give_signal_back, interrupt, page)
+    cleanup.callback(  # after the monitor process has ended, which may send the signal
+        lambda: interrupt.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
+    )
     monitor = start_monitor(p, entrant, keys, page=page, events=events, cleanup=cleanup)
     with _entering(monitor):
         connections = _connect(p, entrant, keys, page=page, cleanup=cleanup)
@@ -274,11 +276,6 @@ def _terms(parameters: Parameters, state: State) -> str:
     return json.dumps({BY: by, **terms})
 
 
-def _give_signal_back(interrupt: Interrupt, page: Page) -> None:
-    """Restore the signal's handler after the monitor process has ended, which may send it."""
-    interrupt.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
-
-
 @contextmanager
 def _entering(monitor: MonitorLink) -> Iterator[None]:
     """Mark the rank as entering; if it fails to enter, no other rank waits for it.
@@ -376,28 +373,26 @@ class WrappedCall:
             over=self._over,
         )
         self._cleanup.enter_context(inert_in_children(self))
-        ports, rounds = self._ports(resources, partial(function, handles)), resources.thread.rounds
-        flow = MainThread(rounds, self._state, self._flow_rules(resources.connections), ports=ports, now=time.monotonic)
+        connections, rounds = resources.connections, resources.thread.rounds
+        rules = FlowRules(
+            no_progress_limit=self._parameters.no_progress_limit,
+            meets_on_entry=not connections.is_torch_store or not has_master(),
+            hosts_store=connections.is_hosted_by(self._state.initial_rank),
+            store_is_hosted=bool(connections.critical),
+        )
+        ports = self._ports(resources, partial(function, handles))
+        flow = MainThread(rounds, self._state, rules, ports=ports, now=time.monotonic)
         try:
             changed = resources.thread.changed
             return run(flow.run(), changed.lock, changed.notify_all)
         except BarrierTimeout as error:
             late = rounds.view.round
-            name_missing(error, resources.connections.control_store.rounds, late.iteration, late.members)
+            name_missing(error, connections.control_store.rounds, late.iteration, late.members)
             raise
         finally:  # the error's traceback keeps this frame, which would keep the function's result
             self._told = flow.over
             del flow
             ports.release()
-
-    def _flow_rules(self, connections: Connections) -> FlowRules:
-        parameters = self._parameters
-        return FlowRules(
-            no_progress_limit=parameters.no_progress_limit,
-            meets_on_entry=not connections.is_torch_store or not has_master(),
-            hosts_store=connections.is_hosted_by(self._state.initial_rank),
-            store_is_hosted=bool(connections.critical),
-        )
 
     def _ports(self, resources: Resources, function: Callable[[], Any]) -> CallPorts:
         """Return the ports of the flow; each part gets only what it needs."""

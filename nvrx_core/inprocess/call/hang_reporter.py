@@ -14,9 +14,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import dropwhile
+from itertools import dropwhile, islice
 from types import FrameType
 from typing import Final
 
@@ -184,11 +185,12 @@ class HangReporter:
     def _look(self, now: float) -> HangReport:
         """Return the report; no other thread runs bytecode meanwhile, unless a file of /proc takes long to read."""
         page, state, sample = self._page, self._state, self._sample
-        inner_frame = sys._current_frames().get(self._interrupt.thread)
-        frames = list(dropwhile(lambda frame: _OWN in frame.f_code.co_filename, _outwards(inner_frame)))
+        inner_frame = sys._current_frames()[self._interrupt.thread]
+        outwards = (frame for frame, _ in islice(traceback.walk_stack(inner_frame), MAX_FRAMES))
+        frames = list(dropwhile(lambda frame: _OWN in frame.f_code.co_filename, outwards))
         stack = [Frame(each.f_code.co_filename, each.f_lineno, each.f_code.co_name) for each in frames]
         place, inner = place_of(stack, user_packages())
-        del inner_frame
+        del inner_frame, outwards
         wait = wait_of(os.getpid(), self._native_id)
         condition = RankCondition.RUNS if wait.runs else RankCondition.BLOCKED
         if page[ProgressField.STAGE] == Stage.WAITING:
@@ -278,11 +280,3 @@ def say(verdict: HangVerdict, iteration: int, events: EventLog) -> None:
         "hang_verdict", iteration, outcome=verdict.outcome.value, ranks=verdict.culprits, missing=verdict.missing,
         confidence=verdict.confidence, sentence=verdict.sentence,
     )  # fmt: skip
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(MAX_FRAMES):
-        if frame is None:
-            return
-        yield frame
-        frame = frame.f_back

@@ -119,8 +119,13 @@ class MonitorLink:
             raise
 
     def end(self) -> None:
-        """End the monitor process, unless it can and must report the exit of a rank that was in the job."""
-        reports = self.reports_exit() and not self.page[ProgressField.STORE_LOST]
+        """End the monitor process, unless it can and must report the exit of a rank that was in the job.
+
+        It has time for what it may be about to tell others. One that has not reached the store has found nothing yet,
+        and might wait for a store that has just been closed.
+        """
+        is_lost = bool(self.page[ProgressField.STORE_LOST])
+        reports = self.reports_exit() and not is_lost
         if reports and self.entered:
             self.fork_server.detach()
             return
@@ -129,16 +134,8 @@ class MonitorLink:
         elif not self.reports_exit():
             self.page.enter(Stage.LEFT)
         self.notify()
-        self.fork_server.end(LEAVES_WITHIN if self._has_work() else 0.0)
-
-    def _has_work(self) -> bool:
-        """Whether the monitor process has to notify other ranks, or may be about to.
-
-        One that has not reached the store has found nothing yet, and might wait for a store that has just been closed.
-        """
-        if self.page[ProgressField.STORE_LOST]:
-            return False
-        return self.reports_exit() or bool(self.page[ProgressField.MONITOR_BEAT])
+        has_work = reports or (not is_lost and self.page[ProgressField.MONITOR_BEAT])
+        self.fork_server.end(LEAVES_WITHIN if has_work else 0.0)
 
     def disown(self) -> None:
         """In a child of `os.fork`: write to a private page, and keep none of the descriptors."""

@@ -182,7 +182,11 @@ class Parameters:
         if self.abort is not None:
             steps_of(self.abort)
         check_assignment(self.rank_assignment)
-        _check_signal(self.interrupt_signal)
+        signum = self.interrupt_signal
+        require(signum in signal.valid_signals(), "interrupt_signal", signum, "a signal of this system")
+        fixed = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGCHLD, signal.SIGSEGV)
+        free = "a signal that is free for this use, such as signal.SIGRTMIN + 8"
+        require(signum not in fixed, "interrupt_signal", signum, free)
 
 
 def _check_store(factory: Any, kwargs: object) -> None:
@@ -209,13 +213,6 @@ def _our_store(factory: object) -> str:
         bases = ["nvrx_core.inprocess.store.StoreMixin", *(base.__name__ for base in factory.__bases__)]
         return f"class {name}({', '.join(bases)})"
     return "store_factory=nvrx_core.inprocess.store.TCPStore, store_kwargs={...}" if callable(factory) else ""
-
-
-def _check_signal(signum: int) -> None:
-    require(signum in signal.valid_signals(), "interrupt_signal", signum, "a signal of this system")
-    fixed = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGCHLD, signal.SIGSEGV)
-    free = "a signal that is free for this use, such as signal.SIGRTMIN + 8"
-    require(signum not in fixed, "interrupt_signal", signum, free)
 
 
 def least_world_size(initialize: Initialize | None) -> int:

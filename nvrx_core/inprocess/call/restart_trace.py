@@ -75,8 +75,9 @@ class RestartTrace:
         self.mark("entered")
         self.report()
         if log.isEnabledFor(logging.DEBUG):
-            state = replace(self._state)
-            self._defer(lambda: _log_entry(state))
+            begun, mode = "iteration %d begins: rank %s of %d, %s", self._state.mode.name.lower()
+            iteration, rank, size = self._state.iteration, self._state.rank, self._state.world_size
+            self._defer(lambda: log.debug(begun, iteration, rank, size, mode))
         self._housekeeping.entered(self._state)
         self._marks = {}
 
@@ -157,12 +158,6 @@ def _log(state: PureState, decision: RoundDecision, marks: Mapping[str, float], 
     blamed = f"initial ranks to blame: {culprits}" if culprits else "all ranks stalled alike"
     what = f"{decision.cause}; {blamed}; {_left(state, decision)}{more}"
     log.log(level, "restart %d in %.1f ms (this rank): %s", state.iteration, total, what)
-
-
-def _log_entry(state: PureState) -> None:
-    """Log an iteration that starts, at level DEBUG."""
-    mode, size = state.mode.name.lower(), state.world_size
-    log.debug("iteration %d begins: rank %s of %d, %s", state.iteration, state.rank, size, mode)
 
 
 def _left(state: PureState, decision: RoundDecision) -> str:

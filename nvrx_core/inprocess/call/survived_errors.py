@@ -101,7 +101,11 @@ class SurvivedErrors:
         self._last, times = key, self._times
         if times == 1:
             full = _capture(error)
-            self._defer(lambda: _in_thread(lambda lines: self._write_event(iteration, full, lines)))
+
+            def write(lines: bool) -> None:
+                self._events.write("exception", iteration, traceback=_text(full, lines, shorten=False))
+
+            self._defer(lambda: _in_thread(write))
         trace = error.__traceback__
         kind = key[0], origin(trace, user_packages()), raised_at(trace)
         self._failure = _Failure(iteration, kind, times, captured)
@@ -126,9 +130,6 @@ class SurvivedErrors:
             text = "initial rank %d fails alike in iteration %d: %s"
             self._defer(lambda: log.info(text, self._initial_rank, failure.iteration, failure.last_line()))
 
-    def _write_event(self, iteration: int, captured: traceback.TracebackException, lines: bool) -> None:
-        self._events.write("exception", iteration, traceback=_text(captured, lines, shorten=False))
-
     def _log(self, failure: _Failure, lines: bool) -> None:
         text = _text(failure.captured, lines, shorten=self._shorten)
         told = "the function failed on initial rank %d in iteration %d:\n%s"
@@ -149,21 +150,16 @@ def _in_thread(write: Callable[[bool], None]) -> None:
 
 
 def _text(captured: traceback.TracebackException, lines: bool, *, shorten: bool) -> str:
-    return (_with_lines(captured, shorten=shorten) if lines else "") or _without_lines(captured)
-
-
-def _with_lines(captured: traceback.TracebackException, *, shorten: bool) -> str:
-    """The text with its source lines; "" when they cannot be read in time."""
+    """Return the text of an exception, with its source `lines` if these can be read in time."""
     found: list[str] = []
 
     def read() -> None:
         found.append(shortened(captured, user_packages()) if shorten else "".join(captured.format()))
 
-    with suppress(RuntimeError):  # no thread is to be had
-        call_all_bounded({"nvrx-source-lines": read}, READ_WITHIN)
-    return found[0] if found else ""
-
-
-def _without_lines(captured: traceback.TracebackException) -> str:
+    if lines:
+        with suppress(RuntimeError):  # no thread is to be had
+            call_all_bounded({"nvrx-source-lines": read}, READ_WITHIN)
+    if found:
+        return found[0]
     frames = (f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n' for frame in captured.stack)
     return "".join(["Traceback (most recent call last):\n", *frames, *captured.format_exception_only()])

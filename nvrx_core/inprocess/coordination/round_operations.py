@@ -160,20 +160,17 @@ class RoundOperations:
         self, iteration: int, members: frozenset[InitialRank]
     ) -> tuple[Mapping[InitialRank, Arrival], FaultRecord | None]:
         """Return every member's arrival, none if one is missing, and the fault that is the round's event."""
+        key = self.keys.round(iteration).event
         with guard():
-            return self._arrivals.read(iteration, members), self._first_fault(iteration)
+            arrivals = self._arrivals.read(iteration, members)
+            # a look at a key that is not there would end the others' waits for it
+            event = self.store.try_get(key) if self.store.has([key]) else None
+            return arrivals, None if event is None else _event(event, None)
 
     def publish(self, iteration: int, decision: RoundDecision) -> None:
         """Write the decision, unless the round has one."""
         with guard():
             self.store.put_once(self.keys.round(iteration).decision, decision.encode())
-
-    def _first_fault(self, iteration: int) -> FaultRecord | None:
-        """Return the fault that is the round's event; None if there is none, or it is malformed."""
-        key = self.keys.round(iteration).event
-        if not self.store.has([key]):  # a look at the key itself would end the others' waits for it
-            return None
-        return _event(self.store.try_get(key) or b"", None)
 
     def missing(self, iteration: int, members: frozenset[InitialRank]) -> list[InitialRank]:
         """Return the members that have not arrived in the round."""

@@ -231,8 +231,9 @@ class Interrupt:
     def _raise(self) -> NoReturn:
         self._next_line.cancel()
         self._handler = ""
-        error = self._make()
-        if _in_event_loop() and not isinstance(error, KeyboardInterrupt | SystemExit):
+        error, asyncio = self._make(), sys.modules.get("asyncio")
+        runs_loop = asyncio is not None and asyncio._get_running_loop() is not None
+        if runs_loop and not isinstance(error, KeyboardInterrupt | SystemExit):
             error = LoopShouldEnd(*error.args)
         self._raised = weakref.ref(error, self._note_handler)
         self.raised += 1
@@ -407,9 +408,3 @@ class Delivery:
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-def _in_event_loop() -> bool:
-    """Return whether this thread runs an asyncio event loop."""
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None

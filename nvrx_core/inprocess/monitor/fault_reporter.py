@@ -63,7 +63,10 @@ class FaultReporter:
             fault = self._fault(Interruption.HARD_TIMEOUT, f"{exited} after {reason}", since)
         else:
             fault = self._fault(Interruption.TERMINATED, exited, time.monotonic())
-            fault = fault.of_memory() if "SIGKILL" in exited and self._was_memory_short() else fault
+            if "SIGKILL" in exited:
+                self.look_for_memory_kills()
+                was_short = time.monotonic() - self._memory_killed_at <= SEEN_DEAD_WITHIN
+                fault = fault.of_memory() if was_short else fault
         return self._note(replace(fault, exit_code=code), self.page[ProgressField.ITERATION])
 
     @operation
@@ -77,10 +80,6 @@ class FaultReporter:
         seconds = self.plan.timeouts.soft
         self.plan.events.write("straggler", iteration, ranks=members, seconds=seconds)
         log.warning("waited for initial ranks %s for %g s (soft_timeout)", list(members), seconds)
-
-    def _was_memory_short(self) -> bool:
-        self.look_for_memory_kills()
-        return time.monotonic() - self._memory_killed_at <= SEEN_DEAD_WITHIN
 
     def _fault(self, kind: Interruption, reason: str, occurred: float) -> FaultRecord:
         return FaultRecord(

@@ -210,6 +210,8 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
     cause = min(faults, key=_symptom, default=None)
     lost = tuple(sorted(a.initial_rank for a in arrivals.values() if a.status is not ArrivalStatus.ALIVE))
     terminated = tuple(rank for rank in range(world_size) if rank not in held)
+    silent = (a for a in arrivals.values() if a.status is ArrivalStatus.DEAD and a.fault is not None
+              and a.fault.interruption == _UNRESPONSIVE)  # fmt: skip
     move = FillGaps() if any(a.fills_gaps for a in alive) else ShiftRanks()
     leader = move.leader(world_size, terminated)
     endpoint = next((a.endpoint for a in alive if a.rank == leader), "")
@@ -224,7 +226,7 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
         keys=columns_of(a.keys for a in sorted(alive, key=lambda arrival: arrival.rank)),
         leader=leader if leader is not None and endpoint else -1,
         endpoint=endpoint,
-        silent=tuple(sorted(a.initial_rank for a in arrivals.values() if _is_silent(a))),
+        silent=tuple(sorted(a.initial_rank for a in silent)),
         exit=_exit(faults, cause, lost),
     )
 
@@ -239,11 +241,6 @@ def _exit(
         return fault != cause, fault.interruption != _ANNOUNCED, fault.initial_rank
 
     return min(exits, key=order, default=None)
-
-
-def _is_silent(arrival: Arrival) -> bool:
-    fault = arrival.fault
-    return arrival.status is ArrivalStatus.DEAD and fault is not None and fault.interruption == _UNRESPONSIVE
 
 
 def _symptom(fault: FaultRecord) -> bool:
