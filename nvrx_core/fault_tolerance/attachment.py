@@ -24,7 +24,7 @@ from nvrx_core.settings import environment
 
 __all__ = [
     "AttachedRank",
-    "LocalMonitor",
+    "LocalMonitorPort",
     "ask_launcher",
     "begin_page",
     "get_page",
@@ -41,7 +41,7 @@ TRIES: Final = 3
 """A monitor that is lost while it answers is replaced."""
 
 
-class LocalMonitor(Protocol):
+class LocalMonitorPort(Protocol):
     """A rank monitor that the rank itself keeps running."""
 
     @property
@@ -61,7 +61,7 @@ class LocalMonitor(Protocol):
 class Owner(Protocol):
     """The client of an attached rank."""
 
-    local_monitor: LocalMonitor | None
+    local_monitor: LocalMonitorPort | None
 
     def shutdown_workload_monitoring(self) -> None:
         """Stop monitoring the rank."""
@@ -137,7 +137,7 @@ class AttachedRank:
         else:
             look(self.path)
 
-    def supersede(self) -> LocalMonitor | None:
+    def supersede(self) -> LocalMonitorPort | None:
         """Yield to another client of this process; return the monitor that the process itself keeps running.
 
         Raises:
@@ -206,7 +206,7 @@ def begin_page(page: Page, info: RankInfo) -> None:
     page.begin_rank()
 
 
-def monitor_socket(local: LocalMonitor | None) -> str:
+def monitor_socket(local: LocalMonitorPort | None) -> str:
     """Return the socket of the rank monitor of this process.
 
     Args:

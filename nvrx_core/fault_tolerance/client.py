@@ -8,7 +8,7 @@ from typing import Any
 
 from nvrx_core.fault_tolerance.attachment import (
     AttachedRank,
-    LocalMonitor,
+    LocalMonitorPort,
     ask_launcher,
     begin_page,
     get_page,
@@ -58,7 +58,7 @@ class RankMonitorClient:
         self.least_learned = least_learned
         self.cfg: FaultToleranceConfig | None = None
         self.rank_info: RankInfo | None = None
-        self.local_monitor: LocalMonitor | None = None
+        self.local_monitor: LocalMonitorPort | None = None
         self._strict = strict_sections
         self._rank: AttachedRank | None = None
         self._recorder: ProgressRecorder = NotMonitored()

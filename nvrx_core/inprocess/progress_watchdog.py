@@ -26,7 +26,7 @@ from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["ProgressWatchdog"]
+__all__ = ["MainThreadWatchdog"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 SILENT_STORE: Final = 10.0
@@ -54,7 +54,7 @@ class Losses(Protocol):
         """Record that the calling thread ends with `error`, a `StoreFailure` or another one."""
 
 
-class ProgressWatchdog:
+class MainThreadWatchdog:
     """Asks the main thread every `interval` seconds, and runs deferred work.
 
     Args:

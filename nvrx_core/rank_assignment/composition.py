@@ -10,7 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from nvrx_core.errors import ParameterError, RankAssignmentError, RankDiscarded, RestartAbort, require_type
-from nvrx_core.rank_assignment.base import FrozenState, Mode, RankAssignment, RankAssignmentCtx, RankFilter, State
+from nvrx_core.rank_assignment.base import (
+    AssignmentState,
+    FrozenState,
+    Mode,
+    RankAssignment,
+    RankAssignmentCtx,
+    RankFilter,
+)
 from nvrx_core.rank_assignment.filters import (
     ActivateAllRanks,
     ActiveWorldSizeDivisibleBy,
@@ -74,7 +81,7 @@ def _listed(stages: Iterable[object]) -> str:
     return f"rank_assignment=Compose({', '.join(map(repr, stages))})"
 
 
-def declare(assignment: RankAssignment, state: State, iteration: int) -> tuple[str, ...]:
+def declare(assignment: RankAssignment, state: AssignmentState, iteration: int) -> tuple[str, ...]:
     """Return this rank's keys, which the composition needs at the end of `iteration`.
 
     Raises:
@@ -187,7 +194,7 @@ def _is_built_in(stage: object) -> bool:
     return getattr(type(stage).__call__, "__module__", "").startswith("nvrx_core.")
 
 
-def _valid(state: State) -> bool:
+def _valid(state: AssignmentState) -> bool:
     size = state.active_world_size
     if size is None or not 0 <= size <= state.world_size or not 0 <= state.rank < state.world_size:
         return False
@@ -196,5 +203,5 @@ def _valid(state: State) -> bool:
     return state.active_rank is not None and 0 <= state.active_rank < size
 
 
-def _error(state: State | FrozenState, message: str, advice: str | None = None) -> RankAssignmentError:
+def _error(state: AssignmentState | FrozenState, message: str, advice: str | None = None) -> RankAssignmentError:
     return RankAssignmentError(message, rank=state.rank, world_size=state.world_size, advice=advice)

@@ -10,12 +10,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from nvrx_core.errors import RankAssignmentError, RankDiscarded
-from nvrx_core.rank_assignment.base import RankAssignment, RankAssignmentCtx, State
+from nvrx_core.rank_assignment.base import AssignmentState, RankAssignment, RankAssignmentCtx
 
 __all__ = ["FillGaps", "RankMove", "ShiftRanks", "require_known"]
 
 
-def require_known(state: State, terminated: Sequence[int]) -> None:
+def require_known(state: AssignmentState, terminated: Sequence[int]) -> None:
     """Check that all terminated ranks, given in ascending order, are less than the world size.
 
     Raises:

@@ -46,7 +46,7 @@ from nvrx_core.inprocess.groups.rendezvous import GivenRanks
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
 from nvrx_core.inprocess.monitor_thread import MonitorThread
-from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
 from nvrx_core.inprocess.protocol.join import BY
 from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
@@ -104,7 +104,7 @@ class Resources:
     connections: Connections
     observer: GroupObserver
     thread: MonitorThread
-    watchdog: ProgressWatchdog
+    watchdog: MainThreadWatchdog
     sample: RoundProgress
     abort: FunctionAbort
     early_exit: EarlyExit
@@ -212,7 +212,7 @@ def start_threads(
         p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample, hangs=hangs, changed=changed
     )
     early_exit = EarlyExit(state, events, connections, monitor=monitor, function=abort)
-    watchdog = ProgressWatchdog(
+    watchdog = MainThreadWatchdog(
         page,
         p.timeouts.watchdog_interval,
         monitor.fork_server,

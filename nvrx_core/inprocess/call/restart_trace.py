@@ -20,7 +20,7 @@ from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.restart_record import RestartRecord, remember
 from nvrx_core.inprocess.state import State
-from nvrx_core.rank_assignment.base import Mode, State as PureState
+from nvrx_core.rank_assignment.base import AssignmentState, Mode
 
 __all__ = ["RestartTrace"]
 
@@ -101,7 +101,7 @@ class RestartTrace:
 
 
 def _record(
-    state: PureState, decision: RoundDecision, marks: Mapping[str, float], *, step: int, highest: int
+    state: AssignmentState, decision: RoundDecision, marks: Mapping[str, float], *, step: int, highest: int
 ) -> RestartRecord:
     return RestartRecord(
         number=state.iteration,
@@ -118,7 +118,7 @@ def _record(
     )
 
 
-def _report(events: EventLog, state: PureState, decision: RoundDecision, marks: Mapping[str, float]) -> None:
+def _report(events: EventLog, state: AssignmentState, decision: RoundDecision, marks: Mapping[str, float]) -> None:
     """Report the restart that led this rank to `state`, by `decision`."""
     fault = decision.cause
     names = ("initial_rank", "rank", "interruption", "category", "message", "origin", "host", "pid")
@@ -149,7 +149,7 @@ def _failure(decision: RoundDecision) -> object:
     )
 
 
-def _log(state: PureState, decision: RoundDecision, marks: Mapping[str, float], left_out: int) -> None:
+def _log(state: AssignmentState, decision: RoundDecision, marks: Mapping[str, float], left_out: int) -> None:
     """Write the log line; the latency is that of this rank, the timeline has that of the job."""
     total = (marks.get("entered", 0.0) - marks.get("occurred", marks.get("entered", 0.0))) * 1000
     level = logging.WARNING if state.rank == 0 else logging.INFO
@@ -160,7 +160,7 @@ def _log(state: PureState, decision: RoundDecision, marks: Mapping[str, float], 
     log.log(level, "restart %d in %.1f ms (this rank): %s", state.iteration, total, what)
 
 
-def _left(state: PureState, decision: RoundDecision) -> str:
+def _left(state: AssignmentState, decision: RoundDecision) -> str:
     """Return the lost ranks, and how many of the others are active, unless all are."""
     active, size = state.active_world_size, state.world_size
     of = f"{active} of {size} ranks active"

@@ -27,7 +27,7 @@ from nvrx_core.inprocess.protocol.round import (
     play,
 )
 from nvrx_core.progress.stage import Stage
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 from nvrx_core.values import value
 
 __all__ = ["FlowRules", "MainThread"]
@@ -70,7 +70,7 @@ class MainThread:
     """
 
     def __init__(
-        self, rounds: Rounds, state: State, rules: FlowRules, *, ports: CallPorts, now: Callable[[], float]
+        self, rounds: Rounds, state: AssignmentState, rules: FlowRules, *, ports: CallPorts, now: Callable[[], float]
     ) -> None:
         self.rounds, self.state, self.rules, self.ports, self.now = rounds, state, rules, ports, now
         self.limit = NoProgressLimit(rules.no_progress_limit)
@@ -369,7 +369,7 @@ def _exit_of(error: BaseException | None, decision: RoundDecision) -> BaseExcept
     return given_up(error, decision.exit) if isinstance(error, RestartAbort) else error
 
 
-def _is_lost(state: State, decision: RoundDecision, ended: IterationResult) -> bool:
+def _is_lost(state: AssignmentState, decision: RoundDecision, ended: IterationResult) -> bool:
     """Whether the others have declared this rank lost."""
     lost = state.initial_rank in decision.lost
     if lost:

@@ -27,7 +27,7 @@ from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.protocol.round import Round, Rounds
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 
 from . import requests
@@ -68,7 +68,7 @@ class Member:
         self.config, self.member, self.time = config, InitialRank(member), 0.0
         self.known = initial_ranks(config.ranks)
         self.rounds = Rounds(self.member, self.known, TIMEOUTS)
-        self.state = State(member, config.ranks)
+        self.state = AssignmentState(member, config.ranks)
         self.iteration, self.section = -1, 0
         self.requested = self.left = self.released = self.leaving = False
         self.end, self.given_code = "", 0

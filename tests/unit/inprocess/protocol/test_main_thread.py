@@ -11,7 +11,7 @@ from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread, _con
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 from tests.harness.asked import Asking, ask, drive
 
 PORTS = CallPorts(*(Asking(),) * 7)
@@ -20,7 +20,7 @@ PORTS = CallPorts(*(Asking(),) * 7)
 def test_a_round_whose_cause_nobody_can_read_does_not_count_as_a_failure():
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(60.0, 60.0))
     rules = FlowRules(no_progress_limit=1)
-    flow = MainThread(rounds, State(0, 1), rules, ports=PORTS, now=lambda: 0.0)
+    flow = MainThread(rounds, AssignmentState(0, 1), rules, ports=PORTS, now=lambda: 0.0)
     decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=None, culprits=(), step=-1)
     assert not flow._is_out_of_retries(decision, IterationResult(Outcome.INTERRUPTED))
 
