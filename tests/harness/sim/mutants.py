@@ -227,7 +227,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "nobody waits for an atomic section": Mutant((("round", "        if moved:\n", "        if False:\n"),)),
     "a rendezvous where somebody else would host it": Mutant(
-        (("decision", "if holder == rank)", "if True)"),), Config(ranks=2, faults=2, discards=((1, 0),)),
+        (("decision", "for a in alive if a.rank == leader)", "for a in reversed(alive))"),), ONE_FAILS,
         simulated=False,
     ),
     "who gives up says nothing": Mutant(
