@@ -44,7 +44,7 @@ their own, and of these `close_timeout` and `same_command`.
 | `same_command` | 0: launchers may run different commands; 1: they must not | a warning |
 | `is_host` | `c10d` only. 1: this launcher must host the rendezvous; 0: it must not | who can |
 | `store_type`, `use_libuv` | `c10d` only. `tcp`, `1`: anything else is refused | |
-| `protocol`, `ca_cert`, `ssl_cert`, `ssl_cert_key` | `etcd-v2` only. `http` or `https`, and files for the latter | `http` |
+| `protocol`, `ca_cert`, `ssl_cert`, `ssl_cert_key` | `etcd-v2` only. `http`, or `https` and its files | `http` |
 """
 
 
