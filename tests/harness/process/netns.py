@@ -59,8 +59,8 @@ class Network:
     def lose_some(self, number: int, times: int) -> int:
         """Lose all that a host on a slow link sends for 0.15 s, and 0.22 s later again; return how many packets.
 
-        The host does it by itself, ahead of other processes: each process that is started here between two gaps would make
-        a gap longer on a busy machine.
+        The host does it by itself, ahead of other processes: each process that is started here in a gap would make it
+        longer on a busy machine.
         """
         shape = "tc qdisc replace dev eth0 root"
         count = "tc -s qdisc show dev eth0"
