@@ -75,7 +75,9 @@ OPTIONS: Final = (
     _flag("standalone", "Start a job of one node, with a rendezvous of its own."),
     Option("max-restarts", "How often the workers are restarted before the job fails.", 0, int),
     Option(
-        "monitor-interval", "Upper bound in seconds of the reaction to a worker's end; an event tells it at once.", 0.1,
+        "monitor-interval",
+        "Seconds between two questions to a rendezvous handler that is not nvrx's; no effect elsewhere.",
+        0.1,
         float,
     ),
     Option(

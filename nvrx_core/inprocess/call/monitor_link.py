@@ -24,6 +24,7 @@ from nvrx_core.process.descriptors import give_up, notify
 from nvrx_core.process.fork_server import STARTS_WITHIN, ForkServer, Postponement
 from nvrx_core.process.forks import CleanupStack
 from nvrx_core.process.lifeline import is_running, open_pidfd
+from nvrx_core.process.memory import MemoryKills
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.stacks import Stacks
 from nvrx_core.process.waiting import readable
@@ -173,6 +174,7 @@ def start_monitor(
     lock = cleanup.enter_context(closing(OwnerLock()))
     lock.hold()
     plan = monitor_plan(parameters, entrant, keys, events=events, stacks=stacks, fds=(pidfd, wake, started))
+    page[ProgressField.MEMORY_KILLS] = plan.memory_kills.count()
     check_files(plan.logfile, plan.pidfile)
     files = {pidfd, wake, started, *stacks.descriptors, events.fileno()}
     later = Postponement(
@@ -245,6 +247,7 @@ def monitor_plan(
         interrupt_signal=p.interrupt_signal,
         events=events,
         stacks=stacks,
+        memory_kills=MemoryKills(os.getpid()),
         logfile=logfile,
         pidfile=pidfile,
     )

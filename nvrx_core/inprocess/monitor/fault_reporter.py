@@ -15,7 +15,6 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.process.lifeline import describe_exit, exit_code, exit_status
-from nvrx_core.process.memory import MemoryKills
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
@@ -37,12 +36,16 @@ class FaultReporter:
 
     def __init__(self, plan: MonitorPlan, page: Page) -> None:
         self.plan, self.page = plan, page
-        self._memory_kills, self._memory_killed_at = MemoryKills(plan.rank_pid), -math.inf
+        self._memory_killed_at = -math.inf
 
     def look_for_memory_kills(self) -> None:
-        """Note when the kernel has killed a process of the rank's cgroup for want of memory."""
-        if self._memory_kills.rose():
-            self._memory_kills.note()
+        """Note when the kernel has killed a process of the rank's cgroup for want of memory.
+
+        The noted count is in the page: the first that is killed may be the monitor process before this one.
+        """
+        kills = self.plan.memory_kills.count()
+        if kills > self.page[ProgressField.MEMORY_KILLS]:
+            self.page[ProgressField.MEMORY_KILLS] = kills
             self._memory_killed_at = time.monotonic()
 
     @operation
