@@ -245,6 +245,7 @@ def start_threads(
     turns.begin()
     cleanup.callback(turns.end)
     cleanup.in_child(turns.end)
+    cleanup.callback(survived.close)
     watchdog.start()
     cleanup.callback(watchdog.stop)
     cleanup.callback(hangs.close)
