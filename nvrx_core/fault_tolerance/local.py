@@ -7,11 +7,9 @@ heartbeats and uses no sections is monitored as well.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import logging
 import os
-import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -38,8 +36,6 @@ SAMPLES: Final = 20
 """Samples of the main thread in the time of the heartbeat timeout, at least."""
 SAMPLED_EVERY: Final = 1.0
 """Seconds between two samples, at most."""
-EXIT_PAUSE: Final = 0.02
-"""Seconds at the exit of the interpreter for threads of torch that wait for it."""
 ALONE: Final = "alone-"
 JOB_DIGITS: Final = 12
 """The folder of a process that is in no job: this, and its pid."""
@@ -192,20 +188,8 @@ def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | 
         failing.callback(monitor.end)
         client.init_workload_monitoring()
         failing.pop_all()
-    atexit.unregister(_let_threads_go_on)  # once, however many monitors follow one another
-    atexit.register(_let_threads_go_on)
     client.page[ProgressField.SAMPLED_AT] = time.monotonic_ns()
     return client
-
-
-def _let_threads_go_on() -> None:
-    """Leave the interpreter to other threads for a moment.
-
-    A thread of gloo frees the context of the last backward pass, a Python object, also after the process group is
-    destroyed. Where the script has come to its end meanwhile, it ends in `std::terminate` (torch 2.13), and torchrun
-    ends the job.
-    """
-    threading.Event().wait(EXIT_PAUSE)
 
 
 def socket_path() -> Path:

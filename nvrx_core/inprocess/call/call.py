@@ -58,6 +58,7 @@ from nvrx_core.process.descriptors import open_standard_descriptors
 from nvrx_core.process.forks import CleanupStack, inert_in_children, keep_for_good, run_in_rank_only
 from nvrx_core.process.garbage import freeze_on_entry
 from nvrx_core.process.log_handlers import own_stream_handlers
+from nvrx_core.process.native_threads import await_at_exit
 from nvrx_core.process.signal_safe import SignalSafeCondition, SignalSafeEvent
 from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, ProgressField
@@ -135,6 +136,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     )
     ranks = GivenRanks(state.initial_rank, state.initial_world_size)
     open_standard_descriptors()
+    await_at_exit()
     freeze_on_entry()
     cleanup.enter_context(environment.restored())
     cleanup.enter_context(own_stream_handlers())
@@ -242,6 +244,7 @@ def start_threads(
     turns.begin()
     cleanup.callback(turns.end)
     cleanup.in_child(turns.end)
+    cleanup.callback(survived.close)
     watchdog.start()
     cleanup.callback(watchdog.stop)
     cleanup.callback(hangs.close)
