@@ -38,7 +38,10 @@ def await_at_exit() -> None:
 
 def sleeps() -> dict[int, int]:
     """Return how often each of these threads has gone to sleep, by kernel thread id; `RUNS` for one that runs."""
-    names, native = thread_names(), native_thread_ids()
+    try:
+        names, native = thread_names(), native_thread_ids()
+    except OSError:  # the script has left no descriptor free
+        return {}
     return {tid: _sleeps_of(tid) for tid, name in names.items() if tid in native and name.startswith(NAMES)}
 
 

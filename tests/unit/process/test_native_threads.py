@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 
 import pytest
 
 from nvrx_core.process import native_threads
-from nvrx_core.process.native_threads import RUNS, await_native_threads
+from nvrx_core.process.native_threads import RUNS, await_native_threads, sleeps
 
 Look = Callable[[], Mapping[int, int]]
 
@@ -49,3 +50,11 @@ def test_it_waits_until_each_has_slept_through_a_pause(seen: list[Mapping[int, i
 def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_threads, "AT_MOST", 0.05)
     await_native_threads(lambda: {7: RUNS})
+
+
+def test_a_script_that_leaves_no_descriptor_free_ends_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def names() -> dict[int, str]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(native_threads, "thread_names", names)
+    assert sleeps() == {}
