@@ -6,6 +6,7 @@ A name of `megatron.training` is checked at run time only, because no package in
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -14,12 +15,14 @@ from typing import Any, Final
 from nvrx_megatron.installed import mentions
 
 __all__ = [
-    "ACCUMULATED", "CORE_STATE", "DESTROYERS", "TRACKER", "TRAINING_STATE", "WHOLE_FILES", "accumulated",
-    "build_of_helpers", "chained_optimizers", "common_savers", "destroyers", "destroyers_gone", "flag_texts",
-    "ft_client", "grad_scalers", "has_ft_client", "is_data_parallel", "is_distributed", "is_known_optimizer",
-    "is_of_experts", "loaded", "names_gone_for_live_state", "openers", "parallelism_besides", "parameter_gathers",
-    "part_of_model", "persistent_caller_class", "queues_of_modules", "results_queue_module", "rng_tracker",
-    "saves_module", "saves_queue_class", "state_gone", "straggler_detector", "trackers_gone", "writes_common_state",
+    "ACCUMULATED", "CORE_STATE", "COUNTED_SAMPLES", "DESTROYERS", "LOOP", "LOSS_MEMORY", "TRACKER", "TRAINING_STATE",
+    "WHOLE_FILES", "accumulated", "arguments_gone_for_live_state", "build_of_helpers", "chained_optimizers",
+    "common_savers", "destroyers", "destroyers_gone", "flag_texts", "ft_client",
+    "grad_scalers", "has_ft_client", "is_data_parallel", "is_distributed", "is_known_optimizer", "is_of_experts",
+    "loaded", "loop_gone", "names_gone_for_live_state", "openers", "parallelism_besides", "parameter_gathers",
+    "part_of_model", "persistent_caller_class", "queues_of_modules", "results_queue_module",
+    "rng_tracker", "saves_module", "saves_queue_class", "state_gone", "straggler_detector", "trackers_gone",
+    "writes_common_state",
 ]  # fmt: skip
 
 CORE_STATE: Final = (
@@ -73,6 +76,31 @@ by the first iteration."""
 TRACKER: Final = "latest_checkpointed_iteration.txt"
 WHOLE_FILES: Final = frozenset({TRACKER, "ft_state.json", "metadata.json"})
 """Text files whose truncation makes a load fail: the tracker, learned timeouts, a checkpoint's format."""
+
+LOOP: Final = (
+    "setup_model_and_optimizer", "load_checkpoint", "build_train_valid_test_data_loaders", "train", "train_step",
+    "training_log", "checkpoint_and_decide_exit",
+)  # fmt: skip
+"""Functions that `megatron.training.training` has and calls; they are replaced where a restart goes on from memory."""
+_CALLED: Final = (
+    "evaluate_and_print_results", "get_args", "get_current_global_batch_size", "get_current_running_global_batch_size",
+    "get_num_microbatches", "get_rerun_state_machine", "get_timers", "maybe_finalize_async_save",
+    "update_num_microbatches",
+)  # fmt: skip
+_PARAMETERS: Final = {
+    "train": (
+        "forward_step_func", "model", "optimizer", "opt_param_scheduler", "train_data_iterator", "valid_data_iterator",
+        "process_non_loss_data_func", "config", "checkpointing_context", "non_loss_data_func",
+    ),
+    "checkpoint_and_decide_exit": ("iteration", "num_floating_point_operations_so_far"),
+}  # fmt: skip
+COUNTED_SAMPLES: Final = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
+"""Arguments in which the loop counts."""
+_ARGUMENTS: Final = (
+    *COUNTED_SAMPLES, "micro_batch_size", "data_parallel_size", "do_valid", "eval_interval", "exit_interval", "save",
+)  # fmt: skip
+LOSS_MEMORY: Final = ("large_value_counts", "max_values")
+"""What the rerun state machine remembers of the losses, to tell which are unexpectedly large."""
 
 
 def loaded(module: str) -> Any:
@@ -308,3 +336,19 @@ def names_gone_for_live_state() -> str:
         "CudaRNGStatesTracker.get_states": tracker,
     }
     return next((name for name, owner in needed.items() if not hasattr(owner, name.partition(".")[2])), "")
+
+
+def loop_gone(training: Any) -> list[str]:
+    """Return the names of Megatron-LM's loop that a training from memory needs and that its module does not have."""
+    gone = [name for name in LOOP if not hasattr(training, name) or not mentions(training, name)]
+    gone += [name for name in _CALLED if not hasattr(training, name)]
+    for function, parameters in _PARAMETERS.items():
+        if function not in gone:
+            given = inspect.signature(getattr(training, function)).parameters
+            gone += [f"{function}({name})" for name in parameters if name not in given]
+    return gone
+
+
+def arguments_gone_for_live_state(args: Any) -> list[str]:
+    """Return the arguments of Megatron-LM that a training from memory needs and that are not there."""
+    return [name for name in _ARGUMENTS if not hasattr(args, name)]

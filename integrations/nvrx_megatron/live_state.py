@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 import torch
 import torch.distributed as dist
 
+from nvrx_core.inprocess.live.memory import MemoryLost
 from nvrx_core.inprocess.live.objects import Objects
 from nvrx_core.inprocess.live_state import LiveState
 from nvrx_core.inprocess.wrap import current_call
@@ -26,15 +27,11 @@ from nvrx_megatron import internals
 from nvrx_megatron.arguments import inprocess_arguments
 from nvrx_megatron.live_refusals import refused_objects
 
-__all__ = ["LoopCounters", "MegatronLiveState", "MemoryLost"]
+__all__ = ["LoopCounters", "MegatronLiveState"]
 
 log = logging.getLogger("nvrx_megatron")
 MAX_REPLICATING: Final = 128
 """Ranks whose votes carry the local state of all: a lost rank of a larger job means a checkpoint."""
-
-
-class MemoryLost(RuntimeError):
-    """What the ranks have in memory cannot be used: the next iteration begins from a checkpoint."""
 
 
 class LoopCounters(Protocol):

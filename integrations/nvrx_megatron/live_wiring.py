@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import torch.distributed as dist
 
 from nvrx_megatron import internals
-from nvrx_megatron.installed import Piece, mentions
+from nvrx_megatron.installed import Piece
 from nvrx_megatron.live_refusals import refused_arguments
 from nvrx_megatron.live_state import MegatronLiveState
 
 __all__ = ["wire_live_state"]
 
-_SEAMS: Final = (
-    "setup_model_and_optimizer", "load_checkpoint", "build_train_valid_test_data_loaders", "train", "train_step",
-    "training_log", "checkpoint_and_decide_exit",
-)  # fmt: skip
-_SAMPLES: Final = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
 _PLAIN: Final = (type(None), bool, int, float, str)
-_LOSS_MEMORY: Final = ("large_value_counts", "max_values")
-"""What the rerun state machine remembers of the losses, to tell which are unexpectedly large."""
 
 
 def wire_live_state(args: Any) -> list[Piece]:
@@ -42,7 +36,7 @@ def wire_live_state(args: Any) -> list[Piece]:
     if not live.is_on:
         return []
     training = importlib.import_module("megatron.training.training")
-    gone = [name for name in _SEAMS if not hasattr(training, name) or not mentions(training, name)]
+    gone = internals.loop_gone(training)
     pieces = [Piece("a restart goes on from memory", "a restart goes on from a checkpoint", ", ".join(gone))]
     if not gone:
         _Loop(live, training).install()
@@ -63,10 +57,10 @@ class _Counters:
         args, machine = self._args(), self._training.get_rerun_state_machine()
         scheduler = {name: value for name, value in vars(self._scheduler).items() if type(value) in _PLAIN}
         return {
-            "iteration": self.iteration, **{name: getattr(args, name) for name in _SAMPLES},
+            "iteration": self.iteration, **{name: getattr(args, name) for name in internals.COUNTED_SAMPLES},
             "schedule": scheduler.pop("num_steps"), "scheduler": scheduler,
             "operations": [self._operations.iteration, self._operations.total, self._operations.last],
-            "losses": {name: dict(getattr(machine, name, {})) for name in _LOSS_MEMORY},
+            "losses": {name: dict(getattr(machine, name, {})) for name in internals.LOSS_MEMORY},
         }  # fmt: skip
 
     def after_step(self, updated: bool) -> dict[str, Any]:
@@ -83,7 +77,7 @@ class _Counters:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         args, machine = self._args(), self._training.get_rerun_state_machine()
         self.iteration = args.iteration = state["iteration"]
-        for name in _SAMPLES:
+        for name in internals.COUNTED_SAMPLES:
             setattr(args, name, state[name])
         self._training.update_num_microbatches(args.consumed_train_samples, verbose=False)
         vars(self._scheduler).update(state["scheduler"], num_steps=state["schedule"])
@@ -121,7 +115,7 @@ class _Loop:
 
     def install(self) -> None:
         """Replace the functions; a second call changes nothing."""
-        for name in _SEAMS:
+        for name in internals.LOOP:
             original = getattr(self._training, name)
             if not hasattr(original, "__nvrx_live__"):
                 replacement: Any = functools.wraps(original)(getattr(self, f"_{name}")(original))
@@ -163,7 +157,10 @@ class _Loop:
     def _resume(self, model: Any, optimizer: Any, scheduler: Any) -> None:
         self._has_tried, self._counters = True, None
         given = self._training.get_args()
-        refused = refused_arguments(given)
+        if gone := internals.arguments_gone_for_live_state(given):
+            refused = f"Megatron-LM has no argument {', '.join(gone)}"
+        else:
+            refused = refused_arguments(given)
         if not refused and type(scheduler).__name__ != "OptimizerParamScheduler":
             refused = f"it is not known what {type(scheduler).__name__} keeps"
         if not refused:
@@ -191,33 +188,39 @@ class _Loop:
         return build
 
     def _train(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
         def train(*args: Any, **kwargs: Any) -> Any:
             if self._resumed and self._live.is_behind_step:
-                self._finish_step(*args)
+                self._finish_step(signature.bind(*args, **kwargs).arguments)
             return original(*args, **kwargs)
 
         return train
 
-    def _finish_step(self, *args: Any) -> None:
+    def _finish_step(self, of_train: Mapping[str, Any]) -> None:
         """Do what the loop does behind a step, and a fault has interrupted; its log line is lost.
 
         Args:
-            args: those of `train`.
+            of_train: the arguments of `train`, by name.
         """
-        forward, model, optimizer, scheduler, data, valid, process, config, context, non_loss, *_ = args
+        model = of_train["model"]
         training, given = self._training, self._training.get_args()
         iteration, first = given.iteration, getattr(given, "start_eval_at_iter", None) or 0
         self._live.restore_random_numbers()
         if given.do_valid and given.eval_interval and iteration >= first and iteration % given.eval_interval == 0:
             training.evaluate_and_print_results(
-                f"iteration {iteration}", forward, valid, model, iteration, process, config, verbose=False,
-                write_to_tensorboard=True, non_loss_data_func=non_loss,
+                f"iteration {iteration}", of_train["forward_step_func"], of_train["valid_data_iterator"], model,
+                iteration, of_train["process_non_loss_data_func"], of_train["config"], verbose=False,
+                write_to_tensorboard=True, non_loss_data_func=of_train["non_loss_data_func"],
             )  # fmt: skip
         if _is_saved(given) and not (given.exit_interval and iteration % given.exit_interval == 0):
             return
         operations, interval = given.num_floating_point_operations_so_far, training.get_timers()("interval-time", 0)
         interval.start()  # a save stops it, and starts it again
-        ends = training.checkpoint_and_decide_exit(model, optimizer, scheduler, iteration, operations, context, data)
+        ends = training.checkpoint_and_decide_exit(
+            model, of_train["optimizer"], of_train["opt_param_scheduler"], iteration, operations,
+            of_train["checkpointing_context"], of_train["train_data_iterator"],
+        )  # fmt: skip
         interval.stop()
         if ends:
             training.maybe_finalize_async_save(blocking=True)
@@ -252,9 +255,11 @@ class _Loop:
         return training_log
 
     def _checkpoint_and_decide_exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
         def decide(*args: Any, **kwargs: Any) -> Any:
-            _, _, _, iteration, operations, *_ = args
-            self._operations.note(iteration, operations)
+            given = signature.bind(*args, **kwargs).arguments
+            self._operations.note(given["iteration"], given["num_floating_point_operations_so_far"])
             return original(*args, **kwargs)
 
         return decide

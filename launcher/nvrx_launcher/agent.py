@@ -53,7 +53,7 @@ from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import Coordination, NodeEvents
 from nvrx_launcher.rendezvous.joining import join_job
-from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, MessageKind
 from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
 from nvrx_launcher.rendezvous_settings import OURS
@@ -433,12 +433,12 @@ class Agent(NodeEvents, ControlEvents):
         self._cycle_info.decided(decision, self._policy.node)
         self._stragglers.decided(decision, now=time.monotonic())
         self._hangs.decided(decision, now=time.monotonic())
-        if decision.verdict is Verdict.END:
+        if decision.verdict is DecisionKind.END:
             failpoint.hit("rendezvous-close", self._policy.cycle)
-        if decision.verdict is Verdict.RUN:
+        if decision.verdict is DecisionKind.RUN:
             self._coordination.store.begin_cycle(decision.store)
         actions = self._policy.decided(decision)
-        is_news = decision.verdict is Verdict.STOP and not any(isinstance(each, StopWorkers) for each in actions)
+        is_news = decision.verdict is DecisionKind.STOP and not any(isinstance(each, StopWorkers) for each in actions)
         if is_news and (why := self._beyond_failures(decision.reason)):
             log.info("cycle %d ends on all nodes: %s", decision.cycle, why)
         self._carry_out(actions)

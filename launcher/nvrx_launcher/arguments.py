@@ -13,7 +13,6 @@ from typing import Any, Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
-from nvrx_core.fault_tolerance.explain import table
 from nvrx_core.settings.spelling import nearest
 from nvrx_launcher.exit_codes import USAGE
 from nvrx_launcher.rank_order import DEFAULT_ORDER
@@ -76,7 +75,9 @@ OPTIONS: Final = (
     _flag("standalone", "Start a job of one node, with a rendezvous of its own."),
     Option("max-restarts", "How often the workers are restarted before the job fails.", 0, int),
     Option(
-        "monitor-interval", "Upper bound in seconds of the reaction to a worker's end; an event tells it at once.", 0.1,
+        "monitor-interval",
+        "Seconds between two questions to a rendezvous handler that is not nvrx's; no effect elsewhere.",
+        0.1,
         float,
     ),
     Option(
@@ -285,7 +286,7 @@ def explained(
     rows = [(each.dest, _shown(getattr(arguments, each.dest)), source(each)) for each in OPTIONS]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"{name:{widths[0]}}  {value:{widths[1]}}  {source}" for name, value, source in rows]
-    return [*lines, "", *table(config)]
+    return [*lines, "", *config.table()]
 
 
 def _shown(value: object) -> str:

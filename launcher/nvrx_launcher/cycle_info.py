@@ -22,7 +22,7 @@ from nvrx_core.errors import first_line
 from nvrx_core.logs.chunks import cycle_file
 from nvrx_core.parsing import count_in, parse_object
 from nvrx_core.process.helper_thread import HelperThread
-from nvrx_launcher.rendezvous.messages import Decision, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind
 
 __all__ = ["CycleInfo", "CycleRecord"]
 
@@ -100,11 +100,11 @@ class CycleInfo:
         """Handle a decision for all nodes, by the launcher of a node."""
         if self._folder is None:
             return
-        if decision.verdict is Verdict.RUN:
+        if decision.verdict is DecisionKind.RUN:
             self._record = None
             if decision.members[0].node == node:
                 self._begin(decision)
-        elif decision.verdict in (Verdict.STOP, Verdict.END):
+        elif decision.verdict in (DecisionKind.STOP, DecisionKind.END):
             self.ended()
 
     def ended(self) -> None:

@@ -23,7 +23,7 @@ from nvrx_core.process.helper_thread import HelperThread
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
-from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, Verdict
+from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, DecisionKind
 from nvrx_launcher.workers.environment import Placement
 from nvrx_launcher.workers.output import WorkerOutput
 
@@ -133,19 +133,19 @@ class CycleVerdicts:
     def decided(self, decision: Decision, *, now: float) -> None:
         """Handle a decision for all nodes, before it is carried out; call `make` afterwards."""
         match decision.verdict:
-            case Verdict.RUN:
+            case DecisionKind.RUN:
                 self._collect()
                 self._running, self._began = decision, time.time()
                 self._failures.clear()
                 self._lost.clear()
                 self._hang = ""
-            case Verdict.STOP:
+            case DecisionKind.STOP:
                 self._ended(decision, now + NEXT_CYCLE_TIMEOUT)
-            case Verdict.LOST:
+            case DecisionKind.LOST:
                 self._lost[decision.node] = decision.reason
                 if self._reason and not self._silent():
                     self.deadline = now
-            case Verdict.END if decision.code == FAILED:
+            case DecisionKind.END if decision.code == FAILED:
                 self._ended(decision, now)
                 self._collect()
             case _:

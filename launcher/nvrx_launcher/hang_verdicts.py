@@ -23,7 +23,7 @@ from nvrx_core.fault.hang_report import HangReport
 from nvrx_core.fault.hang_verdict import HangVerdict, judge, with_peers_stalled
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.hang_relay import ONE_HANG
-from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, MessageKind
 
 __all__ = ["HangVerdicts"]
 
@@ -100,19 +100,19 @@ class HangVerdicts:
     def decided(self, decision: Decision, *, now: float) -> None:
         """Handle a decision for all nodes."""
         match decision.verdict:
-            case Verdict.RUN:
+            case DecisionKind.RUN:
                 self._end()
                 self._cycle, self._members = decision.cycle, decision.members
                 self._said_at = -math.inf
-            case Verdict.STOP | Verdict.END:
+            case DecisionKind.STOP | DecisionKind.END:
                 self._end()
                 self._cycle = -1
-            case Verdict.HANG_SUSPECTED if decision.cycle == self._cycle and self._is_news(now):
+            case DecisionKind.HANG_SUSPECTED if decision.cycle == self._cycle and self._is_news(now):
                 self._asked_at = now
                 if self._nodes.failures(self._cycle) is not None:
                     self._judges_at = min(self._judges_at, now + COLLECT_TIMEOUT)
                 self._tell_evidence(now)
-            case Verdict.HANG_JUDGED if decision.cycle == self._cycle and now - self._said_at >= ONE_HANG:
+            case DecisionKind.HANG_JUDGED if decision.cycle == self._cycle and now - self._said_at >= ONE_HANG:
                 with suppress(ValueError):
                     self._say(HangVerdict.decode(decision.reason), now)
             case _:

@@ -30,7 +30,7 @@ from nvrx_launcher.node_actions import (
     StartWorkers,
     StopWorkers,
 )
-from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, MessageKind
 
 __all__ = ["NodePolicy"]
 
@@ -95,17 +95,17 @@ class NodePolicy:
         if self._phase is _Phase.ENDED:
             return ()
         match decision.verdict:
-            case Verdict.RUN:
+            case DecisionKind.RUN:
                 return self._run(decision)
-            case Verdict.STOP:
+            case DecisionKind.STOP:
                 return self._stop_for(decision)
-            case Verdict.END:
+            case DecisionKind.END:
                 return self.leave(departure.decided(decision))
-            case Verdict.LOST:
+            case DecisionKind.LOST:
                 return self._kill(f"taken for lost: {decision.reason}") if decision.node == self._node else ()
-            case Verdict.NOTE | Verdict.WARNING | Verdict.HANG_SUSPECTED | Verdict.HANG_JUDGED:
+            case DecisionKind.NOTE | DecisionKind.WARNING | DecisionKind.HANG_SUSPECTED | DecisionKind.HANG_JUDGED:
                 return ()
-            case Verdict.REFUSE:
+            case DecisionKind.REFUSE:
                 return self.leave(departure.refused(decision)) if decision.node == self._node else ()
             case never:
                 assert_never(never)

@@ -19,7 +19,7 @@ from nvrx_core.process.lifeline import describe_exit, exit_status, open_pidfd
 from nvrx_core.process.waiting import readable
 from nvrx_launcher.loop import EventLoop
 
-__all__ = ["ENDS_LATER", "ServiceProgram"]
+__all__ = ["ENDS_LATER", "ServiceProgram", "release"]
 
 log = logging.getLogger("nvrx_launcher")
 FIRST_PAUSE: Final = 0.5
@@ -121,17 +121,30 @@ class ServiceProgram:
 
     def _forget(self) -> None:
         assert self._process is not None
-        try:
-            self._process.wait(ENDS_LATER)
-        except subprocess.TimeoutExpired:
-            log.warning("the %s (pid %d) survives SIGKILL, and is left behind", self._name, self._process.pid)
-        os.close(self._ended)
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
+        release(self._process, self._ended, self._name, ENDS_LATER)
         self._process = None
 
     def _again(self) -> None:
         now = time.monotonic()
         self._pause = FIRST_PAUSE if now - self._began > WORKED else self._pause
         self.deadline, self._pause = now + self._pause, min(LONGEST_PAUSE, 2 * self._pause)
+
+
+def release(process: subprocess.Popen[bytes], ended: int, name: str, within: float) -> None:
+    """Reap a process that has ended, or was killed, and close its pipes.
+
+    Args:
+        process: the process.
+        ended: its pidfd, which is closed.
+        name: its name in the log.
+        within: seconds that it has to end.
+    """
+    try:
+        process.wait(within)
+    except subprocess.TimeoutExpired:
+        log.warning("the %s (pid %d) survives SIGKILL, and is left behind", name, process.pid)
+    os.close(ended)
+    for stream in (process.stdin, process.stdout):
+        with suppress(OSError):  # what it has not read is lost
+            if stream is not None:
+                stream.close()

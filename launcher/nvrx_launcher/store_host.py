@@ -31,6 +31,7 @@ from nvrx_core.process.signals import signal_name
 from nvrx_core.store.endpoint import listener_at
 from nvrx_launcher.guardian import start_guarded
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.service_program import release
 from nvrx_launcher.store_program import ALIVE
 from nvrx_launcher.store_watch import StoreWatch
 
@@ -98,8 +99,8 @@ class _Program:
         self._process = start_guarded(command, pass_fds=keep, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._input, self._output = self._process.stdin, self._process.stdout
-        self.pid, self.ended, self.said = self._process.pid, open_pidfd(self._process.pid), self._output.fileno()
+        self._input, self.said = self._process.stdin, self._process.stdout.fileno()
+        self.pid, self.ended = self._process.pid, open_pidfd(self._process.pid)
         os.set_blocking(self._input.fileno(), False)
         os.set_blocking(self.said, False)
         self.watch, self._memory_kills = StoreWatch(now=time.monotonic()), MemoryKills(os.getpid())
@@ -124,14 +125,7 @@ class _Program:
     def close(self) -> None:
         """Kill it, and close its pipes."""
         self._process.kill()
-        try:
-            self._process.wait(END_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            log.warning("the program of the store of in-process restart (pid %d) survives SIGKILL", self.pid)
-        os.close(self.ended)
-        for stream in (self._input, self._output):
-            with suppress(BrokenPipeError):
-                stream.close()
+        release(self._process, self.ended, "program of the store of in-process restart", END_TIMEOUT)
 
 
 class StoreHost:

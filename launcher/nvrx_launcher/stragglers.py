@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from nvrx_core.fault.stragglers import READ_EVERY, SAMPLE_TIME, NodePaces, PaceSampler, StragglerDetector, StragglerNews
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.parsing import ranges
-from nvrx_launcher.rendezvous.messages import Decision, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind
 
 __all__ = ["Stragglers"]
 
@@ -74,9 +74,9 @@ class Stragglers:
 
     def decided(self, decision: Decision, *, now: float) -> None:
         """Begin with the cycle of a decision, or end with it."""
-        if self._detector is None or decision.verdict not in (Verdict.RUN, Verdict.STOP, Verdict.END):
+        if self._detector is None or decision.verdict not in (DecisionKind.RUN, DecisionKind.STOP, DecisionKind.END):
             return
-        if decision.verdict is not Verdict.RUN:
+        if decision.verdict is not DecisionKind.RUN:
             self._cycle, self.deadline = -1, math.inf
             return
         self._cycle, self._sampler = decision.cycle, PaceSampler(self._steps)

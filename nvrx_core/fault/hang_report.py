@@ -139,9 +139,6 @@ class HangReport:
         return replace(self._without_groups(), inner=None, children=(), section="", begun={})
 
     def _to_json(self) -> str:
-        return json.dumps(self._to_data(), separators=(",", ":"))
-
-    def _to_data(self) -> dict[str, Any]:
         data = {name: _cut(value) for name, value in vars(self).items() if value is not None}
         data |= {"condition": self.condition.value, "waiting": self.waiting.value}
         data |= {name: [_cut(frame.file, from_end=True), frame.line, _cut(frame.function)]
@@ -153,7 +150,7 @@ class HangReport:
             ]  # fmt: skip
         data["begun"] = {name[:MAX_TEXT]: begun for name, begun in list((self.begun or {}).items())[:MAX_GROUPS]}
         data["children"] = [[pid, _cut(name)] for pid, name in self.children[:MAX_CHILDREN]]
-        return data
+        return json.dumps(data, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str | bytes) -> HangReport:

@@ -230,10 +230,15 @@ class _Case:
         if (odd := self._mismatch()) is not None:
             return odd
         if not self._behind():
+            waited = [self.reports[rank].collective for rank in self.awaited]
             apart = {
-                rank for rank in self._present(self.elsewhere) if self._is_stuck(rank) and self._may_be_missed(rank)
+                rank
+                for rank in self._present(self.elsewhere)
+                if self._is_stuck(rank)
+                and not _may_wait(self.reports[rank])
+                and any(each is None or not each.ranks or rank in each.ranks for each in waited)
             }
-            if apart := {rank for rank in apart if not _may_wait(self.reports[rank])}:
+            if apart:
                 return self._culprits(apart, 0.6)  # torch does not count all that ranks wait in
             return self._say(HangOutcome.ALL_JOINED, (), 0.0, [
                 "no rank is behind: all have begun what they wait in", *self._waits(""), *self._places(self.elsewhere)
@@ -272,11 +277,6 @@ class _Case:
         outcome = HangOutcome.ALIKE if len(places) == 1 else HangOutcome.UNKNOWN
         first = "all ranks are alike, none is to blame" if len(places) == 1 else "who is to blame is not known"
         return self._say(outcome, (), 0.0, [first, *self._places()])
-
-    def _may_be_missed(self, rank: int) -> bool:
-        """Return whether a rank may belong to what others wait in."""
-        waited = [self.reports[each].collective for each in self.awaited]
-        return any(each is None or not each.ranks or rank in each.ranks for each in waited)
 
     def _present(self, ranks: Collection[int]) -> set[int]:
         return {rank for rank in ranks if not self._has_completed(rank)}

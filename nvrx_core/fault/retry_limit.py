@@ -27,7 +27,7 @@ BACK_OFF_FROM: Final = 3
 PAUSES: Final = Backoff(0.1, 5.0)
 """Before a restart, from then on."""
 LONGEST_TEXT: Final = 200
-"""Characters of a message in the reason."""
+"""Characters of a message's first line in the reason."""
 
 
 @dataclass(frozen=True)
@@ -133,22 +133,17 @@ class NoProgressLimit:
         highest = step if progressed else before.highest
         self._state = NoProgressState(*kind, highest, count)
         reached = self.limit is not None and count >= self.limit
-        reason = self._reason(_in_a_line(message) or error_type, culprit, progressed)
+        reason = self._reason(message, culprit, progressed)
         pause = 0.0 if self.limit is None else PAUSES.pause(count - BACK_OFF_FROM + 1)
         return RetryDecision(reached, count, culprit, reason, pause)
 
-    def _reason(self, failure: str, culprit: int | None, progressed: bool) -> str:
-        state = self._state
-        failure = f"{failure}{f' at {state.origin}' if state.origin else ''}"
+    def _reason(self, message: str, culprit: int | None, progressed: bool) -> str:
+        state, first = self._state, message.strip().partition("\n")[0]
+        failure = first if len(first) <= LONGEST_TEXT else f"{first[:LONGEST_TEXT]}..."
+        failure = f"{failure or state.error_type}{f' at {state.origin}' if state.origin else ''}"
         rank = "" if culprit is None else f" on initial rank {culprit}"
         if state.count == 0:
             return f"{failure}{rank} after {f'progress to step {state.highest}' if progressed else 'a long iteration'}"
         beyond = "with no step reported" if state.highest is None else f"without a step beyond {state.highest}"
         of = "no_progress_limit is off" if self.limit is None else f"no_progress_limit={self.limit}, None for no limit"
         return f"{failure}{rank}: {state.count} in a row {beyond} ({of})"
-
-
-def _in_a_line(message: str) -> str:
-    """Return the first line of a message, without what is too long for a sentence."""
-    first = message.strip().partition("\n")[0]
-    return first if len(first) <= LONGEST_TEXT else f"{first[:LONGEST_TEXT]}..."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 from types import TracebackType
 from typing import Any, Final
@@ -95,17 +95,12 @@ def shortened(captured: traceback.TracebackException, packages: frozenset[str] =
         captured: the exception.
         packages: as for `is_users`.
     """
-    for each in _related(captured):
-        each.stack = _Shortened(_without_libraries(each.stack, packages))
-    return "".join(captured.format())
-
-
-def _related(captured: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
     pending: list[traceback.TracebackException | None] = [captured]
     while pending:
         if (found := pending.pop()) is not None:
-            yield found
+            found.stack = _Shortened(_without_libraries(found.stack, packages))
             pending += [found.__cause__, found.__context__, *(found.exceptions or ())]
+    return "".join(captured.format())
 
 
 class _LeftOut(traceback.FrameSummary):
@@ -135,13 +130,10 @@ def _without_libraries(
         innermost = UNSHORTENED if len(runs) == 1 else INNERMOST if index == len(runs) - 1 else 0
         left_out = [] if users else run[: max(0, len(run) - innermost)]
         shown += [*([_LeftOut(left_out)] if left_out else []), *run[len(left_out) :]]
-    return [*map(_without_carets, shown[:-1]), *shown[-1:]]
-
-
-def _without_carets(frame: traceback.FrameSummary) -> traceback.FrameSummary:
-    if isinstance(frame, _LeftOut):
-        return frame
-    return traceback.FrameSummary(frame.filename, frame.lineno, frame.name, lookup_line=False)
+    for index, frame in enumerate(shown[:-1]):
+        if not isinstance(frame, _LeftOut):  # one without the columns that the carets show
+            shown[index] = traceback.FrameSummary(frame.filename, frame.lineno, frame.name, lookup_line=False)
+    return shown
 
 
 def _package(file: str) -> str:

@@ -25,7 +25,7 @@ from nvrx_core.settings import environment
 
 __all__ = [
     "AttachedRank",
-    "LocalMonitor",
+    "LocalMonitorPort",
     "ask_launcher",
     "begin_page",
     "get_page",
@@ -42,7 +42,7 @@ TRIES: Final = 3
 """A monitor that is lost while it answers is replaced."""
 
 
-class LocalMonitor(Protocol):
+class LocalMonitorPort(Protocol):
     """A rank monitor that the rank itself keeps running."""
 
     @property
@@ -62,7 +62,7 @@ class LocalMonitor(Protocol):
 class Owner(Protocol):
     """The client of an attached rank."""
 
-    local_monitor: LocalMonitor | None
+    local_monitor: LocalMonitorPort | None
 
     def shutdown_workload_monitoring(self) -> None:
         """Stop monitoring the rank."""
@@ -145,7 +145,7 @@ class AttachedRank:
         else:
             look(self.path)
 
-    def supersede(self) -> LocalMonitor | None:
+    def supersede(self) -> LocalMonitorPort | None:
         """Yield to another client of this process; return the monitor that the process itself keeps running.
 
         Raises:
@@ -234,7 +234,7 @@ def begin_page(page: Page, info: RankInfo) -> None:
     page.begin_rank()
 
 
-def monitor_socket(local: LocalMonitor | None) -> str:
+def monitor_socket(local: LocalMonitorPort | None) -> str:
     """Return the socket of the rank monitor of this process.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 
 from nvrx_core.fault_tolerance.attachment import (
     AttachedRank,
-    LocalMonitor,
+    LocalMonitorPort,
     ask_launcher,
     begin_page,
     get_page,
@@ -29,6 +29,7 @@ from nvrx_core.fault_tolerance.rank_timeouts import RankTimeouts
 from nvrx_core.fault_tolerance.recorder import NotMonitored, ProgressRecorder, Recorder
 from nvrx_core.fault_tolerance.timeouts import Measured
 from nvrx_core.fault_tolerance.wire import close_all
+from nvrx_core.process.native_threads import await_at_exit
 from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.settings import environment
@@ -58,7 +59,7 @@ class RankMonitorClient:
         self.least_learned = least_learned
         self.cfg: FaultToleranceConfig | None = None
         self.rank_info: RankInfo | None = None
-        self.local_monitor: LocalMonitor | None = None
+        self.local_monitor: LocalMonitorPort | None = None
         self._strict = strict_sections
         self._rank: AttachedRank | None = None
         self._recorder: ProgressRecorder = NotMonitored()
@@ -128,6 +129,7 @@ class RankMonitorClient:
             self._rank = AttachedRank(self, path, recorder, self.rank_info, stacks=stacks, questions=questions)
             failing.pop_all()
         self._recorder = self._rank.recorder
+        await_at_exit()
         self._rank.begin()
 
     def send_heartbeat(self) -> None:

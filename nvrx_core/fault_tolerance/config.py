@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,16 +33,15 @@ _ON_THE_PAGE: Final = ValueRule(
 _MAX_COMPARED: Final = 8
 _COMPARED: Final = ValueRule(
     f"{_MAX_COMPARED} sections or fewer, with printable names of at most {NAME_BYTES} bytes",
-    lambda text: _can_be_compared([name for each in text.split(",") if (name := each.strip())]),
+    lambda text: (
+        len(names := [name for each in text.split(",") if (name := each.strip())]) <= _MAX_COMPARED
+        and all(name.isprintable() and _is_on_the_page(name) for name in names)
+    ),
 )
 
 
 def _is_on_the_page(name: str) -> bool:
     return "\0" not in name and len(name.encode(errors="surrogatepass")) <= NAME_BYTES
-
-
-def _can_be_compared(names: Sequence[str]) -> bool:
-    return len(names) <= _MAX_COMPARED and all(name.isprintable() and _is_on_the_page(name) for name in names)
 
 
 @dataclass

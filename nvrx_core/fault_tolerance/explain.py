@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.process.standard_output import show
-from nvrx_core.settings.parameter import declarations
 
-__all__ = ["main", "table"]
+__all__ = ["main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,15 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     if unknown:
         parser.error(f"unknown argument {unknown[0]}")
-    show("\n".join(table(config)))
+    show("\n".join(config.table()))
     return 0
-
-
-def table(config: FaultToleranceConfig) -> list[str]:
-    """Return a line for each setting: its name, its value and its source."""
-    shown = {name: declared.shown(getattr(config, name)) for name, (_, declared) in declarations(config).items()}
-    widths = max(map(len, shown)), max(map(len, shown.values()))
-    return [f"{name:{widths[0]}}  {shown[name]:{widths[1]}}  {told}" for name, told in config.explain().items()]
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ class Inquiry:
             answers = self._survey.answers
             behind = tuple(sorted({each.rank for each in answers if each.is_behind(self.own)}))
             self._others = Findings(behind, self._survey.lost, slowest(answers))
-            if self._others.excuse is None and self._rank_answers():
+            is_asked = self._others.excuse is None and signal.SIGRTMIN <= self._signum <= signal.SIGRTMAX
+            if is_asked and catches(self._rank.pid, self._signum):  # without a handler the signal would end the rank
                 self._stacks = StackRequest(self._reader, self._rank.pidfd, self._signum, now=now)
         if self._stacks is None:
             return self._others
@@ -106,7 +107,3 @@ class Inquiry:
     def close(self) -> None:
         """Stop waiting."""
         self._survey.close()
-
-    def _rank_answers(self) -> bool:
-        """Whether the rank has a handler for the signal: without one it would end the rank."""
-        return signal.SIGRTMIN <= self._signum <= signal.SIGRTMAX and catches(self._rank.pid, self._signum)

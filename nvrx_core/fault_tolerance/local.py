@@ -7,11 +7,9 @@ heartbeats and uses no sections is monitored as well.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import logging
 import os
-import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -38,8 +36,6 @@ SAMPLES: Final = 20
 """Samples of the main thread in the time of the heartbeat timeout, at least."""
 SAMPLED_EVERY: Final = 1.0
 """Seconds between two samples, at most."""
-EXIT_PAUSE: Final = 0.02
-"""Seconds at the exit of the interpreter for threads of torch that wait for it."""
 ALONE: Final = "alone-"
 JOB_DIGITS: Final = 12
 """The folder of a process that is in no job: this, and its pid."""
@@ -177,7 +173,10 @@ def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | 
         OSError: when the folder of the monitor's socket cannot be created, or other users may enter it.
         ForkServerError: when no monitor can be started.
     """
-    configuration = _configuration(config)
+    if config is None:
+        config = FaultToleranceConfig.from_environment()
+    elif not isinstance(config, FaultToleranceConfig):
+        config = FaultToleranceConfig.from_yaml_file(config)
     if isinstance(earlier := monitored.current(), AttachedRank) and (local := earlier.supersede()) is not None:
         local.end()
     client = RankMonitorClient()
@@ -185,30 +184,12 @@ def start_local_monitor(config: FaultToleranceConfig | str | os.PathLike[str] | 
         client.init_workload_monitoring()
         return client
     with ExitStack() as failing:
-        client.local_monitor = monitor = LocalMonitor(configuration)
+        client.local_monitor = monitor = LocalMonitor(config)
         failing.callback(monitor.end)
         client.init_workload_monitoring()
         failing.pop_all()
-    atexit.unregister(_let_threads_go_on)  # once, however many monitors follow one another
-    atexit.register(_let_threads_go_on)
     client.page[ProgressField.SAMPLED_AT] = time.monotonic_ns()
     return client
-
-
-def _let_threads_go_on() -> None:
-    """Leave the interpreter to other threads for a moment.
-
-    A thread of gloo frees the context of the last backward pass, a Python object, also after the process group is
-    destroyed. Where the script has come to its end meanwhile, it ends in `std::terminate` (torch 2.13), and torchrun
-    ends the job.
-    """
-    threading.Event().wait(EXIT_PAUSE)
-
-
-def _configuration(config: FaultToleranceConfig | str | os.PathLike[str] | None) -> FaultToleranceConfig:
-    if config is None:
-        return FaultToleranceConfig.from_environment()
-    return config if isinstance(config, FaultToleranceConfig) else FaultToleranceConfig.from_yaml_file(config)
 
 
 def socket_path() -> Path:
@@ -217,19 +198,14 @@ def socket_path() -> Path:
     Raises:
         OSError: when the folder is another user's, or others can enter it.
     """
-    runtime = private_directory()
-    folder = runtime / _job_folder()
+    runtime, job = private_directory(), f"{ALONE}{os.getpid()}"
+    if environment.has_master():  # a name that all ranks of the job share; a socket's path must be short
+        host, port = environment.master()
+        job = hashlib.sha256(f"{environment.job_name()} {host} {port}".encode()).hexdigest()[:JOB_DIGITS]
+    folder = runtime / f"{host_tag()}{job}"
     folder.mkdir(mode=0o700, exist_ok=True)
     _remove_dead(runtime)
     return folder / f"{os.getpid()}{SUFFIX}"
-
-
-def _job_folder() -> str:
-    """Return a name that all ranks of the job share on this host, unique to the job; a socket's path must be short."""
-    if not environment.has_master():
-        return f"{host_tag()}{ALONE}{os.getpid()}"
-    host, port = environment.master()
-    return host_tag() + hashlib.sha256(f"{environment.job_name()} {host} {port}".encode()).hexdigest()[:JOB_DIGITS]
 
 
 def _remove_dead(runtime: Path) -> None:

@@ -176,8 +176,9 @@ class Survey:
                 self.lost = True
                 return
             close_all(descriptors)
-            found = answer.get("ranks")
-            self.answers += map(Progress.from_json, [answer] if found is None else _mappings(found))
+            ranks = answer.get("ranks", [answer])  # a launcher answers for several
+            if isinstance(ranks, list) and all(isinstance(each, dict) for each in ranks):
+                self.answers += map(Progress.from_json, ranks)
 
     def close(self) -> None:
         """Close the connections that have not answered."""
@@ -193,14 +194,3 @@ class Survey:
             self.lost = True
         except OSError:  # it is busy, or no monitor
             return
-
-
-def _mappings(found: object) -> list[Mapping[str, Any]]:
-    """Return the ranks in a launcher's answer.
-
-    Raises:
-        ValueError: when it is malformed.
-    """
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise ValueError(f"no list of ranks: {found!r:.100}")
-    return found

@@ -264,12 +264,9 @@ class RankMonitor:
         elif self._verdict is not None and fd == self._verdict.fileno():
             self._verdict = replace(self._verdict, deadline=-math.inf)
         elif self._rank is not None and fd == self._rank.pidfd and self._rank.has_exited():
-            self._rank_is_gone(self._rank)
-
-    def _rank_is_gone(self, rank: WatchedRank) -> None:
-        if rank.is_on(self.page):
-            self.page[ProgressField.ATTACHED_AT] = 0
-        self.states.connection_lost()
+            if self._rank.is_on(self.page):
+                self.page[ProgressField.ATTACHED_AT] = 0
+            self.states.connection_lost()
 
     def _answer(self, connection: Connection, message: dict[str, Any]) -> bool:
         """Answer a message; its connection stays open for the next one."""

@@ -103,11 +103,14 @@ class Recorder:
     def heartbeat(self) -> None:
         """Record a heartbeat."""
         now = _now()
+        words = self._words
         if now - self._beat_at > self._longest_beat:
-            self._note_interval(now)
+            if self._beat_at:
+                self._longest_beat = words[_LONGEST_HEARTBEAT] = now - self._beat_at
+            else:
+                words[_FIRST] = max(words[_FIRST], now - words[_ATTACHED_AT])
         self._beat_at = now
         self._beats = beats = self._beats + 1
-        words = self._words
         words[_HEARTBEATS] = beats
         words[_HEARTBEAT_AT] = now
 
@@ -138,7 +141,8 @@ class Recorder:
         words = self._words
         slot = self._slots.get(section)
         if slot is None or not (opened := words[slot]):
-            raise RankMonitorClientError(f"end_section({section!r}): it is not open; {self._which_are_open()}")
+            present = f"open are {', '.join(map(repr, self.open_sections()))}" if self._open else "no section is open"
+            raise RankMonitorClientError(f"end_section({section!r}): it is not open; {present}")
         now = _now()
         words[slot + _RECENT + (words[slot + _COUNT] & _LAST_BITS)] = duration = now - opened
         if duration > words[slot + _LONGEST]:  # noqa: PLR1730 - `max` would cost a call and a write
@@ -218,14 +222,6 @@ class Recorder:
             sections={name: words[slot + _LONGEST] / 1e9 for name, slot in self._slots.items()},
         )
 
-    def _note_interval(self, now: int) -> None:
-        """Note the first heartbeat, or the longest interval before one."""
-        words = self._words
-        if self._beat_at:
-            self._longest_beat = words[_LONGEST_HEARTBEAT] = now - self._beat_at
-        else:
-            words[_FIRST] = max(words[_FIRST], now - words[_ATTACHED_AT])
-
     def _declare(self, section: str) -> int:
         if self.strict:
             known = ", ".join(map(repr, self._slots)) or "none"
@@ -241,9 +237,6 @@ class Recorder:
         except (ValueError, AttributeError) as error:
             raise RankMonitorClientError(f"start_section({section!r}): {error}") from None
         return slot
-
-    def _which_are_open(self) -> str:
-        return f"open are {', '.join(map(repr, self.open_sections()))}" if self._open else "no section is open"
 
 
 def nanoseconds(seconds: float | None) -> int:

@@ -107,31 +107,24 @@ def from_state(
         RankMonitorClientError: when it is not such a state dict.
     """
     try:
-        current = state["current_timeouts"]
-        return _heartbeat_of(current.get("heartbeat"), heartbeat), _sections_of(current.get("section"), sections)
+        learned = state["current_timeouts"]
+        if (found := learned.get("heartbeat")) is not None and found["were_calculated"]:
+            initial, subsequent = _seconds(found["initial"]), _seconds(found["subsequent"])
+            heartbeat = HeartbeatTimeouts(initial, subsequent, were_calculated=True)
+        if (found := learned.get("section")) is not None:
+            by_name = {name: _seconds(found["section"][name]) for name in found["calculated_sections"]}
+            sections = replace(
+                sections,
+                section={**sections.section, **by_name},
+                calculated_sections=sections.calculated_sections | by_name.keys(),
+            )
+            if found["is_out_of_section_calculated"]:
+                out_of_section = _seconds(found["out_of_section"])
+                sections = replace(sections, out_of_section=out_of_section, is_out_of_section_calculated=True)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
         raise RankMonitorClientError(f"load_state_dict(): not what state_dict() has returned ({why})") from None
-
-
-def _heartbeat_of(state: Mapping[str, Any] | None, current: HeartbeatTimeouts) -> HeartbeatTimeouts:
-    if state is None or not state["were_calculated"]:
-        return current
-    return HeartbeatTimeouts(_seconds(state["initial"]), _seconds(state["subsequent"]), were_calculated=True)
-
-
-def _sections_of(state: Mapping[str, Any] | None, current: SectionTimeouts) -> SectionTimeouts:
-    if state is None:
-        return current
-    learned = {name: _seconds(state["section"][name]) for name in state["calculated_sections"]}
-    new = replace(
-        current,
-        section={**current.section, **learned},
-        calculated_sections=current.calculated_sections | learned.keys(),
-    )
-    if not state["is_out_of_section_calculated"]:
-        return new
-    return replace(new, out_of_section=_seconds(state["out_of_section"]), is_out_of_section_calculated=True)
+    return heartbeat, sections
 
 
 def _seconds(value: Any) -> float:

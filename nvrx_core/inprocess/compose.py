@@ -82,13 +82,12 @@ def _arguments(result: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _common(instances: tuple[Callable[..., Any], ...]) -> type:
     """Return the most derived common class of the instances that can be extended: it defines no `__new__`."""
-    candidates = filter(_extensible, type(instances[0]).__mro__)
-    return next(c for c in candidates if all(isinstance(instance, c) for instance in instances))
-
-
-def _extensible(base: type) -> bool:
-    constructor: object = base.__new__
-    return constructor is object.__new__ and bool(base.__flags__ & _BASETYPE)
+    for base in type(instances[0]).__mro__:
+        constructor: object = base.__new__
+        is_extensible = constructor is object.__new__ and bool(base.__flags__ & _BASETYPE)
+        if is_extensible and all(isinstance(instance, base) for instance in instances):
+            return base
+    return object
 
 
 def _joined(cls: type[Compose], base: type) -> type[Compose]:

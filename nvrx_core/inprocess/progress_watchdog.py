@@ -26,7 +26,7 @@ from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["ProgressWatchdog"]
+__all__ = ["MainThreadWatchdog"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 SILENT_STORE: Final = 10.0
@@ -54,7 +54,7 @@ class Losses(Protocol):
         """Record that the calling thread ends with `error`, a `StoreFailure` or another one."""
 
 
-class ProgressWatchdog:
+class MainThreadWatchdog:
     """Asks the main thread every `interval` seconds, and runs deferred work.
 
     Args:
@@ -139,7 +139,10 @@ class ProgressWatchdog:
         self._observer.count_collectives()
         self.page[ProgressField.ATOMIC] = self._interrupt.depth
         self._judge_store(now)
-        self._judge_connections()
+        unheard_at = self.page[ProgressField.UNHEARD_AT]
+        if unheard_at != self._unheard_at:  # the monitor process finds that the end of a round does not arrive
+            self._unheard_at = unheard_at
+            self._losses.connections_silent()
         if self.fork_server.is_overdue(self._awake.at(now) - self._began):
             self._losses.fork_server_lost()
 
@@ -154,13 +157,6 @@ class ProgressWatchdog:
         if why:
             self._store_reported = True
             self._losses.store_lost(why)
-
-    def _judge_connections(self) -> None:
-        """Report that the end of a round does not arrive, each time that the monitor process finds that."""
-        unheard_at = self.page[ProgressField.UNHEARD_AT]
-        if unheard_at != self._unheard_at:
-            self._unheard_at = unheard_at
-            self._losses.connections_silent()
 
     def _silence(self, now: float) -> str:
         """Return that the store is silent, "" if it is not; a monitor process has as long for its first request."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from nvrx_core.rank_assignment.base import FrozenState, Mode, State as PureState
+from nvrx_core.rank_assignment.base import AssignmentState, FrozenState, Mode
 from nvrx_core.settings.environment import rank_and_world_size, set_ranks
 
 __all__ = ["FrozenState", "Mode", "State"]
 
 
 @dataclass
-class State(PureState):
+class State(AssignmentState):
     """The state of this rank; its fields are those of `FrozenState`."""
 
     @classmethod

@@ -24,7 +24,7 @@ from nvrx_core.inprocess.call.user_errors import plainly, print_shortened, trim
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.health_check import HealthCheck
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
-from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
 from nvrx_core.process import user_packages
 from nvrx_core.progress.page import ProgressField
 from nvrx_core.rank_assignment.base import FrozenState
@@ -191,7 +191,7 @@ class CallWrapper:
         return self._handles.monitor
 
     @property
-    def progress_watchdog(self) -> ProgressWatchdog:
+    def progress_watchdog(self) -> MainThreadWatchdog:
         """The thread that requests automatic heartbeats from the main thread."""
         return self._handles.watchdog
 

@@ -76,6 +76,7 @@ class ProgressField(enum.IntEnum):
     MONITOR_PID = 44           # (M) its pid
     MONITOR_BEAT = 45          # (M) time of the store's last answer to it
     STORE_LOST = 46            # (M) time when the store was lost; the rank writes it when it is first to know
+    MEMORY_KILLS = 47          # (M) OOM kills in the rank's cgroup that are noted; the rank writes those before
 
     # The rank monitor and its rank
     EVIDENCE_THREAD = 47       # the kernel's id of the thread that tells the monitor where the rank is; 0: none

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nvrx_core.rank_assignment.base import (
+        AssignmentState,
         FrozenState,
         Mode,
         RankAssignment,
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
         RankDiscarded,
         RankFilter,
         Snapshot,
-        State,
     )
     from nvrx_core.rank_assignment.filters import ActivateAllRanks, ActiveWorldSizeDivisibleBy, MaxActiveWorldSize
     from nvrx_core.rank_assignment.groups import FilterCountGroupedByKey, FilterGroupedByKey
@@ -22,9 +22,24 @@ if TYPE_CHECKING:
     from nvrx_core.rank_assignment.tree import Layer, LayerFlag, Tree
 
 __all__ = [
-    "ActivateAllRanks", "ActiveWorldSizeDivisibleBy", "FillGaps", "FilterCountGroupedByKey", "FilterGroupedByKey",
-    "FrozenState", "Layer", "LayerFlag", "MaxActiveWorldSize", "Mode", "RankAssignment", "RankAssignmentCtx",
-    "RankDiscarded", "RankFilter", "ShiftRanks", "Snapshot", "State", "Tree",
+    "ActivateAllRanks",
+    "ActiveWorldSizeDivisibleBy",
+    "AssignmentState",
+    "FillGaps",
+    "FilterCountGroupedByKey",
+    "FilterGroupedByKey",
+    "FrozenState",
+    "Layer",
+    "LayerFlag",
+    "MaxActiveWorldSize",
+    "Mode",
+    "RankAssignment",
+    "RankAssignmentCtx",
+    "RankDiscarded",
+    "RankFilter",
+    "ShiftRanks",
+    "Snapshot",
+    "Tree",
 ]  # fmt: skip
 
 _FILES = {

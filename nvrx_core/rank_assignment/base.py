@@ -21,6 +21,7 @@ from nvrx_core.rank_assignment.snapshot import Snapshot
 from nvrx_core.values import value
 
 __all__ = [
+    "AssignmentState",
     "AssignmentStore",
     "FrozenState",
     "Mode",
@@ -29,7 +30,6 @@ __all__ = [
     "RankDiscarded",
     "RankFilter",
     "Snapshot",
-    "State",
 ]  # fmt: skip
 
 _RANK_ON_ENTRY: Final = cast(InitialRank, None)
@@ -50,7 +50,7 @@ class Mode(enum.Enum):
 
 @value
 class FrozenState:
-    """An immutable copy of `State`, as passed to the plug-ins.
+    """An immutable copy of `AssignmentState`, as passed to the plug-ins.
 
     Attributes:
         rank: the wrapper's rank in this iteration.
@@ -77,7 +77,7 @@ class FrozenState:
 
 
 @dataclass
-class State:
+class AssignmentState:
     """The state of one rank; its fields are those of `FrozenState`."""
 
     rank: int
@@ -108,7 +108,7 @@ class State:
         """Return an immutable copy."""
         return FrozenState(**{field.name: getattr(self, field.name) for field in dataclasses.fields(FrozenState)})
 
-    def copy_from(self, other: State | FrozenState, fields: Iterable[str] | None = None) -> None:
+    def copy_from(self, other: AssignmentState | FrozenState, fields: Iterable[str] | None = None) -> None:
         """Copy the named fields of `other`, by default all.
 
         Raises:
@@ -157,7 +157,7 @@ class RankAssignmentCtx:
         snapshot: the facts of the ended iteration that are equal on all ranks; None in a context created by a user.
     """
 
-    state: State
+    state: AssignmentState
     store: AssignmentStore
     terminated_ranks: set[int]
     snapshot: Snapshot | None = None

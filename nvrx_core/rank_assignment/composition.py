@@ -10,7 +10,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from nvrx_core.errors import ParameterError, RankAssignmentError, RankDiscarded, RestartAbort, require_type
-from nvrx_core.rank_assignment.base import FrozenState, Mode, RankAssignment, RankAssignmentCtx, RankFilter, State
+from nvrx_core.rank_assignment.base import (
+    AssignmentState,
+    FrozenState,
+    Mode,
+    RankAssignment,
+    RankAssignmentCtx,
+    RankFilter,
+)
 from nvrx_core.rank_assignment.filters import (
     ActivateAllRanks,
     ActiveWorldSizeDivisibleBy,
@@ -23,10 +30,10 @@ from nvrx_core.rank_assignment.moves import FillGaps, RankMove, ShiftRanks
 from nvrx_core.rank_assignment.snapshot import Column, Snapshot, spread
 from nvrx_core.rank_assignment.tree import Tree
 
-__all__ = ["assign", "check", "declare", "leader", "settle", "snapshot"]
+__all__ = ["assign", "check", "declare", "settle", "snapshot", "sole_move"]
 
 _PLAIN: Final = (ShiftRanks, FillGaps, ActivateAllRanks, ActiveWorldSizeDivisibleBy, MaxActiveWorldSize)
-"""Stages that depend only on the terminated ranks, so that a rank can compute the assignment of all others."""
+"""Stages that depend only on the terminated ranks, so that the assignment of all ranks follows from these."""
 
 
 def check(assignment: object) -> None:
@@ -74,7 +81,7 @@ def _listed(stages: Iterable[object]) -> str:
     return f"rank_assignment=Compose({', '.join(map(repr, stages))})"
 
 
-def declare(assignment: RankAssignment, state: State, iteration: int) -> tuple[str, ...]:
+def declare(assignment: RankAssignment, state: AssignmentState, iteration: int) -> tuple[str, ...]:
     """Return this rank's keys, which the composition needs at the end of `iteration`.
 
     Raises:
@@ -112,22 +119,12 @@ def snapshot(
     return Snapshot(iteration, {stage: tuple(next(keys) for _ in range(n)) for stage, n in stages.items() if n})
 
 
-def leader(assignment: RankAssignment, world_size: int, terminated: Sequence[int]) -> int | None:
-    """Return the present rank of the next active rank 0; None if it cannot be computed from the terminated ranks.
-
-    Args:
-        assignment: the composition.
-        world_size: the world size of the ended iteration.
-        terminated: the ranks without a living process, ascending.
-    """
+def sole_move(assignment: RankAssignment) -> RankMove | None:
+    """Return the move by which alone the ranks are assigned; None if another stage may change them."""
     stages = list(_stages(assignment))
-    move = next((stage for stage in stages if isinstance(stage, RankMove)), None)
-    if move is None or any(type(stage) not in _PLAIN for stage in stages):
+    if any(type(stage) not in _PLAIN for stage in stages):
         return None
-    gone = set(terminated)
-    lowest = (next((rank for rank in range(start, world_size) if rank not in gone), None)
-              for start in (0, world_size - len(gone)))  # fmt: skip
-    return next((rank for rank in lowest if rank is not None and move.place(rank, world_size, terminated) == 0), None)
+    return next((stage for stage in stages if isinstance(stage, RankMove)), None)
 
 
 def assign(assignment: RankAssignment, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
@@ -197,7 +194,7 @@ def _is_built_in(stage: object) -> bool:
     return getattr(type(stage).__call__, "__module__", "").startswith("nvrx_core.")
 
 
-def _valid(state: State) -> bool:
+def _valid(state: AssignmentState) -> bool:
     size = state.active_world_size
     if size is None or not 0 <= size <= state.world_size or not 0 <= state.rank < state.world_size:
         return False
@@ -206,5 +203,5 @@ def _valid(state: State) -> bool:
     return state.active_rank is not None and 0 <= state.active_rank < size
 
 
-def _error(state: State | FrozenState, message: str, advice: str | None = None) -> RankAssignmentError:
+def _error(state: AssignmentState | FrozenState, message: str, advice: str | None = None) -> RankAssignmentError:
     return RankAssignmentError(message, rank=state.rank, world_size=state.world_size, advice=advice)

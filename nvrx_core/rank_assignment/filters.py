@@ -8,12 +8,12 @@ therefore stays at its limit, and a stale value cannot shrink it permanently.
 from __future__ import annotations
 
 from nvrx_core.errors import require, require_type
-from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, RankFilter, State
+from nvrx_core.rank_assignment.base import AssignmentState, Mode, RankAssignmentCtx, RankFilter
 
 __all__ = ["ActivateAllRanks", "ActiveWorldSizeDivisibleBy", "MaxActiveWorldSize", "activate"]
 
 
-def activate(state: State, active_world_size: int) -> None:
+def activate(state: AssignmentState, active_world_size: int) -> None:
     """Make the ranks below `active_world_size` active and the others inactive."""
     active = state.rank < active_world_size
     state.mode = Mode.ACTIVE if active else Mode.INACTIVE
@@ -79,7 +79,7 @@ class ActiveWorldSizeDivisibleBy(RankFilter):
         return ctx
 
 
-def _active_world_size(state: State) -> int:
+def _active_world_size(state: AssignmentState) -> int:
     """Return the active world size of the previous filter, or the world size if there is none."""
     chosen = state.active_world_size
     return state.world_size if chosen is None else min(state.world_size, chosen)

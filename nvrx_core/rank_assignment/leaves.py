@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 
-from nvrx_core.rank_assignment.base import Mode, State
+from nvrx_core.rank_assignment.base import AssignmentState, Mode
 from nvrx_core.rank_assignment.domains import Domains
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.values import value
@@ -21,7 +21,7 @@ class Leaf:
         state: a copy of its state; of a rank that has no place, its initial rank, with mode TERMINATED.
     """
 
-    state: State
+    state: AssignmentState
 
 
 class Leaves(Mapping[int, Leaf]):
@@ -44,10 +44,12 @@ class Leaves(Mapping[int, Leaf]):
         leaf = self._leaves.get(initial_rank, -1)
         rank = bisect_left(self._living, leaf)
         if rank == len(self._living) or self._living[rank] != leaf:
-            gone = State(initial_rank, len(self._living), active_world_size=len(self._seats), mode=Mode.TERMINATED)
+            gone = AssignmentState(
+                initial_rank, len(self._living), active_world_size=len(self._seats), mode=Mode.TERMINATED
+            )
             return Leaf(gone)
         seat = self._seats.get(leaf)
-        state = State(
+        state = AssignmentState(
             rank, len(self._living), seat, len(self._seats), InitialRank(initial_rank), self._world_size,
             mode=Mode.INACTIVE if seat is None else Mode.ACTIVE,
         )  # fmt: skip

@@ -10,12 +10,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from nvrx_core.errors import RankAssignmentError, RankDiscarded
-from nvrx_core.rank_assignment.base import RankAssignment, RankAssignmentCtx, State
+from nvrx_core.rank_assignment.base import AssignmentState, RankAssignment, RankAssignmentCtx
 
 __all__ = ["FillGaps", "RankMove", "ShiftRanks", "require_known"]
 
 
-def require_known(state: State, terminated: Sequence[int]) -> None:
+def require_known(state: AssignmentState, terminated: Sequence[int]) -> None:
     """Check that all terminated ranks, given in ascending order, are less than the world size.
 
     Raises:
@@ -40,6 +40,18 @@ class RankMove(RankAssignment):
             world_size: the present world size.
             terminated: the terminated ranks, ascending.
         """
+
+    def leader(self, world_size: int, terminated: Sequence[int]) -> int | None:
+        """Return the present rank of the next rank 0; None if all ranks are terminated.
+
+        Args:
+            world_size: the present world size.
+            terminated: the terminated ranks, ascending.
+        """
+        gone, kept = set(terminated), world_size - len(terminated)
+        lowest = (next((rank for rank in range(start, world_size) if rank not in gone), None) for start in (0, kept))
+        found = (rank for rank in lowest if rank is not None and self.place(rank, world_size, terminated) == 0)
+        return next(found, None)
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
         """Assign, see `RankAssignment`."""

@@ -15,7 +15,7 @@ from itertools import pairwise, repeat
 from typing import Final
 
 from nvrx_core.errors import ParameterError, ParameterTypeError, RankAssignmentError, RankDiscarded, RestartAbort
-from nvrx_core.rank_assignment.base import Mode, RankAssignmentCtx, State
+from nvrx_core.rank_assignment.base import AssignmentState, Mode, RankAssignmentCtx
 from nvrx_core.rank_assignment.domains import Domains, Layer, LayerFlag
 from nvrx_core.rank_assignment.keys import Keyed, KeyFunction
 from nvrx_core.rank_assignment.leaves import Leaf, Leaves
@@ -119,7 +119,7 @@ class Tree(Keyed):
             warnings.warn(text, UserWarning, stacklevel=3)
         return domains
 
-    def _filter(self, domains: Domains, state: State) -> None:
+    def _filter(self, domains: Domains, state: AssignmentState) -> None:
         if self.world_size_filter is None:
             return
         limit = len(domains.seats)
@@ -148,7 +148,7 @@ def _require_ranks(domains: Domains) -> None:
         )
 
 
-def _require_place(state: State, domains: Domains, leaf: int) -> None:
+def _require_place(state: AssignmentState, domains: Domains, leaf: int) -> None:
     if domains.is_alive(leaf):
         return
     domain = domains.terminated_domain(leaf)
@@ -156,7 +156,7 @@ def _require_place(state: State, domains: Domains, leaf: int) -> None:
     raise RankDiscarded(f"rank {state.rank} has no place: {why}", rank=state.rank)
 
 
-def _take_place(state: State, domains: Domains, leaf: int) -> None:
+def _take_place(state: AssignmentState, domains: Domains, leaf: int) -> None:
     state.rank, state.world_size = bisect_left(domains.living, leaf), len(domains.living)
     reserved = domains.is_in_reserve(leaf)
     state.mode = Mode.INACTIVE if reserved else Mode.ACTIVE

@@ -175,6 +175,12 @@ class Settings:
         """Return where each setting comes from: `file:line`, a variable, a flag, "code" or "default"."""
         return {name: self._origins[name].source if name in self._origins else "default" for name in declarations(self)}
 
+    def table(self) -> list[str]:
+        """Return a line for each setting: its name, its value and its source."""
+        shown = {name: declared.shown(getattr(self, name)) for name, (_, declared) in declarations(self).items()}
+        widths = max(map(len, shown)), max(map(len, shown.values()))
+        return [f"{name:{widths[0]}}  {shown[name]:{widths[1]}}  {source}" for name, source in self.explain().items()]
+
     def check(self) -> None:
         """Check all values, also the entries of mappings.
 

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 import torch.distributed as dist
 
 from nvrx_core.errors import BarrierOverflow, BarrierTimeout
-from nvrx_core.rank_assignment.base import FrozenState, Mode, State
+from nvrx_core.rank_assignment.base import AssignmentState, FrozenState, Mode
 
 __all__ = ["DEFAULT_TIMEOUT", "StoreMixin", "as_client", "client_only"]
 
@@ -73,15 +73,15 @@ class StoreMixin:
         """Delete all keys that begin with `prefix`, except these; False when the store cannot."""
         return False
 
-    def send_state(self, state: State | FrozenState, rank: int | None = None) -> None:
+    def send_state(self, state: AssignmentState | FrozenState, rank: int | None = None) -> None:
         """Send the state of a rank to the others, by default the state's own rank; its exception is not sent."""
         fields = {name: getattr(state, name) for name in _STATE} | {"mode": state.mode.name}
         cast(dist.Store, self).set(f"state_{state.rank if rank is None else rank}", json.dumps(fields))
 
-    def get_states(self, ranks: Iterable[int]) -> list[State]:
+    def get_states(self, ranks: Iterable[int]) -> list[AssignmentState]:
         """Wait for the states of these ranks, and read them."""
         found = map(json.loads, self._read("state", ranks))
-        return [State(**{**fields, "mode": Mode[fields["mode"]]}) for fields in found]
+        return [AssignmentState(**{**fields, "mode": Mode[fields["mode"]]}) for fields in found]
 
     def send_key(self, key: Any, rank: int) -> None:
         """Send a fact about a rank to the others; any JSON value."""

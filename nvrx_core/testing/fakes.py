@@ -9,9 +9,9 @@ from typing import Any
 import torch.distributed as dist
 
 from nvrx_core.inprocess.call.handles import AtomicLock, MonitorHandle
-from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
 from nvrx_core.inprocess.wrap import CallWrapper, Wrapper
-from nvrx_core.rank_assignment.base import FrozenState, Mode, State
+from nvrx_core.rank_assignment.base import AssignmentState, FrozenState, Mode
 from nvrx_core.store.mixin import StoreMixin
 
 __all__ = ["FakeCallWrapper", "ManualClock", "MemoryStore"]
@@ -107,7 +107,7 @@ class FakeCallWrapper(CallWrapper):
     """
 
     def __init__(self, iteration: int = 0, store: dist.Store | None = None, rank: int = 0, world_size: int = 1) -> None:
-        self._state = State(rank, world_size, rank, world_size, iteration=iteration, mode=Mode.ACTIVE)
+        self._state = AssignmentState(rank, world_size, rank, world_size, iteration=iteration, mode=Mode.ACTIVE)
         self._shared = MemoryStore() if store is None else store
         self._store = self._base_store = None
         self.pings = self.sections = self.depth = self.unprotected = self.suspended = 0
@@ -193,7 +193,7 @@ class FakeCallWrapper(CallWrapper):
         raise _absent("monitor_process")
 
     @property
-    def progress_watchdog(self) -> ProgressWatchdog:
+    def progress_watchdog(self) -> MainThreadWatchdog:
         """Not available, as `wrapper`."""
         raise _absent("progress_watchdog")
 

@@ -12,7 +12,7 @@ from copy import deepcopy
 
 import torch.distributed as dist
 
-from nvrx_core.rank_assignment.base import FrozenState, RankAssignment, RankAssignmentCtx, State
+from nvrx_core.rank_assignment.base import AssignmentState, FrozenState, RankAssignment, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign, check, declare, snapshot
 from nvrx_core.rank_assignment.snapshot import Column, columns_of
 from nvrx_core.testing.fakes import MemoryStore
@@ -44,7 +44,7 @@ class FakeRanks:
         check(assignment)
         self._assignments = {rank: deepcopy(assignment) for rank in range(world_size)}
         self.left: dict[int, BaseException | None] = {}
-        self._living = {rank: State(rank, world_size) for rank in range(world_size)}
+        self._living = {rank: AssignmentState(rank, world_size) for rank in range(world_size)}
         self._ended = -1
         self._store = MemoryStore()
         self._round(world_size)
@@ -76,7 +76,7 @@ class FakeRanks:
         columns = columns_of(declare(self._assignments[s.initial_rank], s, self._ended) for s in by_rank)
         store = dist.PrefixStore(str(self._ended), self._store)
 
-        def place(state: State) -> BaseException | None:
+        def place(state: AssignmentState) -> BaseException | None:
             return self._place(state, store, vacant, columns)
 
         with ThreadPoolExecutor(max(1, len(by_rank))) as threads:
@@ -88,7 +88,7 @@ class FakeRanks:
         self._ended += 1
 
     def _place(
-        self, state: State, store: dist.Store, vacant: set[int], columns: tuple[Column, ...]
+        self, state: AssignmentState, store: dist.Store, vacant: set[int], columns: tuple[Column, ...]
     ) -> BaseException | None:
         """Assign a rank; return the exception with which it leaves instead, if any."""
         try:

@@ -24,7 +24,7 @@ from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import Enter, Round, RoundTimeouts
-from nvrx_core.rank_assignment.base import RankAssignmentCtx, State
+from nvrx_core.rank_assignment.base import AssignmentState, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.rank_assignment.moves import ShiftRanks
 from nvrx_core.store.keys import StoreKeys
@@ -44,7 +44,9 @@ class Rank:
     def __init__(self, number: int, members: frozenset[int], wire: Wire) -> None:
         self.wire = wire
         self.control_store = ControlStore(GuardedStore(cast(dist.Store, wire)), KEYS)
-        self.state = State(rank=number, world_size=len(members), initial_rank=number, initial_world_size=len(members))
+        self.state = AssignmentState(
+            rank=number, world_size=len(members), initial_rank=number, initial_world_size=len(members)
+        )
         self.round = Round(-1, number, members, TIMEOUTS)
 
     def see_event(self) -> None:

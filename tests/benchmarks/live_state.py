@@ -1,9 +1,12 @@
 """State in memory (P15, P16): from a fault to the first new step, and what a commit costs.
 
     python tests/benchmarks/live_state.py [--width 1024] [--layers 6] [--faults 6]
+    python tests/benchmarks/live_state.py --checkpoint 10          # the same from a checkpoint every 10 steps
+    python tests/benchmarks/live_state.py --torchft PYTHON         # and torchft, of the environment of PYTHON
 
 Ranks train with AdamW and DDP over gloo; rank 1 raises in the backward pass of every 8th step, or is killed once and a
-reserve takes its place. The model is built on the meta device. Parameters are `layers * width ** 2` floats.
+reserve takes its place. The model is built on the meta device. Parameters are `layers * width ** 2` floats. With
+checkpoints, a fault comes half way between two.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -26,6 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nvrx_core import inprocess
 from nvrx_core.inprocess import rank_assignment
+from tests.benchmarks import torchft_replicas
 from tests.harness.process.host import free_ports
 
 EVERY = 8
@@ -46,21 +51,24 @@ def train(options: argparse.Namespace, live: inprocess.LiveState, call: inproces
     model = make_model(options.width, options.layers)
     model.to_empty(device="cpu")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
-    first = live.resume(model, optimizer, optimizer.step)
-    if first is None:
+    first = None if options.checkpoint else live.resume(model, optimizer, optimizer.step)
+    if first is None and call.iteration:
+        first = load(options, model, optimizer)
+    elif first is None:
         first = 0
         torch.manual_seed(1)
         with torch.no_grad():
             for each in model.parameters():
                 each.normal_(std=0.01)
-        live.start(first)
+        if not options.checkpoint:
+            live.start(first)
     say("resumed", step=first)
     ddp = DistributedDataParallel(model, init_sync=False)
     batch = torch.randn(options.batch, options.width)
     commits = []
     for step in range(first, options.steps):
         loss = ddp(batch).square().mean()
-        faulty = call.iteration < options.faults and rank == 1 and step == (call.iteration + 1) * EVERY
+        faulty = call.iteration < options.faults and rank == 1 and step == fault_step(options, call.iteration)
         if faulty and options.kill:
             say("fault")
             os.kill(os.getpid(), signal.SIGKILL)
@@ -69,10 +77,16 @@ def train(options: argparse.Namespace, live: inprocess.LiveState, call: inproces
             raise RuntimeError("injected")
         loss.backward()
         begun = time.perf_counter()
-        live.commit(step)
+        if options.checkpoint:
+            optimizer.step()
+        else:
+            live.commit(step)
         commits.append(time.perf_counter() - begun)
         optimizer.zero_grad(set_to_none=False)
         say("step", step=step)
+        if options.checkpoint and step % options.checkpoint == 0 and rank == 0:
+            with call.atomic():
+                save(options, model, optimizer, step)
     plain = []
     for _ in range(len(commits)):
         begun = time.perf_counter()
@@ -81,6 +95,24 @@ def train(options: argparse.Namespace, live: inprocess.LiveState, call: inproces
         dist.barrier()
     say("end", commit=statistics.median(commits), plain=statistics.median(plain))
     dist.destroy_process_group()
+
+
+def fault_step(options: argparse.Namespace, fault: int) -> int:
+    return EVERY * (fault + 1) if not options.checkpoint else options.checkpoint * (fault + 1) + options.checkpoint // 2
+
+
+def save(options: argparse.Namespace, model: torch.nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    file = pathlib.Path(options.folder, "checkpoint.pt")
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    torch.save(state, file.with_suffix(".new"))
+    file.with_suffix(".new").replace(file)
+
+
+def load(options: argparse.Namespace, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    saved = torch.load(pathlib.Path(options.folder, "checkpoint.pt"))
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    return int(saved["step"]) + 1
 
 
 def rank_main(options: argparse.Namespace) -> None:
@@ -98,7 +130,7 @@ def measure(options: argparse.Namespace) -> str:
     world, port = (3 if options.kill else 2), free_ports()
     common = {**os.environ, "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
               "OMP_NUM_THREADS": "1"}  # fmt: skip
-    command = [sys.executable, __file__, "--rank", *sys.argv[1:], *(["--kill"] if options.kill else [])]
+    command = [sys.executable, __file__, "--rank", "--folder", options.folder, *sys.argv[1:]]
     store = subprocess.Popen(
         [sys.executable, "-m", "nvrx_core.store", "--host", "127.0.0.1", "--port", "0"],
         stdout=subprocess.PIPE,
@@ -120,17 +152,18 @@ def measure(options: argparse.Namespace) -> str:
     for begun in faults:
         after = [line for line in lines if line["at"] > begun]
         newest = max(line["step"] for line in lines if line["what"] == "step" and line["at"] < begun)
-        resumed.append(
-            max(line["at"] for line in after if line["what"] == "resumed" and line["step"] == newest + 1) - begun
-        )
+        entered = [line["at"] for line in after if line["what"] == "resumed"]
+        resumed.append(max(entered[:2]) - begun)
         stepped.append(
             max(line["at"] for line in after if line["what"] == "step" and line["step"] == newest + 1) - begun
         )
     size = 4e-6 * options.layers * options.width**2
     ends = [line for line in lines if line["what"] == "end"]
     what = "killed, a reserve takes its place" if options.kill else "exception"
+    if options.checkpoint:
+        what += f", a checkpoint every {options.checkpoint} steps"
     return (
-        f"{size:.0f} MB, {what}: to resume() {statistics.median(resumed):.3f} s, to the first new step "
+        f"{size:.0f} MB, {what}: to the restored state {statistics.median(resumed):.3f} s, to the first new step "
         f"{statistics.median(stepped):.3f} s (n={len(faults)}, max {max(stepped):.3f}); commit "
         f"{1000 * ends[0]['commit']:.2f} ms, optimizer.step() {1000 * ends[0]['plain']:.2f} ms"
     )
@@ -143,10 +176,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--faults", type=int, default=6)
     parser.add_argument("--kill", action="store_true", help="kill rank 1 once; a reserve takes its place")
+    parser.add_argument(
+        "--checkpoint", type=int, default=0, metavar="STEPS", help="a checkpoint every STEPS, no memory"
+    )
+    parser.add_argument(
+        "--torchft", metavar="PYTHON", help="an interpreter that can import torchft: measure it as well"
+    )
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.faults = 1 if options.kill else options.faults
-    options.steps = (options.faults + 2) * EVERY
+    options.steps = (options.faults + 2) * (options.checkpoint or EVERY)
     return options
 
 
@@ -155,4 +195,7 @@ if __name__ == "__main__":
     if given.rank:
         rank_main(given)
     else:
-        print(measure(given))
+        with tempfile.TemporaryDirectory() as given.folder:
+            print(measure(given))
+        if given.torchft:
+            print(torchft_replicas.measure(given.torchft, given.width, given.layers, given.batch))

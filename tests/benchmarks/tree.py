@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nvrx_core.inprocess.protocol.decision import RoundDecision
-from nvrx_core.rank_assignment import Layer, LayerFlag, RankAssignmentCtx, State, Tree
+from nvrx_core.rank_assignment import AssignmentState, Layer, LayerFlag, RankAssignmentCtx, Tree
 from nvrx_core.rank_assignment.composition import assign, declare, snapshot
 from nvrx_core.rank_assignment.snapshot import columns_of
 
@@ -37,11 +37,11 @@ def tree() -> Tree:
 
 def start(assignment: Tree, ranks: int) -> str:
     """The decision of the first barrier, as it is in the store."""
-    keys = columns_of(declare(assignment, State(rank, ranks), -1) for rank in range(ranks))
+    keys = columns_of(declare(assignment, AssignmentState(rank, ranks), -1) for rank in range(ranks))
     return RoundDecision(iteration=-1, lost=(), terminated=(), cause=None, culprits=(), step=-1, keys=keys).encode()
 
 
-def call(assignment: Tree, state: State, text: str) -> None:
+def call(assignment: Tree, state: AssignmentState, text: str) -> None:
     """What the wrapper does with a decision."""
     decision = RoundDecision.decode(text)
     terminated = set(decision.terminated)
@@ -51,7 +51,7 @@ def call(assignment: Tree, state: State, text: str) -> None:
     assign(assignment, RankAssignmentCtx(state, None, terminated, facts))  # type: ignore[arg-type]
 
 
-def rounds(assignment: Tree, state: State, calls: int) -> Iterator[float]:
+def rounds(assignment: Tree, state: AssignmentState, calls: int) -> Iterator[float]:
     """Seconds of each later call. Each loses a rank of the lower half, while three quarters of all ranks live."""
     rng, ranks = random.Random(0), state.world_size
     for iteration in range(calls):
@@ -64,7 +64,7 @@ def rounds(assignment: Tree, state: State, calls: int) -> Iterator[float]:
 
 def measure(ranks: int = 16_384, calls: int = 100) -> dict[str, Any]:
     """Seconds of the first call and of the later ones, bytes of the first decision, bytes that later calls add."""
-    assignment, state = tree(), State(ranks - 1, ranks)
+    assignment, state = tree(), AssignmentState(ranks - 1, ranks)
     text = start(assignment, ranks)
     began = time.perf_counter()
     call(assignment, state, text)
@@ -80,7 +80,7 @@ def measure(ranks: int = 16_384, calls: int = 100) -> dict[str, Any]:
 
 def growth(ranks: int, calls: int) -> int:
     """Bytes that are held after so many calls and were not held after a tenth of them."""
-    assignment, state = tree(), State(ranks - 1, ranks)
+    assignment, state = tree(), AssignmentState(ranks - 1, ranks)
     tracemalloc.start()
     try:
         call(assignment, state, start(assignment, ranks))

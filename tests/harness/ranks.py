@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from nvrx_core.errors import RankDiscarded
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision, decide
-from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx, State
+from nvrx_core.rank_assignment.base import AssignmentState, Mode, RankAssignment, RankAssignmentCtx
 from nvrx_core.rank_assignment.composition import assign, check, declare, snapshot
 
 
@@ -39,10 +39,10 @@ class Ranks:
     def enter(self) -> None:
         """Begin a call with the current assignments."""
         self.iteration = -1
-        self.states = {member: State(member, self.size) for member in range(self.size)}
+        self.states = {member: AssignmentState(member, self.size) for member in range(self.size)}
         self.discarded: dict[int, RankDiscarded] = {}
 
-    def round(self, *dead: int) -> dict[int, State]:
+    def round(self, *dead: int) -> dict[int, AssignmentState]:
         """Run a round in which these initial ranks die; check and return the states of the survivors."""
         decision = RoundDecision.decode(decide(self.iteration, self._arrivals(dead), None).encode())
         self.states = {member: state for member, state in self.states.items() if member not in decision.lost}
@@ -68,7 +68,7 @@ class Ranks:
             arrivals[member] = Arrival(initial_rank=member, rank=-1, status=ArrivalStatus.DEAD)
         return arrivals
 
-    def _take_place(self, member: int, state: State, decision: RoundDecision) -> None:
+    def _take_place(self, member: int, state: AssignmentState, decision: RoundDecision) -> None:
         assignment, terminated = self.assignments[member], set(decision.terminated)
         facts = snapshot(
             assignment, state.freeze(), iteration=self.iteration, terminated=terminated, columns=decision.keys
@@ -87,7 +87,7 @@ class Ranks:
         return {rank: held[rank] for rank in sorted(held.keys() - {None})}
 
 
-def assert_world(states: Iterable[State]) -> None:
+def assert_world(states: Iterable[AssignmentState]) -> None:
     """The survivors have the ranks 0 to W-1, the active ones 0 to A-1, and all know W and A."""
     survivors = list(states)
     assert sorted(state.rank for state in survivors) == list(range(len(survivors)))

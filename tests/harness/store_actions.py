@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterable
 
 from nvrx_core.flow import run
-from nvrx_core.inprocess.coordination.control_store import ControlStore
-from nvrx_core.inprocess.coordination.round_operations import StoreOfRounds
+from nvrx_core.inprocess.coordination.control_store import CallStore, ControlStore
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.round import Round, RoundAction, play
 
@@ -18,4 +17,4 @@ def carry_out(
     control_store: ControlStore, machine: Round | DeathReport, actions: Iterable[RoundAction]
 ) -> list[RoundAction]:
     """Carry out store actions and feed the answers back; returns those that are not the store's."""
-    return run(play(machine, actions, StoreOfRounds(lambda: control_store.rounds), time.monotonic))
+    return run(play(machine, actions, CallStore(lambda: control_store, len(machine.members)), time.monotonic))

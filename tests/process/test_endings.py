@@ -12,6 +12,8 @@ from tests.harness.process.oracle import assert_no_process_left
 from .conftest import Launch
 
 WORKER = "tests.harness.process.workers.endings"
+SLOW_LOG = "tests.harness.process.workers.slow_log"
+DROPPED = "tests.harness.process.workers.dropped_work"
 
 
 def run(prepare: Launch, case: str, *, world: int = 2) -> Job:
@@ -50,6 +52,21 @@ def test_a_long_import_ends_while_the_lease_of_its_rank_moves_on(prepare: Launch
         assert [line["iteration"] for line in job.lines("enter", initial_rank=rank)] == [0, 1]
     told = [(line["cause"]["interruption"], line["lost"]) for line in job.events("restart")]
     assert told == [("TERMINATED", [1])] * 2
+
+
+def test_a_script_that_ends_while_a_thread_of_torch_waits_for_the_interpreter_ends_well(prepare: Launch) -> None:
+    """Without nvrx it is aborted, with code 134, after a training that was done."""
+    job = prepare(world=2).start(DROPPED).finish()
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert_no_process_left(job)
+
+
+def test_a_rank_that_leaves_has_logged_the_failure_of_its_function(prepare: Launch) -> None:
+    """A thread writes it: the end of the call waits for it."""
+    job = prepare(world=1).start(SLOW_LOG).finish()
+    assert job.codes == {0: 1}, job.errors(0)
+    assert "the function failed on initial rank 0 in iteration 0:\nTraceback" in job.errors(0)
+    assert "ValueError: injected" in job.errors(0)
 
 
 def test_a_signal_that_was_blocked_is_blocked_again_after_the_call(prepare: Launch) -> None:

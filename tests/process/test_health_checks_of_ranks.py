@@ -12,10 +12,10 @@ import pytest
 
 from nvrx_core.errors import HealthCheckError
 from nvrx_core.inprocess.health_check import ChainedGPUHealthCheck, ChainedNicHealthCheck, ChainedNVLHealthCheck
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 
 NVML = Path(__file__).parents[1] / "harness" / "health" / "nvml"
-STATE = State(rank=1, world_size=4).freeze()
+STATE = AssignmentState(rank=1, world_size=4).freeze()
 Write = Callable[..., None]
 
 

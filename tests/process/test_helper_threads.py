@@ -61,9 +61,9 @@ ELSEWHERE = {
         "import logging\n"
         "logging.basicConfig()\n"
         "from nvrx_launcher.cycle_info import CycleInfo\n"
-        "from nvrx_launcher.rendezvous.messages import Decision, Member, Verdict\n"
+        "from nvrx_launcher.rendezvous.messages import Decision, Member, DecisionKind\n"
         "info = CycleInfo('/tmp', 'job', '', {}, max_nodes=1)\n"
-        "info.decided(Decision(Verdict.RUN, 0, '', members=(Member(0, 0, 1),)), 0)\n"
+        "info.decided(Decision(DecisionKind.RUN, 0, '', members=(Member(0, 0, 1),)), 0)\n"
         "info.close()\n"
         "sys.exit(1)\n"
     )),

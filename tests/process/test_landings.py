@@ -63,7 +63,7 @@ class Rounds:
             self.interrupt.request(lambda: RankShouldRestart("the round ends"))
             self.interrupt.fire()
             self.interrupt.wait_unmasked()
-            self.interrupt.drive(lambda: None)
+            self.interrupt.drive(None)
             turns.end()
 
         thread = threading.Thread(target=drive)

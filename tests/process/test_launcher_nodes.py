@@ -68,7 +68,9 @@ def first_active(jobs: list[Launch], count: int, event: str = "start") -> list[L
     active = dict[int, Launch]()
     by_stream = {job.process.stdout: job for job in jobs}
     while len(active) < count:
-        for stream in select.select([each for each in by_stream if id(each) not in active], [], [], 60)[0]:
+        ready = select.select([each for each in by_stream if id(each) not in active], [], [], 60)[0]
+        assert ready, f"the workers of {len(active)} launchers have started, {count} are awaited"
+        for stream in ready:
             by_stream[stream].read(2, event)
             active[id(stream)] = by_stream[stream]
     return list(active.values())

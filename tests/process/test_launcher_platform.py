@@ -1,6 +1,6 @@
 """Launchers as a platform has them: processes are killed, stopped, frozen and cut off, disks fill, consoles stall.
 
-The job of a seed goes on, or ends, in the time that docs/how-to/launcher.md states; each launcher says why it ends;
+The job of a seed goes on, or ends, in the time that docs/reference/launcher.md states; each launcher says why it ends;
 nothing is left. `python -m tests.harness.process.chaos --seed 7` runs the job of one seed.
 """
 

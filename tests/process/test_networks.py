@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -115,6 +117,27 @@ def test_a_store_that_falls_silent_while_a_rank_enters_ends_the_rank_in_time(pre
         assert job.codes[1] in (1, STORE_LOST), number
         assert f"the control store {'on' if job.codes[1] == 1 else 'at'} {job.routes[1]}" in job.errors(1), number
         assert_no_process_left(job)
+
+
+def test_the_proxy_tells_connections_of_one_port_apart() -> None:
+    """A port that a rank connects from may have been that of another connection, to another peer."""
+    with ExitStack() as stack:
+        store, other = (stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=16)) for _ in range(2))
+        proxy = stack.enter_context(Proxy(f"127.0.0.1:{store.getsockname()[1]}"))
+        for _ in range(8):
+            through = stack.enter_context(connected(0, int(proxy.endpoint.rpartition(":")[2])))
+            connected(through.getsockname()[1], other.getsockname()[1]).close()
+        assert host.eventually(lambda: proxy.connections == 8, 10)
+        assert len(proxy.connections_of(os.getpid())) == 8
+
+
+def connected(port: int, peer: int) -> socket.socket:
+    """A connection from a port that may be in use."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind(("127.0.0.1", port))
+    made.connect(("127.0.0.1", peer))
+    return made
 
 
 DEAF = {"soft_timeout": 4.0, "hard_timeout": 8.0, **QUICK}

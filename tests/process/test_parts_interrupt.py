@@ -33,6 +33,17 @@ def interrupt() -> Iterator[Interrupt]:
     made.uninstall()
 
 
+class Blocking:
+    """What the work blocks in where no signal reaches it."""
+
+    def __init__(self, unblock: Callable[[], None]) -> None:
+        self._unblock = unblock
+
+    def unblock(self) -> int:
+        self._unblock()
+        return 1
+
+
 def interrupted(
     interrupt: Interrupt, work: Work, *, after: float = 0.05, unblock: Callable[[], None] = lambda: None
 ) -> float:
@@ -46,7 +57,7 @@ def interrupted(
         requested.append(time.monotonic())
         interrupt.request(lambda: RankShouldRestart("the round ends"))
         interrupt.wait_unmasked()
-        interrupt.drive(unblock)
+        interrupt.drive(Blocking(unblock))
 
     thread = threading.Thread(target=drive)
     thread.start()

@@ -19,6 +19,7 @@ from nvrx_core.fault_tolerance import (
     RankMonitorClient,
     RankMonitorClientError,
     RankMonitorServer,
+    client as module,
     recorder,
 )
 from nvrx_core.fault_tolerance.server import RankMonitorProcess
@@ -309,3 +310,12 @@ def test_a_learned_timeout_of_a_moment_is_enforced_from_a_minimum_up(
     client.calculate_and_set_section_timeouts(["step"], calc_out_of_section=False)
     page = client.page
     assert page.words[page.sections()["step"] + SectionField.TIMEOUT] == enforced * 1_000_000_000
+
+
+def test_the_exit_of_a_monitored_process_waits_for_threads_of_torch(
+    make: Callable[..., RankMonitorClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = list[bool]()
+    monkeypatch.setattr(module, "await_at_exit", lambda: waits.append(True))
+    make().init_workload_monitoring()
+    assert waits == [True]

@@ -19,7 +19,7 @@ from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import Enter, Round, RoundTimeouts
 from nvrx_core.inprocess.store import TCPStore
 from nvrx_core.progress.page import Page
-from nvrx_core.rank_assignment import RankAssignmentCtx, ShiftRanks, State
+from nvrx_core.rank_assignment import AssignmentState, RankAssignmentCtx, ShiftRanks
 from nvrx_core.rank_assignment.composition import assign
 from nvrx_core.store.keys import StoreKeys
 from tests.harness.store_actions import carry_out
@@ -39,7 +39,7 @@ class Rank:
     def __init__(self, number: int) -> None:
         self.links = Connections(TCPStore, {}, KEYS, timedelta(seconds=1))
         self.links.use(KEYS)
-        self.control_store, self.state = self.links.control_store, State(number, RANKS)
+        self.control_store, self.state = self.links.control_store, AssignmentState(number, RANKS)
         self.housekeeping = Housekeeping(self.control_store.deletion, Page(RANKS), 1, lambda work: work())
         self.round = Round(-1, number, frozenset(range(RANKS)), TIMEOUTS)
 

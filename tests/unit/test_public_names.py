@@ -73,7 +73,7 @@ nested_restarter    NestedRestarterHandlingStarting           both   process/tes
 nested_restarter    NestedRestarterFinalized                  both   process/test_plug_ins.py::test_one_rank_logs_for_an_outer_restarter
 nested_restarter    NestedRestarterLogger                     HEAD   unit/inprocess/test_nested_restarter.py::test_the_logger_can_be_given_another_handler
 nested_restarter    NestedRestarterAborted                    both   process/test_plug_ins.py::test_the_rank_that_logs_for_an_outer_restarter_reports_its_exit
-progress_watchdog   ProgressWatchdog                          both   process/test_plug_ins.py::test_what_code_reaches_for_can_be_read_and_not_assigned
+progress_watchdog   MainThreadWatchdog                        both   process/test_plug_ins.py::test_what_code_reaches_for_can_be_read_and_not_assigned
 rank_assignment     RankAssignment                            both   process/test_rounds.py::test_a_death_between_barrier_and_entry_is_carried_into_the_next_round
 rank_assignment     RankAssignmentCtx                         both   unit/rank_assignment/test_assignments.py::test_a_move_changes_neither_the_active_ranks_nor_the_callers_set
 rank_assignment     RankDiscarded                             both   unit/rank_assignment/test_assignments.py::test_a_discarded_ranks_error_lists_the_terminated_ranks

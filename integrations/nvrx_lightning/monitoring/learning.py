@@ -14,7 +14,7 @@ from nvrx_core.fault_tolerance.data import RankMonitorClientError
 from nvrx_core.fault_tolerance.timeouts import Measured
 from nvrx_core.settings import environment
 from nvrx_lightning.monitoring import files
-from nvrx_lightning.monitoring.timeouts import Evidence, TimeoutLearning, due
+from nvrx_lightning.monitoring.timeouts import TimeoutLearning, TrainingHistory, due
 
 __all__ = ["Learner"]
 
@@ -93,7 +93,7 @@ class Learner:
     def learn(self, trainer: Any) -> None:
         """Learn from the durations that all ranks measured. A collective call."""
         measured = maxima(self._measured())
-        evidence = Evidence(
+        evidence = TrainingHistory(
             steps=trainer.global_step - self._first_step,
             epochs=self._epochs,
             resumed=self._resumed,

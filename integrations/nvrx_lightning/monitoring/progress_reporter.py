@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from nvrx_core.fault_tolerance import RankMonitorClientError
 from nvrx_lightning.monitoring.sections import SETUP, STEP
 
-__all__ = ["Call", "Monitor", "ProgressReporter"]
+__all__ = ["Monitor", "ProgressReporter", "ReportedCall"]
 
 WARMUP_STEPS: Final = 5
 """Initial steps of an iteration without `ping`, so that the soft timeout does not apply: they may compile."""
@@ -31,7 +31,7 @@ class Monitor(Protocol):
         """Close a section that was interrupted."""
 
 
-class Call(Protocol):
+class ReportedCall(Protocol):
     """The methods used of a `CallWrapper`."""
 
     def ping(self) -> None:
@@ -61,7 +61,7 @@ class ProgressReporter:
     def __init__(
         self,
         monitor: Monitor | None,
-        call: Call | None,
+        call: ReportedCall | None,
         sections: frozenset[str],
         *,
         heartbeats: bool = True,

@@ -15,7 +15,7 @@ from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, SectionTimeouts
 from nvrx_core.fault_tolerance.timeouts import Measured, from_state, learn_heartbeat, learn_sections, to_state
 from nvrx_lightning.monitoring.sections import CHECKPOINTING, DATA, SETUP, STEP, VALIDATION
 
-__all__ = ["Evidence", "TimeoutLearning", "due"]
+__all__ = ["TimeoutLearning", "TrainingHistory", "due"]
 
 FIRST: Final = 16
 """Batches before anything is learned."""
@@ -27,7 +27,7 @@ _REPEATED: Final = (DATA, STEP, VALIDATION, CHECKPOINTING)
 
 
 @dataclass(frozen=True)
-class Evidence:
+class TrainingHistory:
     """What a training has done so far, equal on all ranks.
 
     Attributes:
@@ -102,7 +102,7 @@ class TimeoutLearning:
             )
         return self.state()
 
-    def learn(self, measured: Measured, evidence: Evidence, safety_factor: float) -> dict[str, Any]:
+    def learn(self, measured: Measured, evidence: TrainingHistory, safety_factor: float) -> dict[str, Any]:
         """Learn from the measurements of all ranks; return the timeouts to enforce."""
         if evidence.steps >= STEPS:
             complete = evidence.is_complete(measured)

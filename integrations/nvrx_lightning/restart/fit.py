@@ -36,6 +36,7 @@ from nvrx_lightning.restart.checkpoint import Saved, SavedCheckpoints, agree, ne
 from nvrx_lightning.restart.containers import Containers
 from nvrx_lightning.restart.data import Position, TrainData, begins_epoch
 from nvrx_lightning.restart.drawn_order import EpochDraws
+from nvrx_lightning.restart.fit_warnings import FitWarnings
 from nvrx_lightning.restart.job import Job, Start, gathered
 from nvrx_lightning.restart.loggers import RESTARTS, CsvRows, logger_versions, use_logger_versions
 from nvrx_lightning.restart.loops import (
@@ -72,7 +73,6 @@ from nvrx_lightning.restart.snapshot import (
     checkpoint_folders,
     checkpoint_saves,
     go_on_averaging,
-    overrides,
     sigterm_ends_the_batch,
     tear_down,
     unsynchronized,
@@ -87,33 +87,6 @@ __all__ = ["CHECKPOINT_KEY", "RestartableFit"]
 log = logging.getLogger("nvrx_lightning")
 CHECKPOINT_KEY = "nvrx"
 """The key of what nvrx adds to a checkpoint."""
-SAVED_IN_BATCH: Final = (
-    "a checkpoint was saved in the middle of a batch (in %s): a restart from it repeats the batch, with other random "
-    "numbers, and with what the batch has logged and counted (BatchNorm, metrics) a second time. Save it in "
-    "on_train_batch_end"
-)
-LEFT_OUT: Final = (
-    "a checkpoint was saved in on_train_batch_end: a restart from it leaves out what %s.on_train_batch_end does after "
-    "the save. What must not be left out, such as an average of weights, belongs into a callback, before the one that "
-    "saves, or into on_train_batch_start"
-)
-THAWED: Final = (
-    "%s%s was frozen when DistributedDataParallel was set up, and is trained now: it does not average these "
-    "gradients, so that the weights differ between ranks, without a fault, too. A restart gives all ranks those of "
-    "rank 0, and the training differs from there. Instead of freezing a layer at first, give it a parameter group with "
-    "a learning rate of 0"
-)
-OWN_RATE: Final = (
-    "the learning rate of this rank is %g, and that of rank 0, which has saved the checkpoint, %g: their schedules "
-    "follow a metric that each rank has on its own, so that the weights differ between ranks, without a fault, too. A "
-    "restart gives all ranks those of rank 0. Log the metric with sync_dist=True"
-)
-LEFTOVERS: Final = (
-    "%s: the restart takes back steps, and what they have put there stays, so that results may differ from a run "
-    "without the fault. Use self.log(..., on_epoch=True) or a metric of torchmetrics, which go back with the step, or "
-    "restore the container in on_load_checkpoint (callbacks: load_state_dict)"
-)
-_RATES = "learning rates"
 _ENDS = frozenset({"KeyboardInterrupt", "PeerExited", "RestartAbort", "SIGTERMException", "SystemExit"})
 """Exceptions with which a rank leaves the job."""
 _FITS: Final = itertools.count(1)
@@ -159,7 +132,7 @@ class RestartableFit(Finalize):
         self._error: BaseException | None = None
         self._stopped: BaseException | None = None
         self._highest_step = 0
-        self._warned_at_save = self._warned_of_thawed = self._warned_of_rates = False
+        self._warnings = FitWarnings(trainer, family)
         self._stopped_after: int | None = None
         self._refused = ""  # why nothing is kept in memory, as the first attempt has said
         self._is_told = False  # how rank 0 logs
@@ -174,7 +147,7 @@ class RestartableFit(Finalize):
         self._random: RandomState | None = None
         self._own = False  # the checkpoint is one of this job's
         self._goes_on = False  # the state of the checkpoint is restored
-        self._frozen: list[str] = []
+        self._warnings.unsynchronized = []
         self._settings: EpochSettings | None = None
         self._metrics: dict[str, Metric] = {}
 
@@ -402,9 +375,7 @@ class RestartableFit(Finalize):
         if point is SavePoint.EPOCH_START:
             checkpoint[CHECKPOINT_KEY]["drawn"] = loader_is_drawn(trainer)
         if trainer.is_global_zero:
-            self._warn_of_thawed(set(checkpoint[CHECKPOINT_KEY]["settings"]["frozen"]))
-        if trainer.is_global_zero and not self._warned_at_save:
-            self._warn_at_save(point)
+            self._warnings.saved(point, set(checkpoint[CHECKPOINT_KEY]["settings"]["frozen"]))
         self._workers.keep(token, position.batches)
         self._containers.keep(token)
 
@@ -487,16 +458,6 @@ class RestartableFit(Finalize):
         self._random = random
         self._state = None if taken.state is None else replace(taken.state, random=random)
 
-    def _warn_at_save(self, point: SavePoint) -> None:
-        """Warn, once, of a save from which a restart repeats a part of the batch, or leaves one out."""
-        module = self._trainer.lightning_module
-        if point is SavePoint.IN_BATCH:
-            self._warned_at_save = True
-            log.warning(SAVED_IN_BATCH, module._current_fx_name)
-        elif point is SavePoint.BATCH_END and overrides("on_train_batch_end", module, self._family):
-            self._warned_at_save = True
-            log.warning(LEFT_OUT, type(module).__qualname__)
-
     def loaded(self, checkpoint: dict[str, Any], replicas: int) -> None:
         """Take the position from a checkpoint."""
         written = checkpoint.get(CHECKPOINT_KEY)
@@ -552,7 +513,7 @@ class RestartableFit(Finalize):
         self.memory.started()
         self._restore_random()
         self._rows.begin_training()
-        self._frozen = unsynchronized(self._trainer, self._family)
+        self._warnings.unsynchronized = unsynchronized(self._trainer, self._family)
         self._settings, self._metrics = EpochSettings(self._trainer), metrics_in(self._trainer.lightning_module)
         rates = self._go_on(self._resumed or {}) if self._own else None
         if self._own and self._state is not None and is_over(self._trainer):
@@ -566,29 +527,17 @@ class RestartableFit(Finalize):
                 left = self._containers.differing(taken.containers)
             else:
                 left = self._containers.compare((self._resumed or {}).get("token", "") if self._own else None)
-            self._warn_once(rates, left)
+            self._warnings.restored(rates, left)
             return
         self._containers.begin()
         if not self._own and not is_of_search(self._trainer.ckpt_path):
             self._users_checkpoint = self._trainer.ckpt_path  # what "last" or "best" stood for
 
-    def _warn_once(self, rates: tuple[float, float] | None, left: dict[str, str]) -> None:
-        """Warn of what ranks have found, each on the lowest rank that has found it."""
-        mine = [*left, *([_RATES] if rates is not None else [])]
-        told: list[Any] = [None] * self._trainer.world_size
-        dist.all_gather_object(told, mine)
-        self._warned_of_rates |= any(_RATES in names for names in told)
-        said = {name for names in told[: self._trainer.global_rank] for name in names}
-        if rates is not None and _RATES not in said:
-            log.warning(OWN_RATE, *rates)
-        if texts := [text for name, text in left.items() if name not in said]:
-            log.warning(LEFTOVERS, ", ".join(texts))
-
     def _go_on(self, resumed: dict[str, Any]) -> tuple[float, float] | None:
         """Restore the state that nvrx has added to a checkpoint of this job.
 
         Returns:
-            The learning rates of this rank and of the checkpoint, if they differ for the first time.
+            The learning rates of this rank and of the checkpoint, if they differ.
         """
         rates = None
         use_shown_metrics(self._trainer, resumed)
@@ -602,14 +551,7 @@ class RestartableFit(Finalize):
             self._trainer.accumulate_grad_batches = resumed["settings"]["accumulated"]
             if self.attempt > 0:
                 use_epoch_settings(self._trainer, resumed["settings"])
-        return None if self._warned_of_rates else rates
-
-    def _warn_of_thawed(self, frozen: set[str]) -> None:
-        """Warn, once, of layers that have been unfrozen since DDP was set up."""
-        thawed = [name for name in self._frozen if name not in frozen]
-        if thawed and not self._warned_of_thawed:
-            self._warned_of_thawed = True
-            log.warning(THAWED, thawed[0], f" (and {len(thawed) - 1} more)" if len(thawed) > 1 else "")
+        return rates
 
     def _had_stopped(self, resumed: dict[str, Any]) -> bool:
         """Return whether the fit had decided to end (`should_stop`), in a hook that is not called again.

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from nvrx_core.inprocess import LiveState, last_restart
+from nvrx_core.inprocess.live.memory import MemoryLost
 from nvrx_core.inprocess.live.objects import Objects, check_shared
 from nvrx_core.inprocess.restart_record import RestartRecord
 from nvrx_lightning.families import lookup
@@ -28,7 +29,7 @@ from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Fa
 from nvrx_lightning.restart.rank_states import RankState
 from nvrx_lightning.restart.snapshot import overrides
 
-__all__ = ["IN_MEMORY", "BatchEnding", "FitMemory", "MemoryLost", "TrainerState", "checked", "copied"]
+__all__ = ["IN_MEMORY", "BatchEnding", "FitMemory", "TrainerState", "checked", "copied"]
 
 log = logging.getLogger("nvrx_lightning")
 IN_MEMORY: Final = "the memory of the ranks"
@@ -42,19 +43,6 @@ MAX_REPLICATING: Final = 128
 """Ranks whose votes carry the random numbers of all: a replacement has fresh ones in a larger job."""
 _PLAIN: Final = (type(None), bool, int, float, str, bytes)
 _OWN: Final = ("lightning.", "pytorch_lightning.", "nvrx_lightning.")
-
-
-class MemoryLost(RuntimeError):
-    """What the ranks have in memory cannot be used: the next attempt begins from a checkpoint.
-
-    Args:
-        reason: why.
-        is_lasting: no later attempt of the fit keeps anything either.
-    """
-
-    def __init__(self, reason: str, *, is_lasting: bool = False) -> None:
-        super().__init__(reason)
-        self.is_lasting = is_lasting
 
 
 @dataclass(frozen=True)
@@ -211,7 +199,7 @@ class FitMemory:
         self.refusal = next((each for each in told if each), "")
         self._trainer.fit_loop.epoch_loop.automatic_optimization.nvrx_keeps = not self.refusal
         module = self._trainer.lightning_module
-        self._persistent = module.state_dict(keep_vars=True).keys() & {name for name, _ in module.named_buffers()}
+        self._persistent = {*_persistent_buffers(module)}
         if not self.refusal and self.choice is None:
             self._resume()
 
@@ -222,7 +210,7 @@ class FitMemory:
         first = self._live.resume(module, optimizers, step, shared=self._shared())
         told: list[Any] = [None] * self._trainer.world_size
         dist.all_gather_object(told, self._live.shard)
-        self._shards, self._buffers = tuple(told), self._persistent_buffers()
+        self._shards, self._buffers = tuple(told), self._buffer_versions()
         return first
 
     def _shared(self) -> dict[str, Any]:
@@ -296,7 +284,7 @@ class FitMemory:
             self._cannot_keep(max(self._states), stage, error)
             return
         self._failed.discard(stage)
-        if self._buffers != self._persistent_buffers():
+        if self._buffers != self._buffer_versions():
             self._unkept[state.step] = "a persistent buffer was changed after the optimizer step"
         self._states.setdefault(state.step, {})[stage] = state
         self._is_committed, self._batch = stage is not BatchStage.ENDED, None
@@ -324,7 +312,7 @@ class FitMemory:
             except Exception as error:  # boundary: the state of a user's object; the other ranks vote
                 self._cannot_keep(step, BatchStage.VOTE, error)
             self._states = {newest: self._states.get(newest, {}), step: kept}
-            self._buffers = self._persistent_buffers()
+            self._buffers = self._buffer_versions()
             self._step.advance = advance
             self._live.commit(step, watched=False)
             self._states, self._is_committed = {step: kept}, bool(kept)  # nobody goes back behind a vote that is passed
@@ -357,7 +345,7 @@ class FitMemory:
         self._failed.add(stage)
         self._is_committed = False
 
-    def _persistent_buffers(self) -> dict[str, tuple[int, int]]:
+    def _buffer_versions(self) -> dict[str, tuple[int, int]]:
         """Return the identity and the version of each buffer that `state_dict` has."""
         named = self._trainer.lightning_module.named_buffers()
         return {name: (id(each), each._version) for name, each in named if name in self._persistent}
@@ -369,6 +357,7 @@ class FitMemory:
         trainer, strategy = self._trainer, self._trainer.strategy
         module, optimizers = trainer.lightning_module, trainer.optimizers
         ddp, sharding = (lookup(self._family, f"strategies.{name}Strategy") for name in ("DDP", "ModelParallel"))
+        buffers = sum(each.numel() * each.element_size() for each in _persistent_buffers(module).values())
         scales = isinstance(strategy, sharding) and _scaler_of(trainer) is not None
         reasons = {
             f"it is not known what {type(strategy).__name__} does at a step": not isinstance(strategy, ddp | sharding),
@@ -384,7 +373,7 @@ class FitMemory:
                 not type(each).__module__.startswith("torch.optim") for each in optimizers
             ),
             "optimizer_step is the module's own": overrides("optimizer_step", module, self._family),
-            f"the persistent buffers have more than {MAX_BUFFERS >> 20} MB": _size_of_buffers(module) > MAX_BUFFERS,
+            f"the persistent buffers have more than {MAX_BUFFERS >> 20} MB": buffers > MAX_BUFFERS,
             "a module has an extra state": any(
                 type(each).get_extra_state is not torch.nn.Module.get_extra_state for each in module.modules()
             ),
@@ -483,9 +472,10 @@ def _is_overridden(callback: Any, hook: str, base: Any) -> bool:
     return getattr(getattr(callback, hook), "__func__", None) is not getattr(base, hook)
 
 
-def _size_of_buffers(module: torch.nn.Module) -> int:
-    persistent = module.state_dict(keep_vars=True).keys()
-    return sum(each.numel() * each.element_size() for name, each in module.named_buffers() if name in persistent)
+def _persistent_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that `state_dict` has."""
+    saved = module.state_dict(keep_vars=True).keys()
+    return {name: each for name, each in module.named_buffers() if name in saved}
 
 
 def _scaler_of(trainer: Any) -> Any:

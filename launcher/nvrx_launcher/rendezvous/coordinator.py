@@ -25,7 +25,7 @@ from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
 from nvrx_launcher.host_list import compress_hosts
 from nvrx_launcher.rendezvous.checkpoint_progress import CheckpointProgress
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, JobPhase
-from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.placement import change, choose, lacking_segments, members_of, usable
 from nvrx_launcher.rendezvous.restart_budget import RestartBudget
 from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
@@ -125,7 +125,7 @@ class Coordinator:
             return ()
         if self._phase is JobPhase.ENDED:
             return self._gone(node, reason, now)
-        return (Decision(Verdict.LOST, self.cycle, reason, node=node), *self._gone(node, reason, now))
+        return (Decision(DecisionKind.LOST, self.cycle, reason, node=node), *self._gone(node, reason, now))
 
     def abandon(self, code: int, reason: str) -> tuple[Decision, ...]:
         """Handle the exit of the launcher that runs this coordinator: the job cannot continue, and must not wait."""
@@ -262,11 +262,11 @@ class Coordinator:
         self._phase, self._stopping_since = JobPhase.STOPPING, now
         self._members.stop()
         self.deadline = self._stop_deadline()
-        return (Decision(Verdict.STOP, self.cycle, reason),)
+        return (Decision(DecisionKind.STOP, self.cycle, reason),)
 
     def _end(self, code: int, reason: str) -> tuple[Decision, ...]:
         self._phase, self.deadline = JobPhase.ENDED, math.inf
-        return (Decision(Verdict.END, self.cycle, reason, code),)
+        return (Decision(DecisionKind.END, self.cycle, reason, code),)
 
     def _next(self, now: float) -> tuple[Decision, ...]:
         """Start the next cycle, as soon as all nodes have stopped and enough of them are ready."""
@@ -308,7 +308,7 @@ class Coordinator:
         first = nodes[members[0].node]
         return (
             Decision(
-                Verdict.RUN,
+                DecisionKind.RUN,
                 self.cycle,
                 reason,
                 members=members,
@@ -329,7 +329,7 @@ class Coordinator:
         if self._phase is JobPhase.GATHERING and not self.cycle:
             self._nodes[node] = description  # the launcher that hosts the store waits until it has read the end
             return self._end(USAGE, reason)
-        return (Decision(Verdict.REFUSE, self.cycle, reason, USAGE, node=node),)
+        return (Decision(DecisionKind.REFUSE, self.cycle, reason, USAGE, node=node),)
 
 
 class Gathering:

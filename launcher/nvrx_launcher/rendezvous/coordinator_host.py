@@ -21,7 +21,7 @@ from nvrx_launcher.rendezvous.hang_relay import HangRelay
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.lease import ObservedLeases, closed_and_not_moved, not_moved
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
-from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind
 from nvrx_launcher.rendezvous.progress import ProgressSummary
 from nvrx_launcher.rendezvous.roll_call import RollCall
 from nvrx_launcher.rendezvous.rules import Rules
@@ -198,7 +198,9 @@ class CoordinatorHost:
             failpoint.hit("decision-write", decisions[0].cycle)
             self._decided += 1
             number, control = self._decided, self._control
-            named = tuple(replace(each, store=control()) if each.verdict is Verdict.RUN else each for each in decisions)
+            named = tuple(
+                replace(each, store=control()) if each.verdict is DecisionKind.RUN else each for each in decisions
+            )
             checkpoint = Checkpoint(self._coordinator.state(now=time.monotonic()), self._handled)
             entry = Entry(self._term.number, named)
             self._requests.ask(lambda store: self._write(store, number, entry, checkpoint))
@@ -209,7 +211,7 @@ class CoordinatorHost:
         texts = [
             each.reason
             for each in decisions
-            if each.verdict is Verdict.WARNING and self._term.node not in {member.node for member in each.members}
+            if each.verdict is DecisionKind.WARNING and self._term.node not in {member.node for member in each.members}
         ]
         for text in texts[:WARNINGS]:
             log.warning("%s", text)

@@ -20,7 +20,7 @@ from nvrx_core.store.connection import StoreConnection
 from nvrx_core.store.endpoint import StoreConnectionError
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.lease import ObservedLeases, closed_and_not_moved, not_moved
-from nvrx_launcher.rendezvous.messages import Verdict
+from nvrx_launcher.rendezvous.messages import DecisionKind
 from nvrx_launcher.rendezvous.progress import existing
 from nvrx_launcher.rendezvous.store_threads import KEYS_GONE
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
@@ -32,7 +32,7 @@ log = logging.getLogger("nvrx_launcher")
 PAUSE: Final = 0.1
 HOST_FIRST: Final = timedelta(seconds=1)
 """How long the others leave it to the launcher that hosts the store to run the coordinator as well."""
-WITHIN_A_JOB: Final = frozenset({Verdict.RUN, Verdict.STOP, Verdict.END})
+WITHIN_A_JOB: Final = frozenset({DecisionKind.RUN, DecisionKind.STOP, DecisionKind.END})
 """The decisions that tell whether a job has ended: a fence, a loss and a note may be written before and after."""
 
 
@@ -222,7 +222,7 @@ class Election:
         while (verdicts := {each.verdict for each in entry.decisions}).isdisjoint(WITHIN_A_JOB) and number > since:
             number -= 1
             entry = Entry.from_text(store.get(self._keys.decision(number)))
-        return Verdict.END in verdicts
+        return DecisionKind.END in verdicts
 
     def _last(self, store: StoreConnection, since: int) -> int:
         number = since

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind
 
 __all__ = ["ONE_HANG", "HangRelay"]
 
@@ -22,9 +22,9 @@ class HangRelay:
     def received(self, message: Message, *, now: float) -> tuple[Decision, ...]:
         """Return what follows from a message; nothing from one that is not of a hang."""
         if message.kind is MessageKind.HANG_JUDGED:
-            return (Decision(Verdict.HANG_JUDGED, message.cycle, message.reason, node=message.node),)
+            return (Decision(DecisionKind.HANG_JUDGED, message.cycle, message.reason, node=message.node),)
         is_news = message.cycle > self._cycle or now - self._asked_at >= ONE_HANG
         if message.kind is not MessageKind.HANG_SUSPECTED or not is_news:
             return ()
         self._cycle, self._asked_at = message.cycle, now
-        return (Decision(Verdict.HANG_SUSPECTED, message.cycle, "", node=message.node),)
+        return (Decision(DecisionKind.HANG_SUSPECTED, message.cycle, "", node=message.node),)

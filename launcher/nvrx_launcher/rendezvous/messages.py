@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from nvrx_core.parsing import integer, number, parse_object, string
 
-__all__ = ["NODES_WAIT", "Decision", "Member", "Message", "MessageKind", "NodeDescription", "Verdict"]
+__all__ = ["NODES_WAIT", "Decision", "DecisionKind", "Member", "Message", "MessageKind", "NodeDescription"]
 
 NODES_WAIT: Final = "more nodes wait to join"
 """The end of the reason for which a cycle of a rendezvous handler is stopped without a fault."""
@@ -129,7 +129,7 @@ class Message:
         )  # fmt: skip
 
 
-class Verdict(enum.Enum):
+class DecisionKind(enum.Enum):
     """The kind of a decision."""
 
     RUN = "run"  # the workers of a cycle are started
@@ -169,7 +169,7 @@ class Decision:
         active_hosts, spare_hosts: with RUN, the hosts of the members and of the spares, in Slurm's notation.
     """
 
-    verdict: Verdict
+    verdict: DecisionKind
     cycle: int
     reason: str
     code: int = 0
@@ -200,7 +200,7 @@ class Decision:
         """
         members = tuple(Member(*(integer(part, 0) for part in member)) for member in data.get("members", ()))
         return cls(
-            Verdict(data.get("verdict")), integer(data.get("cycle"), 0), string(data.get("reason")),
+            DecisionKind(data.get("verdict")), integer(data.get("cycle"), 0), string(data.get("reason")),
             integer(data.get("code"), 0), members, string(data.get("master_addr")), integer(data.get("master_port"), 0),
             integer(data.get("node", -1), -1), string(data.get("store", "")),
             string(data.get("active_hosts", "")), string(data.get("spare_hosts", "")),

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from nvrx_launcher.rendezvous.coordinator import Coordinator
-from nvrx_launcher.rendezvous.messages import Decision, Member, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, NodeDescription
 from nvrx_launcher.rendezvous.placement import lacking_segments, named
 from nvrx_launcher.rendezvous.rules import Rules
 
@@ -58,14 +58,14 @@ class RollCall:
             return
         self._compared.add(node)
         for text in _differences(self._rules, description):
-            self._note(Verdict.WARNING, text, (node,), now)
+            self._note(DecisionKind.WARNING, text, (node,), now)
         if self._coordinator.active:
             self._add_spares({node}, now)
 
     def decided(self, decisions: tuple[Decision, ...], *, now: float) -> tuple[Decision, ...]:
         """Return what is to be written with these decisions; () to write nothing yet."""
         for decision in decisions:
-            if decision.verdict is Verdict.RUN:
+            if decision.verdict is DecisionKind.RUN:
                 self._hosts = tuple(self._rules.expected_hosts or self._active_hosts())
                 self._add_spares(self._coordinator.descriptions, now)
         if self._coordinator.short_since == math.inf:
@@ -76,7 +76,7 @@ class RollCall:
             return ()
         if self._spares:
             text = f"joined as a spare: cycle {self._coordinator.cycle} runs on {named(self._active_hosts())}"
-            self._note(Verdict.NOTE, text, sorted(self._spares), now)
+            self._note(DecisionKind.NOTE, text, sorted(self._spares), now)
         notes, rest = tuple(self._notes[:MOST_NOTES]), self._notes[MOST_NOTES:]
         self._notes, self._spares = [] if self._coordinator.is_over else rest, set()
         self._notes_due = now + COLLECTS_FOR if self._notes else math.inf
@@ -98,7 +98,7 @@ class RollCall:
             f"waiting for nodes since {now - since:.0f} s: {len(joined)} of {rules.min_nodes} have joined "
             f"({named(joined)}); {wanted}; the job ends after {rules.join_timeout:g} s"
         )
-        self._note(Verdict.NOTE, text, ready, now)
+        self._note(DecisionKind.NOTE, text, ready, now)
         self._notes_due = now
 
     def _add_spares(self, nodes: Iterable[int], now: float) -> None:
@@ -111,7 +111,7 @@ class RollCall:
         nodes = self._coordinator.descriptions
         return [nodes[node].host for node in sorted(self._coordinator.active)]
 
-    def _note(self, verdict: Verdict, text: str, nodes: Iterable[int], now: float) -> None:
+    def _note(self, verdict: DecisionKind, text: str, nodes: Iterable[int], now: float) -> None:
         members = tuple(Member(node, 0, 0) for node in nodes)
         self._notes.append(Decision(verdict, self._coordinator.cycle, text, members=members))
         self._notes_due = min(self._notes_due, now + COLLECTS_FOR)

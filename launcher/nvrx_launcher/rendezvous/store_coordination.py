@@ -19,7 +19,7 @@ from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.leadership import Leadership
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
-from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import DecisionKind, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.progress import ProgressBoard, existing
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests
@@ -30,7 +30,7 @@ from nvrx_launcher.store_host import StoreHost
 __all__ = ["RendezvousStore", "StoreCoordination"]
 
 log = logging.getLogger("nvrx_launcher")
-LEVELS: Final = {Verdict.NOTE: logging.INFO, Verdict.WARNING: logging.WARNING}
+LEVELS: Final = {DecisionKind.NOTE: logging.INFO, DecisionKind.WARNING: logging.WARNING}
 """Of what is only for people."""
 LAST_MESSAGE_TIMEOUT: Final = 2.0
 """Seconds that a launcher takes at most to hand on its last message."""
@@ -258,5 +258,5 @@ class StoreCoordination:
                 if self._node in {member.node for member in decision.members}:
                     log.log(LEVELS[decision.verdict], "%s", decision.reason)
                 continue
-            self._is_over = self._is_over or decision.verdict is Verdict.END
+            self._is_over = self._is_over or decision.verdict is DecisionKind.END
             self._events.decided(decision)

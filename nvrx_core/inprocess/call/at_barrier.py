@@ -1,4 +1,4 @@
-"""A rank at a barrier: what it writes to the control store, what its arrival says, and how it waits for the others."""
+"""A rank at a barrier: what its arrival says, and how it waits for the others."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from nvrx_core.failpoint import hit
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.early_exit import EarlyExit
-from nvrx_core.inprocess.call.function_abort import RoundProgress
-from nvrx_core.inprocess.call.hang_reporter import HangReporter
+from nvrx_core.inprocess.call.function_abort import FunctionAbort
+from nvrx_core.inprocess.call.hang_reporter import RoundProgress
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
-from nvrx_core.inprocess.call.own_faults import OwnFaults
-from nvrx_core.inprocess.call.parameters import Parameters, leader_of
+from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.coordination.control_store import CallStore, ControlStore
-from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.coordination.membership import ProgressSurvey
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
@@ -30,48 +27,11 @@ from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
 from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.rank_assignment.moves import FillGaps
 
-__all__ = ["ArrivalReport", "RankStatus", "RankStore"]
+__all__ = ["ArrivalReport", "RankStatus"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-
-
-class RankStore(CallStore):
-    """The control store of the main thread.
-
-    Args:
-        control_store: on the thread's connection.
-        size: the initial number of members.
-        faults: writes a fault that is announced to the event file, afterwards: the others do not wait for a file.
-        housekeeping: stops before the rank leaves, as the call's keys may be deleted then.
-        hangs: likewise, once the verdict on a hang just before is given.
-    """
-
-    def __init__(
-        self,
-        control_store: ControlStore,
-        size: int,
-        faults: OwnFaults,
-        *,
-        housekeeping: Housekeeping,
-        hangs: HangReporter,
-    ) -> None:
-        super().__init__(lambda: control_store, size)
-        self._faults, self._housekeeping, self._hangs = faults, housekeeping, hangs
-
-    @operation
-    def announce(self, iteration: int, fault: FaultRecord) -> FaultRecord | None:
-        """Write the fault as the round's event, unless it has one; return the event, None for a completion."""
-        event = self.rounds().announce(iteration, fault)
-        self._faults.report(fault)
-        return event
-
-    @operation
-    def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:
-        """Write that a member no longer needs the store."""
-        self._hangs.finish()
-        self._housekeeping.close()
-        self._control_store().membership.mark_left(member, silent=silent)
 
 
 class RankStatus:
@@ -82,6 +42,7 @@ class RankStatus:
         survey: finds the members in an atomic section.
         monitor: receives the stage of the main thread.
         thread: the monitor thread, which the main thread waits for.
+        function: knows when the function was ended.
         early_exit: the reason for an early exit of this rank.
         trace: records the steps of a restart.
     """
@@ -93,11 +54,12 @@ class RankStatus:
         *,
         monitor: MonitorLink,
         thread: MonitorThread,
+        function: FunctionAbort,
         early_exit: EarlyExit,
         trace: RestartTrace,
     ) -> None:
         self._state, self._survey, self._monitor = state, survey, monitor
-        self._thread, self._early_exit, self._trace = thread, early_exit, trace
+        self._thread, self._function, self._early_exit, self._trace = thread, function, early_exit, trace
 
     @operation
     def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> None:
@@ -129,7 +91,7 @@ class RankStatus:
     @operation
     def round_ended(self, view: RoundView) -> None:
         """The round restarts and this rank has left the function: start the trace of the restart."""
-        self._trace.round_ended(view, self._thread.marks, self._monitor.page[ProgressField.STEP] - 1)
+        self._trace.round_ended(view, self._function.marks, self._monitor.page[ProgressField.STEP] - 1)
 
     @operation
     def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> Mapping[int, int]:
@@ -154,7 +116,7 @@ class ArrivalReport:
         plug_ins: have evaluated its keys.
         sample: its progress when the round ended.
         connections: offer an endpoint for the rendezvous of the next process group.
-        parameters: determine whether the others can compute which endpoint is used.
+        parameters: say how the ranks are assigned.
     """
 
     def __init__(
@@ -168,26 +130,23 @@ class ArrivalReport:
         parameters: Parameters,
     ) -> None:
         self._state, self._page, self._plug_ins = state, page, plug_ins
-        self._sample, self._connections, self._parameters = sample, connections, parameters
+        self._sample, self._connections, self._move = sample, connections, parameters.sole_move
         self._step = -1
 
     @operation
     def describe_arrival(
         self, status: ArrivalStatus, fault: FaultRecord | None, *, completed: bool = False, long: bool = False
     ) -> Arrival:
-        """Return the rank's arrival at the end of the round that it is in."""
-        state, sample = self._state, self._sample
+        """Return the rank's arrival at the end of the round that it is in.
+
+        It offers no endpoint if the decision cannot tell whether this rank is the leader: then that writes its own.
+        """
+        state, sample, move = self._state, self._sample, self._move
+        offers = status is ArrivalStatus.ALIVE and move is not None
         self._step = max(self._step, self._page[ProgressField.STEP] - 1)
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, status=status, world_size=state.world_size,
             fault=fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
             stalled=sample.stalled, completed=completed, long=long, keys=self._plug_ins.keys,
-            endpoint=self._offer() if status is ArrivalStatus.ALIVE else "",
+            endpoint=self._connections.offer_rendezvous() if offers else "", fills_gaps=isinstance(move, FillGaps),
         )  # fmt: skip
-
-    def _offer(self) -> str:
-        """Return the `host:port` at which this rank can host the next rendezvous.
-
-        "" if it cannot, or if the others could not compute that it is rank 0: then rank 0 writes its endpoint.
-        """
-        return self._connections.offer_rendezvous() if leader_of(self._parameters, 1, ()) is not None else ""

@@ -22,21 +22,22 @@ from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.flow import run
-from nvrx_core.inprocess.call.at_barrier import ArrivalReport, RankStatus, RankStore
+from nvrx_core.inprocess.call.at_barrier import ArrivalReport, RankStatus
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.environment_checks import log_start, nccl_checks
-from nvrx_core.inprocess.call.function_abort import FunctionAbort, RoundProgress
+from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle, UserStores
-from nvrx_core.inprocess.call.hang_reporter import HangReporter
+from nvrx_core.inprocess.call.hang_reporter import HangReporter, RoundProgress
 from nvrx_core.inprocess.call.leaving import Leaving
 from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
 from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, ThreadFaults
-from nvrx_core.inprocess.call.parameters import Parameters, leader_of, least_world_size
+from nvrx_core.inprocess.call.parameters import Parameters, least_world_size
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
 from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.control_store import CallStore
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.coordination.joining import Joining, JoinRequest
 from nvrx_core.inprocess.coordination.presence import name_missing
@@ -45,7 +46,7 @@ from nvrx_core.inprocess.groups.rendezvous import GivenRanks
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
 from nvrx_core.inprocess.monitor_thread import MonitorThread
-from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
 from nvrx_core.inprocess.protocol.join import BY
 from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
@@ -57,6 +58,7 @@ from nvrx_core.process.descriptors import open_standard_descriptors
 from nvrx_core.process.forks import CleanupStack, inert_in_children, keep_for_good, run_in_rank_only
 from nvrx_core.process.garbage import freeze_on_entry
 from nvrx_core.process.log_handlers import own_stream_handlers
+from nvrx_core.process.native_threads import await_at_exit
 from nvrx_core.process.signal_safe import SignalSafeCondition, SignalSafeEvent
 from nvrx_core.progress import monitored
 from nvrx_core.progress.page import Page, ProgressField
@@ -88,7 +90,7 @@ class Resources:
         thread: the monitor thread.
         watchdog: the progress watchdog.
         sample: the progress of the rank when the round ended.
-        abort: aborts the calls in which the function blocks.
+        abort: gets the main thread out of the function.
         early_exit: the reason for an early exit of this rank.
         faults: this rank's own faults.
         thread_faults: exceptions of the function's other threads.
@@ -103,7 +105,7 @@ class Resources:
     connections: Connections
     observer: GroupObserver
     thread: MonitorThread
-    watchdog: ProgressWatchdog
+    watchdog: MainThreadWatchdog
     sample: RoundProgress
     abort: FunctionAbort
     early_exit: EarlyExit
@@ -134,6 +136,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     )
     ranks = GivenRanks(state.initial_rank, state.initial_world_size)
     open_standard_descriptors()
+    await_at_exit()
     freeze_on_entry()
     cleanup.enter_context(environment.restored())
     cleanup.enter_context(own_stream_handlers())
@@ -145,7 +148,9 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     page = cleanup.enter_context(_page(state.initial_world_size))
     page.begin_round(-1, entrant.member, state.initial_world_size)
     interrupt = Interrupt(p.interrupt_signal, p.timeouts.unwind, p.timeouts.hold, page)
-    cleanup.callback(_give_signal_back, interrupt, page)
+    cleanup.callback(  # after the monitor process has ended, which may send the signal
+        lambda: interrupt.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
+    )
     monitor = start_monitor(p, entrant, keys, page=page, events=events, cleanup=cleanup)
     with _entering(monitor):
         connections = _connect(p, entrant, keys, page=page, cleanup=cleanup)
@@ -206,12 +211,10 @@ def start_threads(
         shortest=p.timeouts.stalled_after,
     )
     abort = FunctionAbort(
-        p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample, noticed=hangs.notice
+        p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample, hangs=hangs, changed=changed
     )
-    early_exit = EarlyExit(
-        state, events, connections, monitor=monitor, interrupt=interrupt, function=abort, changed=changed
-    )
-    watchdog = ProgressWatchdog(
+    early_exit = EarlyExit(state, events, connections, monitor=monitor, function=abort)
+    watchdog = MainThreadWatchdog(
         page,
         p.timeouts.watchdog_interval,
         monitor.fork_server,
@@ -227,9 +230,7 @@ def start_threads(
     )
     trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
     thread = MonitorThread(
-        operations=connections.waiting,
-        page=page,
-        interrupt=interrupt,
+        store=CallStore(lambda: connections.waiting, state.initial_world_size),
         rounds=Rounds(state.initial_rank, initial_ranks(state.initial_world_size), p.round_timeouts),
         changed=changed,
         function=abort,
@@ -243,6 +244,7 @@ def start_threads(
     turns.begin()
     cleanup.callback(turns.end)
     cleanup.in_child(turns.end)
+    cleanup.callback(survived.close)
     watchdog.start()
     cleanup.callback(watchdog.stop)
     cleanup.callback(hangs.close)
@@ -275,11 +277,6 @@ def _terms(parameters: Parameters, state: State) -> str:
     by = f"rank {state.initial_rank} ({socket.gethostname()} pid {os.getpid()})"
     terms = {"WORLD_SIZE": state.initial_world_size, "nvrx": nvrx_core.__version__, **parameters.must_agree()}
     return json.dumps({BY: by, **terms})
-
-
-def _give_signal_back(interrupt: Interrupt, page: Page) -> None:
-    """Restore the signal's handler after the monitor process has ended, which may send it."""
-    interrupt.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
 
 
 @contextmanager
@@ -379,51 +376,41 @@ class WrappedCall:
             over=self._over,
         )
         self._cleanup.enter_context(inert_in_children(self))
-        ports, rounds = self._ports(resources, partial(function, handles)), resources.thread.rounds
-        flow = MainThread(rounds, self._state, self._flow_rules(resources.connections), ports=ports, now=time.monotonic)
+        connections, rounds = resources.connections, resources.thread.rounds
+        rules = FlowRules(
+            no_progress_limit=self._parameters.no_progress_limit,
+            meets_on_entry=not connections.is_torch_store or not has_master(),
+            hosts_store=connections.is_hosted_by(self._state.initial_rank),
+            store_is_hosted=bool(connections.critical),
+        )
+        ports = self._ports(resources, partial(function, handles))
+        flow = MainThread(rounds, self._state, rules, ports=ports, now=time.monotonic)
         try:
             changed = resources.thread.changed
             return run(flow.run(), changed.lock, changed.notify_all)
         except BarrierTimeout as error:
             late = rounds.view.round
-            name_missing(error, resources.connections.control_store.rounds, late.iteration, late.members)
+            name_missing(error, connections.control_store.rounds, late.iteration, late.members)
             raise
         finally:  # the error's traceback keeps this frame, which would keep the function's result
             self._told = flow.over
             del flow
             ports.release()
 
-    def _flow_rules(self, connections: Connections) -> FlowRules:
-        parameters = self._parameters
-        return FlowRules(
-            leader=lambda world_size, terminated: leader_of(parameters, world_size, terminated),
-            no_progress_limit=parameters.no_progress_limit,
-            meets_on_entry=not connections.is_torch_store or not has_master(),
-            hosts_store=connections.is_hosted_by(self._state.initial_rank),
-            store_is_hosted=bool(connections.critical),
-        )
-
     def _ports(self, resources: Resources, function: Callable[[], Any]) -> CallPorts:
         """Return the ports of the flow; each part gets only what it needs."""
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer = resources.connections, resources.observer
         control_store, early_exit, trace = connections.control_store, resources.early_exit, resources.trace
-        store = RankStore(
-            control_store,
-            state.initial_world_size,
-            resources.faults,
-            housekeeping=resources.housekeeping,
-            hangs=resources.hangs,
-        )
         plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace, abort=resources.abort)
         return CallPorts(
-            rounds=store,
-            farewell=store,
+            store=CallStore(lambda: control_store, state.initial_world_size),
             status=RankStatus(
                 state,
                 control_store.survey,
                 monitor=monitor,
                 thread=resources.thread,
+                function=resources.abort,
                 early_exit=early_exit,
                 trace=trace,
             ),
@@ -451,8 +438,9 @@ class WrappedCall:
                 events,
                 parameters,
                 connections=connections,
-                monitor=monitor,
                 groups=observer.held,
                 early_exit=early_exit,
+                housekeeping=resources.housekeeping,
+                hangs=resources.hangs,
             ),
         )

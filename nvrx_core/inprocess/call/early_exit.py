@@ -12,14 +12,13 @@ from collections.abc import Callable
 
 from nvrx_core.errors import RestartAbort, StoreLost
 from nvrx_core.events.log import EventLog
+from nvrx_core.fault.exceptions import text_of
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.coordination.connections import Connections
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
 from nvrx_core.parsing import endpoint_text
-from nvrx_core.process.signal_safe import SignalSafeCondition
 
 __all__ = ["EarlyExit"]
 
@@ -34,9 +33,7 @@ class EarlyExit:
         events: the event file, to which the loss is written.
         connections: the call's connections to the store; cut when the store is lost.
         monitor: this rank's monitor process.
-        interrupt: interrupts the main thread in the function.
-        function: aborts the calls in which the function blocks.
-        changed: the condition on which the main thread waits outside the function.
+        function: gets the main thread out of the function, or of its wait for the others.
 
     Attributes:
         reason: creates the exception with which the call ends; None while the rank continues.
@@ -49,13 +46,10 @@ class EarlyExit:
         connections: Connections,
         *,
         monitor: MonitorLink,
-        interrupt: Interrupt,
         function: FunctionAbort,
-        changed: SignalSafeCondition,
     ) -> None:
         self._state, self._events, self._connections, self._monitor = state, events, connections, monitor
-        self._interrupt, self._function, self._changed = interrupt, function, changed
-        self._deciding = threading.Lock()
+        self._function, self._deciding = function, threading.Lock()
         self.reason: Callable[[], BaseException] | None = None
 
     def raise_if_due(self) -> None:
@@ -78,8 +72,13 @@ class EarlyExit:
                 )
             finally:  # a handler of the user's may raise
                 self._connections.cut()
-                self._interrupt_main_thread()
+                self._function.leave_early(self._connections.lost)
         return self._connections.lost()
+
+    def abandon(self, error: BaseException) -> None:
+        """Let the monitor process notify the others that this rank leaves by `error`."""
+        self._monitor.abandon(error)
+        log.warning("initial rank %d leaves: %s", self._state.initial_rank, text_of(error))
 
     def watcher_failed(self, error: BaseException) -> None:
         """Record that the calling thread, one of the wrapper's own, ends with `error`."""
@@ -109,11 +108,15 @@ class EarlyExit:
 
     def _part_lost(self, why: str, error: BaseException | None = None) -> None:
         initial_rank = self._state.initial_rank
-        if self._decide(lambda: RestartAbort(why, culprit=initial_rank)):
+
+        def reason() -> RestartAbort:
+            return RestartAbort(why, culprit=initial_rank)
+
+        if self._decide(reason):
             try:
                 log.error("initial rank %d leaves: %s", initial_rank, why, exc_info=error)
             finally:
-                self._interrupt_main_thread()
+                self._function.leave_early(reason)
 
     def _decide(self, reason: Callable[[], BaseException]) -> bool:
         """Record the reason for the exit; return False if there is one already."""
@@ -122,12 +125,3 @@ class EarlyExit:
             if first:
                 self.reason = reason
         return first
-
-    def _interrupt_main_thread(self) -> None:
-        """Interrupt the main thread, wherever it is; in the main thread itself, only record that it must exit."""
-        assert self.reason is not None
-        self._interrupt.request(self.reason)
-        self._changed.notify_all()
-        if threading.get_ident() != self._interrupt.thread:
-            self._function.begin(self._state.iteration)
-            self._interrupt.drive(self._function.unblock)

@@ -1,4 +1,4 @@
-"""Abort of the calls in which the function blocks, and how far the function had come.
+"""The end of the function of a round that restarts: its interruption, and the abort of the calls in which it blocks.
 
 The user's abort is a chain of independent steps: one that fails does not prevent the others. A composition is taken
 apart into its parts, in the order in which it would run them. A part that names an `AbortPhase` goes there; the others
@@ -8,23 +8,26 @@ keep their place before or after torch's abort. The parts of phase `MAIN_THREAD`
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from nvrx_core.errors import ParameterError
-from nvrx_core.fault.blame import RankProgress
+from nvrx_core.failpoint import hit
+from nvrx_core.flow import operation
 from nvrx_core.inprocess.abort import Abort, AbortPhase, AbortTorchDistributed
+from nvrx_core.inprocess.call.hang_reporter import HangReporter, RoundProgress
 from nvrx_core.inprocess.call.own_faults import clear_frames
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.groups.observer import GroupObserver
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
-from nvrx_core.inprocess.interruption.swallowed import innermost_frames
+from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.interruption.switch_interval import ShortTurns
 from nvrx_core.inprocess.state import FrozenState, State
+from nvrx_core.process.signal_safe import SignalSafeCondition
 from nvrx_core.progress.page import Page, ProgressField
-from nvrx_core.progress.stage import Stage
 
-__all__ = ["AbortChain", "FunctionAbort", "RoundProgress", "steps_of"]
+__all__ = ["AbortChain", "FunctionAbort", "steps_of"]
 
 
 log = logging.getLogger("nvrx_core.inprocess")
@@ -121,60 +124,25 @@ def _since(began: float) -> str:
     return f"{(time.monotonic() - began) * 1000:.1f} ms"
 
 
-class RoundProgress:
-    """The progress of this rank when a round ended, sampled once, as soon as the round's event is received.
-
-    Later the counters change: the abort clears torch's groups, and an interrupted function runs its cleanup.
-
-    Args:
-        page: the rank's page.
-        stalled_after: seconds without a sign of life after which a rank counts as stalled.
-        observe: updates the page's count of collectives, and returns the counts of the other groups.
-
-    Attributes:
-        progress: the progress of the rank.
-        stalled: it had shown no sign of life for so long, or was reported.
-    """
-
-    def __init__(self, page: Page, stalled_after: float, observe: Callable[[], tuple[tuple[int, int], ...]]) -> None:
-        self.page, self._stalled_after, self._observe = page, stalled_after, observe
-        self.iteration = -1
-        self.progress, self.stalled = RankProgress(), False
-
-    def take(self, iteration: int) -> None:
-        """Take the sample of this round; a rank that has not started the iteration has no progress."""
-        if iteration == self.iteration:
-            return
-        page, self.progress, self.stalled = self.page, RankProgress(), False
-        if page[ProgressField.ITERATION] == iteration:
-            groups = self._observe()
-            silent = time.monotonic() - page.alive_at() > self._stalled_after
-            silent = silent and page[ProgressField.STAGE] == Stage.RUNNING
-            self.stalled = silent or page[ProgressField.STALLED] == iteration + 1
-            self.progress = RankProgress(
-                rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
-                inside=page[ProgressField.RENDEZVOUS_DEPTH],
-                collectives=page[ProgressField.COLLECTIVES],
-                step=page[ProgressField.STEP],
-                groups=groups,
-            )
-        self.iteration = iteration
-
-
 class FunctionAbort:
-    """Aborts the calls in which the function of one rank blocks; used by the other threads.
+    """Gets the main thread out of the function: interrupts it, and aborts the calls in which it blocks.
+
+    It is the `FunctionEnd` of the monitor thread; other threads use `leave_early`, the main thread `finish` and
+    `release_completed`.
 
     Args:
         abort: the user's abort; None for none.
         state: the state of this rank.
         page: its progress page.
-        interrupt: knows where the main thread is.
+        interrupt: interrupts the main thread in the function.
         observer: knows the function's process groups and stores.
         sample: the progress of the rank when the round ended.
-        noticed: called with the iteration when its round has ended, before the function is interrupted.
+        hangs: looks where the main thread is then, and reports a hang.
+        changed: the condition on which the main thread waits outside of the function.
 
     Attributes:
         begun_in: the last iteration whose abort has started; a later failure in it is a consequence of the abort.
+        marks: monotonic seconds of the round that ends, by the names of `nvrx_core.events.phases.MARKS`.
     """
 
     def __init__(
@@ -186,34 +154,90 @@ class FunctionAbort:
         interrupt: Interrupt,
         observer: GroupObserver,
         sample: RoundProgress,
-        noticed: Callable[[int], None],
+        hangs: HangReporter,
+        changed: SignalSafeCondition,
     ) -> None:
         self._chain, self._aborts, self._state, self._page = AbortChain(abort), abort is not None, state, page
-        self._interrupt, self._observer, self._sample, self._noticed = interrupt, observer, sample, noticed
-        self.begun_in = -1
+        self._interrupt, self._observer, self._sample, self._hangs = interrupt, observer, sample, hangs
+        self._changed, self._turns, self._stopping = changed, ShortTurns(), False
+        self.begun_in, self.marks = -1, dict[str, float]()
 
+    @operation
+    def event_received(self, iteration: int) -> None:
+        """Record that the round has its event."""
+        self._page[ProgressField.NOTICED] = iteration + 1
+        self.marks = {"noticed": time.monotonic()}
+
+    @operation
+    def decision_received(self, iteration: int) -> None:
+        """The round has its decision."""
+        hit("decision-after", iteration)
+
+    @operation
     def notice(self, iteration: int) -> None:
-        """Record the rank's progress at the round's event, before the abort changes it."""
+        """The round restarts: record where this rank is, and its progress, before the abort changes it."""
+        self._turns.begin()
         self._sample.take(iteration)
-        self._noticed(iteration)
+        self._hangs.notice(iteration)
 
-    def begin(self, iteration: int) -> None:
-        """Run the user's abort for the function of this iteration."""
-        self.begun_in = iteration
-        self._chain.run(self._state.freeze())
+    @operation
+    def last_call(self, seconds: float) -> None:
+        """Wait for late faults, for so many seconds."""
+        self._changed.wait_for(lambda: self._stopping, seconds)
+
+    @operation
+    def interrupt_function(self, reason: str) -> None:
+        """Ask the main thread to leave the function, and wait until it is in no atomic section."""
+        self._interrupt.request(lambda: RankShouldRestart(reason))
+        self._interrupt.fire()
+        self._interrupt.wait_unmasked()
+
+    @operation
+    def abort_function(self, iteration: int) -> None:
+        """Abort the calls in which the function blocks."""
+        self._page[ProgressField.INTERRUPTING] = iteration + 1
+        hit("abort-before", iteration)
+        self._abort(iteration)
+        self.marks["aborted"] = time.monotonic()
+
+    @operation
+    def await_out(self) -> None:
+        """Interrupt the main thread until it has left the function."""
+        self._interrupt.drive(self._observer)
+
+    @operation
+    def reset_interrupt(self) -> None:
+        """The next round starts: discard the request to leave the function."""
+        self._interrupt.reset()
+
+    @operation
+    def round_decided(self) -> None:
+        """The round is decided: the main thread continues, or leaves the job; release what the function has left."""
+        self._turns.end()
+        self._observer.release()
+
+    def stop(self) -> None:
+        """End the waits of the monitor thread."""
+        self._stopping = True
+        self._interrupt.out.set()
+        self._interrupt.free.set()
+        self._changed.notify_all()
+
+    def thread_ended(self) -> None:
+        """The monitor thread has ended, whatever it was about to do."""
+        self._turns.end()
+
+    def leave_early(self, make: Callable[[], BaseException]) -> None:
+        """End the function for good, with the exception that `make` creates; in the main thread, only request it."""
+        self._interrupt.request(make)
+        self._changed.notify_all()
+        if threading.get_ident() != self._interrupt.thread:
+            self._abort(self._state.iteration)
+            self._interrupt.drive(self._observer)
 
     def finish(self, state: FrozenState) -> None:
         """Run the parts of the user's abort that need the main thread, which has left the function."""
         self._chain.run_in_main_thread(state)
-
-    def unblock(self) -> None:
-        """Close the connection on which the main thread blocks, if no signal reaches it."""
-        if not self._observer.unblock() and log.isEnabledFor(logging.DEBUG):
-            log.debug("the function does not react to the interruption:\n%s", innermost_frames(self._interrupt.thread))
-
-    def release(self) -> None:
-        """Release the connections of the function's process groups, once the round is decided."""
-        self._observer.release()
 
     def release_completed(self, error: BaseException | None) -> None:
         """Unblock the ranks that wait in a collective for this one, which has completed by `SystemExit(0)`: `error`."""
@@ -225,3 +249,7 @@ class FunctionAbort:
             self._observer.abort_groups()
         self._observer.release()
         self._observer.held.clear()
+
+    def _abort(self, iteration: int) -> None:
+        self.begun_in = iteration
+        self._chain.run(self._state.freeze())

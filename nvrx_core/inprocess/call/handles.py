@@ -10,7 +10,7 @@ from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.atomic import Atomic
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
-from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.lifeline import is_running
 from nvrx_core.process.signal_safe import SignalSafeEvent
@@ -38,7 +38,7 @@ class CallHandles:
     page: Page
     interrupt: Interrupt
     stores: UserStores
-    watchdog: ProgressWatchdog
+    watchdog: MainThreadWatchdog
     monitor: MonitorHandle
     over: SignalSafeEvent
 

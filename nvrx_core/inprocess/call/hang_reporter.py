@@ -1,4 +1,4 @@
-"""The report of this rank on a hang, and the verdict on it: one line of one rank for the job.
+"""What this rank had done when a round ended; its report on a hang, and the verdict: one line of one rank for the job.
 
 The monitor thread looks where the main thread is as soon as a round ends, before the function is interrupted: it takes
 a fraction of a millisecond. All the rest is done in a thread of its own, beside the restart: if the round was ended by
@@ -13,15 +13,16 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.attribution import Interruption
+from nvrx_core.fault.blame import RankProgress
 from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangVerdict, judge
 from nvrx_core.hang_evidence import observe_thread
-from nvrx_core.inprocess.call.function_abort import RoundProgress
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol.ports import StoreFailure
@@ -36,7 +37,7 @@ from nvrx_core.rank_assignment.base import Mode
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.values import value
 
-__all__ = ["HangReporter"]
+__all__ = ["HangReporter", "RoundProgress"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 LOOKS: Final = (0.02, 0.03, 0.05, 0.1, 0.1, 0.15)
@@ -56,6 +57,46 @@ class _Job:
     iteration: int
     members: frozenset[InitialRank]
     world_size: int
+
+
+class RoundProgress:
+    """The progress of this rank when a round ended, sampled once, as soon as the round's event is received.
+
+    Later the counters change: the abort clears torch's groups, and an interrupted function runs its cleanup.
+
+    Args:
+        page: the rank's page.
+        stalled_after: seconds without a sign of life after which a rank counts as stalled.
+        observe: updates the page's count of collectives, and returns the counts of the other groups.
+
+    Attributes:
+        progress: the progress of the rank.
+        stalled: it had shown no sign of life for so long, or was reported.
+    """
+
+    def __init__(self, page: Page, stalled_after: float, observe: Callable[[], tuple[tuple[int, int], ...]]) -> None:
+        self.page, self._stalled_after, self._observe = page, stalled_after, observe
+        self.iteration = -1
+        self.progress, self.stalled = RankProgress(), False
+
+    def take(self, iteration: int) -> None:
+        """Take the sample of this round; a rank that has not started the iteration has no progress."""
+        if iteration == self.iteration:
+            return
+        page, self.progress, self.stalled = self.page, RankProgress(), False
+        if page[ProgressField.ITERATION] == iteration:
+            groups = self._observe()
+            silent = time.monotonic() - page.alive_at() > self._stalled_after
+            silent = silent and page[ProgressField.STAGE] == Stage.RUNNING
+            self.stalled = silent or page[ProgressField.STALLED] == iteration + 1
+            self.progress = RankProgress(
+                rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
+                inside=page[ProgressField.RENDEZVOUS_DEPTH],
+                collectives=page[ProgressField.COLLECTIVES],
+                step=page[ProgressField.STEP],
+                groups=groups,
+            )
+        self.iteration = iteration
 
 
 class HangReporter:

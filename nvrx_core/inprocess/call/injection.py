@@ -87,13 +87,11 @@ def bind(
         except TypeError as error:
             errors.append(str(error))
         else:
-            return lambda handle: fn(*_filled(positional, places, handle), **{**kwargs, **dict.fromkeys(free, handle)})
+            return lambda handle: fn(
+                *(handle if place in places else value for place, value in enumerate(positional)),
+                **{**kwargs, **dict.fromkeys(free, handle)},
+            )
     raise TypeError(_called_wrongly(fn, signature, names, errors[0]))
-
-
-def _filled(positional: tuple[Any, ...], places: tuple[int, ...], handle: object) -> list[Any]:
-    """Return positional arguments with the `CallWrapper` at these places."""
-    return [handle if place in places else value for place, value in enumerate(positional)]
 
 
 def _placed(

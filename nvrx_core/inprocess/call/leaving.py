@@ -10,9 +10,10 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import text_of
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.early_exit import EarlyExit
-from nvrx_core.inprocess.call.monitor_link import MonitorLink
+from nvrx_core.inprocess.call.hang_reporter import HangReporter
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.coordination.membership import await_clients
 from nvrx_core.inprocess.groups.observer import HeldGroups
 from nvrx_core.inprocess.protocol.ports import StoreFailure
@@ -32,9 +33,9 @@ class Leaving:
         events: the event file, to which the exit is written.
         parameters: the parameters of the wrapper, which bound the wait for the others.
         connections: to the store, which this process may host, and which knows the members that need it no longer.
-        monitor: notifies the others of an early exit.
         groups: the process groups of the function, released before a stay that may be long.
-        early_exit: notified when the store is lost.
+        early_exit: notified when the store is lost, or an exception ends the call.
+        housekeeping, hangs: write to the store beside the restarts.
     """
 
     def __init__(
@@ -44,13 +45,14 @@ class Leaving:
         parameters: Parameters,
         *,
         connections: Connections,
-        monitor: MonitorLink,
         groups: HeldGroups,
         early_exit: EarlyExit,
+        housekeeping: Housekeeping,
+        hangs: HangReporter,
     ) -> None:
         self._state, self._events, self._parameters = state, events, parameters
-        self._connections, self._monitor = connections, monitor
-        self._groups, self._early_exit = groups, early_exit
+        self._connections, self._groups, self._early_exit = connections, groups, early_exit
+        self._housekeeping, self._hangs = housekeeping, hangs
 
     @operation
     def report_left(self, error: BaseException | None) -> None:
@@ -60,6 +62,12 @@ class Leaving:
             rank, code = self._state.initial_rank, error.exit_code
             log.error("initial rank %d leaves with exit code %d: %s", rank, code, error)
         self._events.write("left", self._state.iteration, reason=reason)
+
+    @operation
+    def finish_reports(self) -> None:
+        """Finish what is written to the store beside the restarts: afterwards the call's keys may be deleted."""
+        self._hangs.finish()
+        self._housekeeping.close()
 
     @operation
     def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> None:
@@ -86,5 +94,4 @@ class Leaving:
     @operation
     def abandon(self, error: BaseException) -> None:
         """Early exit of this rank: let the monitor process notify the others."""
-        self._monitor.abandon(error)
-        log.warning("initial rank %d leaves: %s", self._state.initial_rank, text_of(error))
+        self._early_exit.abandon(error)

@@ -24,6 +24,7 @@ from nvrx_core.process.descriptors import give_up, notify
 from nvrx_core.process.fork_server import STARTS_WITHIN, ForkServer, Postponement
 from nvrx_core.process.forks import CleanupStack
 from nvrx_core.process.lifeline import is_running, open_pidfd
+from nvrx_core.process.memory import MemoryKills
 from nvrx_core.process.owner_lock import OwnerLock
 from nvrx_core.process.stacks import Stacks
 from nvrx_core.process.waiting import readable
@@ -119,8 +120,13 @@ class MonitorLink:
             raise
 
     def end(self) -> None:
-        """End the monitor process, unless it can and must report the exit of a rank that was in the job."""
-        reports = self.reports_exit() and not self.page[ProgressField.STORE_LOST]
+        """End the monitor process, unless it can and must report the exit of a rank that was in the job.
+
+        It has time for what it may be about to tell others. One that has not reached the store has found nothing yet,
+        and might wait for a store that has just been closed.
+        """
+        is_lost = bool(self.page[ProgressField.STORE_LOST])
+        reports = self.reports_exit() and not is_lost
         if reports and self.entered:
             self.fork_server.detach()
             return
@@ -129,16 +135,8 @@ class MonitorLink:
         elif not self.reports_exit():
             self.page.enter(Stage.LEFT)
         self.notify()
-        self.fork_server.end(LEAVES_WITHIN if self._has_work() else 0.0)
-
-    def _has_work(self) -> bool:
-        """Whether the monitor process has to notify other ranks, or may be about to.
-
-        One that has not reached the store has found nothing yet, and might wait for a store that has just been closed.
-        """
-        if self.page[ProgressField.STORE_LOST]:
-            return False
-        return self.reports_exit() or bool(self.page[ProgressField.MONITOR_BEAT])
+        has_work = reports or (not is_lost and self.page[ProgressField.MONITOR_BEAT])
+        self.fork_server.end(LEAVES_WITHIN if has_work else 0.0)
 
     def disown(self) -> None:
         """In a child of `os.fork`: write to a private page, and keep none of the descriptors."""
@@ -176,6 +174,7 @@ def start_monitor(
     lock = cleanup.enter_context(closing(OwnerLock()))
     lock.hold()
     plan = monitor_plan(parameters, entrant, keys, events=events, stacks=stacks, fds=(pidfd, wake, started))
+    page[ProgressField.MEMORY_KILLS] = plan.memory_kills.count()
     check_files(plan.logfile, plan.pidfile)
     files = {pidfd, wake, started, *stacks.descriptors, events.fileno()}
     later = Postponement(
@@ -248,6 +247,7 @@ def monitor_plan(
         interrupt_signal=p.interrupt_signal,
         events=events,
         stacks=stacks,
+        memory_kills=MemoryKills(os.getpid()),
         logfile=logfile,
         pidfile=pidfile,
     )

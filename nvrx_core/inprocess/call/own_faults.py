@@ -154,6 +154,11 @@ class OwnFaults:
         return self._maker.late_completion(reason, self._state.rank, time.monotonic())
 
     @operation
+    def record_fault(self, fault: FaultRecord) -> None:
+        """Write a fault to the event file that was announced: the others do not wait for a file."""
+        self._record(fault)
+
+    @operation
     def clear_frames(self, ended: IterationResult, *, keep_trace: bool) -> None:
         """Release the result of the iteration, and the locals of the frames that its error holds."""
         ended.result = None
@@ -185,10 +190,9 @@ class OwnFaults:
         fault = self._maker.of(error, self._state.rank, time.monotonic())
         with suppress(StoreFailure):
             self._rounds.announce(iteration, fault)
-        self.report(fault)
+        self._record(fault)
 
-    def report(self, fault: FaultRecord) -> None:
-        """Write a fault that was announced to the event file."""
+    def _record(self, fault: FaultRecord) -> None:
         self._events.write("fault", self._state.iteration, **fault.event_fields())
 
 

@@ -22,14 +22,14 @@ from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.inprocess.protocol.timeouts import HangTimeouts
 from nvrx_core.inprocess.terminate import Terminate
 from nvrx_core.rank_assignment.base import RankAssignment, RankFilter
-from nvrx_core.rank_assignment.composition import check as check_assignment, leader
+from nvrx_core.rank_assignment.composition import check as check_assignment, sole_move
 from nvrx_core.rank_assignment.filters import ActivateAllRanks
-from nvrx_core.rank_assignment.moves import ShiftRanks
+from nvrx_core.rank_assignment.moves import RankMove, ShiftRanks
 from nvrx_core.settings.parameter import NOT_NEGATIVE, ValueRule, at_least, check, one_of, parameter, time_parameter
 from nvrx_core.store.mixin import StoreMixin
 from nvrx_core.store.torch_stores import Factory, TCPStore
 
-__all__ = ["Parameters", "leader_of", "least_world_size"]
+__all__ = ["Parameters", "least_world_size"]
 
 _ALIKE: Final = (
     "soft_timeout", "hard_timeout", "heartbeat_timeout", "barrier_timeout", "completion_timeout", "last_call_wait",
@@ -159,6 +159,11 @@ class Parameters:
         times = (self.barrier_timeout, self.completion_timeout, self.last_call_wait)
         return RoundTimeouts(*(time.total_seconds() for time in times))
 
+    @property
+    def sole_move(self) -> RankMove | None:
+        """The move by which alone the ranks are assigned, so that the leader follows from the terminated ranks."""
+        return None if self.rank_filter is not None else sole_move(self.rank_assignment)
+
     def must_agree(self) -> dict[str, str]:
         """The parameters that all ranks of a job must have alike, as text."""
         times = {name: shown(getattr(self, name)) for name in _ALIKE}
@@ -177,7 +182,11 @@ class Parameters:
         if self.abort is not None:
             steps_of(self.abort)
         check_assignment(self.rank_assignment)
-        _check_signal(self.interrupt_signal)
+        signum = self.interrupt_signal
+        require(signum in signal.valid_signals(), "interrupt_signal", signum, "a signal of this system")
+        fixed = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGCHLD, signal.SIGSEGV)
+        free = "a signal that is free for this use, such as signal.SIGRTMIN + 8"
+        require(signum not in fixed, "interrupt_signal", signum, free)
 
 
 def _check_store(factory: Any, kwargs: object) -> None:
@@ -204,26 +213,6 @@ def _our_store(factory: object) -> str:
         bases = ["nvrx_core.inprocess.store.StoreMixin", *(base.__name__ for base in factory.__bases__)]
         return f"class {name}({', '.join(bases)})"
     return "store_factory=nvrx_core.inprocess.store.TCPStore, store_kwargs={...}" if callable(factory) else ""
-
-
-def _check_signal(signum: int) -> None:
-    require(signum in signal.valid_signals(), "interrupt_signal", signum, "a signal of this system")
-    fixed = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGCHLD, signal.SIGSEGV)
-    free = "a signal that is free for this use, such as signal.SIGRTMIN + 8"
-    require(signum not in fixed, "interrupt_signal", signum, free)
-
-
-def leader_of(parameters: Parameters, world_size: int, terminated: tuple[int, ...]) -> int | None:
-    """Return the present rank of the next rank 0; None if it cannot be computed.
-
-    Args:
-        parameters: the parameters of the wrapper.
-        world_size: the world size of the ended iteration.
-        terminated: its ranks that no living member holds.
-    """
-    if parameters.rank_filter is not None:
-        return None
-    return leader(parameters.rank_assignment, world_size, terminated)
 
 
 def least_world_size(initialize: Initialize | None) -> int:

@@ -20,7 +20,7 @@ from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.restart_record import RestartRecord, remember
 from nvrx_core.inprocess.state import State
-from nvrx_core.rank_assignment.base import Mode, State as PureState
+from nvrx_core.rank_assignment.base import AssignmentState, Mode
 
 __all__ = ["RestartTrace"]
 
@@ -75,8 +75,9 @@ class RestartTrace:
         self.mark("entered")
         self.report()
         if log.isEnabledFor(logging.DEBUG):
-            state = replace(self._state)
-            self._defer(lambda: _log_entry(state))
+            begun, mode = "iteration %d begins: rank %s of %d, %s", self._state.mode.name.lower()
+            iteration, rank, size = self._state.iteration, self._state.rank, self._state.world_size
+            self._defer(lambda: log.debug(begun, iteration, rank, size, mode))
         self._housekeeping.entered(self._state)
         self._marks = {}
 
@@ -100,7 +101,7 @@ class RestartTrace:
 
 
 def _record(
-    state: PureState, decision: RoundDecision, marks: Mapping[str, float], *, step: int, highest: int
+    state: AssignmentState, decision: RoundDecision, marks: Mapping[str, float], *, step: int, highest: int
 ) -> RestartRecord:
     return RestartRecord(
         number=state.iteration,
@@ -117,7 +118,7 @@ def _record(
     )
 
 
-def _report(events: EventLog, state: PureState, decision: RoundDecision, marks: Mapping[str, float]) -> None:
+def _report(events: EventLog, state: AssignmentState, decision: RoundDecision, marks: Mapping[str, float]) -> None:
     """Report the restart that led this rank to `state`, by `decision`."""
     fault = decision.cause
     names = ("initial_rank", "rank", "interruption", "category", "message", "origin", "host", "pid")
@@ -148,7 +149,7 @@ def _failure(decision: RoundDecision) -> object:
     )
 
 
-def _log(state: PureState, decision: RoundDecision, marks: Mapping[str, float], left_out: int) -> None:
+def _log(state: AssignmentState, decision: RoundDecision, marks: Mapping[str, float], left_out: int) -> None:
     """Write the log line; the latency is that of this rank, the timeline has that of the job."""
     total = (marks.get("entered", 0.0) - marks.get("occurred", marks.get("entered", 0.0))) * 1000
     level = logging.WARNING if state.rank == 0 else logging.INFO
@@ -159,13 +160,7 @@ def _log(state: PureState, decision: RoundDecision, marks: Mapping[str, float], 
     log.log(level, "restart %d in %.1f ms (this rank): %s", state.iteration, total, what)
 
 
-def _log_entry(state: PureState) -> None:
-    """Log an iteration that starts, at level DEBUG."""
-    mode, size = state.mode.name.lower(), state.world_size
-    log.debug("iteration %d begins: rank %s of %d, %s", state.iteration, state.rank, size, mode)
-
-
-def _left(state: PureState, decision: RoundDecision) -> str:
+def _left(state: AssignmentState, decision: RoundDecision) -> str:
     """Return the lost ranks, and how many of the others are active, unless all are."""
     active, size = state.active_world_size, state.world_size
     of = f"{active} of {size} ranks active"

@@ -7,7 +7,8 @@ the traceback with all frames.
 
 The traceback is captured in the main thread, without its source lines. A thread of its own reads these and writes the
 text, so that neither a restart nor a watchdog waits for a file; lines that cannot be read in time are left out, and all
-of them where the process can start no thread.
+of them where the process can start no thread. The end of the call waits for it, for a bounded time: a rank that leaves
+after its failure has logged it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ __all__ = ["SurvivedErrors"]
 log = logging.getLogger("nvrx_core.inprocess")
 READ_WITHIN: Final = timedelta(seconds=2)
 """The bound on reading the source lines."""
+WRITTEN_WITHIN: Final = READ_WITHIN + timedelta(seconds=1)
+"""How long the end of a call waits for a text: for its source lines, and for a handler of the log."""
 MAX_FRAMES: Final = 100
 """The innermost frames that are kept."""
 _Key = tuple[str, tuple[tuple[str, int | None], ...]]
@@ -80,6 +83,7 @@ class SurvivedErrors:
         self._shorten = not full_tracebacks()
         self._failure: _Failure | None = None
         self._told: tuple[str, str, str] | None = None
+        self._writing = list[threading.Thread]()
 
     def survived(self, error: BaseException, iteration: int) -> None:
         """Note the exception that ended the function in `iteration`; a new one is written to the event file."""
@@ -101,7 +105,11 @@ class SurvivedErrors:
         self._last, times = key, self._times
         if times == 1:
             full = _capture(error)
-            self._defer(lambda: _in_thread(lambda lines: self._write_event(iteration, full, lines)))
+
+            def write(lines: bool) -> None:
+                self._events.write("exception", iteration, traceback=_text(full, lines, shorten=False))
+
+            self._defer(lambda: self._in_thread(write))
         trace = error.__traceback__
         kind = key[0], origin(trace, user_packages()), raised_at(trace)
         self._failure = _Failure(iteration, kind, times, captured)
@@ -121,13 +129,26 @@ class SurvivedErrors:
             text, culprit = "initial rank %d failed in iteration %d as initial rank %d did: %s", cause.initial_rank
             self._defer(lambda: log.info(text, self._initial_rank, failure.iteration, culprit, failure.last_line()))
         elif failure.times == 1 and failure.kind != told:
-            self._defer(lambda: _in_thread(lambda lines: self._log(failure, lines)))
+            self._defer(lambda: self._in_thread(lambda lines: self._log(failure, lines)))
         elif wanted:
             text = "initial rank %d fails alike in iteration %d: %s"
             self._defer(lambda: log.info(text, self._initial_rank, failure.iteration, failure.last_line()))
 
-    def _write_event(self, iteration: int, captured: traceback.TracebackException, lines: bool) -> None:
-        self._events.write("exception", iteration, traceback=_text(captured, lines, shorten=False))
+    def close(self) -> None:
+        """Wait until all is written, for a bounded time; no work is deferred any more."""
+        deadline = time.monotonic() + WRITTEN_WITHIN.total_seconds()
+        for thread in self._writing:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _in_thread(self, write: Callable[[bool], None]) -> None:
+        """Write in a thread, which may read source lines; without them where no thread is to be had."""
+        thread = threading.Thread(target=write, args=(True,), name="nvrx-traceback", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            write(False)
+        else:
+            self._writing = [*filter(threading.Thread.is_alive, self._writing), thread]
 
     def _log(self, failure: _Failure, lines: bool) -> None:
         text = _text(failure.captured, lines, shorten=self._shorten)
@@ -140,30 +161,17 @@ def _capture(error: BaseException) -> traceback.TracebackException:
     return traceback.TracebackException(type(error), error, trace, limit=-MAX_FRAMES, lookup_lines=False, compact=True)
 
 
-def _in_thread(write: Callable[[bool], None]) -> None:
-    """Write in a thread, which may read source lines; without them where no thread is to be had."""
-    try:
-        threading.Thread(target=write, args=(True,), name="nvrx-traceback", daemon=True).start()
-    except RuntimeError:
-        write(False)
-
-
 def _text(captured: traceback.TracebackException, lines: bool, *, shorten: bool) -> str:
-    return (_with_lines(captured, shorten=shorten) if lines else "") or _without_lines(captured)
-
-
-def _with_lines(captured: traceback.TracebackException, *, shorten: bool) -> str:
-    """The text with its source lines; "" when they cannot be read in time."""
+    """Return the text of an exception, with its source `lines` if these can be read in time."""
     found: list[str] = []
 
     def read() -> None:
         found.append(shortened(captured, user_packages()) if shorten else "".join(captured.format()))
 
-    with suppress(RuntimeError):  # no thread is to be had
-        call_all_bounded({"nvrx-source-lines": read}, READ_WITHIN)
-    return found[0] if found else ""
-
-
-def _without_lines(captured: traceback.TracebackException) -> str:
+    if lines:
+        with suppress(RuntimeError):  # no thread is to be had
+            call_all_bounded({"nvrx-source-lines": read}, READ_WITHIN)
+    if found:
+        return found[0]
     frames = (f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}\n' for frame in captured.stack)
     return "".join(["Traceback (most recent call last):\n", *frames, *captured.format_exception_only()])

@@ -54,7 +54,7 @@ class WrappedFunction:
         state: the state of this rank.
         plug_ins: run `initialize`.
         interrupt: armed while the function runs.
-        abort: aborts the calls in which the function blocks.
+        abort: gets the main thread out of the function.
         early_exit: the reason for an early exit of this rank.
         connections: host the rendezvous of its process group.
         observer, thread_faults: observe the function.

@@ -20,7 +20,6 @@ import torch.distributed as dist
 from nvrx_core.errors import StoreLost
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
-from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.parsing import endpoint_text
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.sockets import keep_open, shut_down, tcp_sockets, wait_closed
@@ -105,7 +104,7 @@ class Connections:
         main_store: the main thread's connection.
         waiting_store: the monitor thread's connection.
         control_store: the call's operations on the main thread's connection, once the generation is known (`use`).
-        waiting: the operations of a round on the monitor thread's connection, likewise.
+        waiting: the same on the monitor thread's connection, likewise.
         endpoint: host and port of the store; the port is 0 where it has none.
         critical: the initial ranks that host it.
         is_torch_store: it is one of torch's own, which can serve as a rendezvous store of process groups.
@@ -128,7 +127,7 @@ class Connections:
         chunk = None if ends else min(TURN, interval)
         self.waiting_store = GuardedStore(cast(dist.Store, self._waited), chunk)
         self.control_store: ControlStore
-        self.waiting: RoundOperations
+        self.waiting: ControlStore
         self._rendezvous: dist.Store | None = None
         self._offered: socket.socket | None = None
 
@@ -145,7 +144,7 @@ class Connections:
         self.keys = keys
         self._main.bound(0)
         self.control_store = ControlStore(self.main_store, keys)
-        self.waiting = RoundOperations(self.waiting_store, keys)
+        self.waiting = ControlStore(self.waiting_store, keys)
 
     @property
     def store(self) -> dist.Store:

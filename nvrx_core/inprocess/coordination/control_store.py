@@ -5,15 +5,17 @@ Used by a rank and by its monitor process alike. Every failure of the store is r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Concatenate, ParamSpec, TypeVar
 
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore
 from nvrx_core.inprocess.coordination.hang_reports import HangReports
 from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership, ProgressSurvey
-from nvrx_core.inprocess.coordination.round_operations import RoundOperations, StoreOfRounds
+from nvrx_core.inprocess.coordination.round_operations import RoundOperations
+from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
@@ -42,8 +44,23 @@ class ControlStore:
         self.hangs = HangReports(store, keys)
 
 
-class CallStore(StoreOfRounds):
-    """The store of a flow that also leaves the call.
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _of_round(
+    method: Callable[Concatenate[RoundOperations, Parameters], Result],
+) -> Callable[Concatenate[CallStore, Parameters], Awaitable[Result]]:
+    """Return an operation of a round as a flow awaits it; the connection is that of the moment when it is done."""
+
+    def carry_out(self: CallStore, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        return method(self._control_store().rounds, *args, **kwargs)
+
+    return operation(carry_out)
+
+
+class CallStore:
+    """The control store as the port of a flow, a `MemberStore`.
 
     Args:
         control_store: returns the control store, on the flow's connection.
@@ -54,8 +71,27 @@ class CallStore(StoreOfRounds):
     def __init__(
         self, control_store: Callable[[], ControlStore], size: int, decided_within: timedelta = FOREVER
     ) -> None:
-        super().__init__(lambda: control_store().rounds, decided_within)
-        self._control_store, self._size = control_store, size
+        self._control_store, self._size, self._decided_within = control_store, size, decided_within
+
+    announce = _of_round(RoundOperations.announce)
+    count_completion = _of_round(RoundOperations.count_completion)
+    close_completed = _of_round(RoundOperations.close_completed)
+    read_event = _of_round(RoundOperations.read_event)
+    put_arrival = _of_round(RoundOperations.put_arrival)
+    count_arrival = _of_round(RoundOperations.count_arrival)
+    read_arrivals = _of_round(RoundOperations.read_arrivals)
+    publish = _of_round(RoundOperations.publish)
+    read_decision = _of_round(RoundOperations.decision)
+    await_event = _of_round(RoundOperations.wait_event)
+    set_rendezvous = _of_round(RoundOperations.set_rendezvous)
+    await_rendezvous = _of_round(RoundOperations.wait_rendezvous)
+    has_event = _of_round(RoundOperations.has_event)
+    has_decision = _of_round(RoundOperations.has_decision)
+
+    @operation
+    def await_decision(self, iteration: int) -> RoundDecision:
+        """Wait for the round's decision; return it."""
+        return self._control_store().rounds.wait_decision(iteration, self._decided_within)
 
     @operation
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:

@@ -23,7 +23,7 @@ from nvrx_core.inprocess.protocol.decision import JOINING, RoundDecision, kept_a
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
 from nvrx_core.progress.page import Page
-from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
+from nvrx_core.rank_assignment.identity import initial_ranks
 from nvrx_core.settings.environment import launcher_socket
 from nvrx_core.store.keys import LauncherKeys, StoreKeys
 
@@ -118,15 +118,13 @@ class KeyDeletion:
             return frozenset()
         with guard():
             decisions = list(self._decisions(iteration))
-            released = set(filter(self._is_released, {member for decision in decisions for member in decision.lost}))
+            lost = {member for decision in decisions for member in decision.lost}
+            # marked by another member; so it counts, too, if the mark is being deleted already
+            released = {member for member in lost if self.store.try_get(self.keys.left(member)) != LEFT.encode()}
             rounds = frozenset[int]().union(*(kept_after_call(decision, released) for decision in decisions))
             late = (key for k in rounds for key in self.keys.round(k).read_late)
             joining = [self.keys.verdict(self.keys.generation)] if JOINING in rounds else []
             return frozenset((self.keys.kept(), *joining, *late))
-
-    def _is_released(self, member: InitialRank) -> bool:
-        """Whether another member wrote that this one left; so it counts, too, if the mark is being deleted already."""
-        return self.store.try_get(self.keys.left(member)) != LEFT.encode()
 
     def _decisions(self, iteration: int) -> Iterator[RoundDecision]:
         """Read the decisions of a completed call; only those of the last rounds if the store cannot list its keys."""

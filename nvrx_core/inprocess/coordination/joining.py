@@ -201,18 +201,14 @@ class Joining:
                 except queue.Empty:
                     now = time.monotonic()
                 if now >= duplicate.due and duplicate.lives() and not self.request.restarts:
-                    return self._contradict(generation, duplicate)
+                    text = shared_with(self.request.terms, duplicate.claim)
+                    duplicate.end_young_job(text, self.request.lease_interval)
+                    return self.store.put_once(key, f"{CONFLICT}{text}").decode()
                 if line_at <= now < deadline:
                     log.warning("waiting at entry since %.0f s; %s", now - self.started, self._presence(generation))
                     line_at += self.reminders.every
             verdict = f"{EXPIRED}{self._presence(generation).encode()}"
             return self.store.put_once(key, verdict).decode()
-
-    def _contradict(self, generation: int, duplicate: Duplicate) -> str:
-        """End this process: another one with its RANK is in the job; end the job as well if it has just started."""
-        text = shared_with(self.request.terms, duplicate.claim)
-        duplicate.end_young_job(text, self.request.lease_interval)
-        return self.store.put_once(self.keys.verdict(generation), f"{CONFLICT}{text}").decode()
 
     def _presence(self, generation: int) -> Presence:
         return find_presence(self.store, self.keys.of(generation), self.size, self.member)

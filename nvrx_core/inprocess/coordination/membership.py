@@ -57,6 +57,10 @@ class Membership:
             return lease
         return found.decode()
 
+    def delete_lease(self, member: InitialRank) -> None:
+        """Delete the lease of a member that has left, if the store can."""
+        self.store.delete([self.keys.lease(member)])
+
     def leases(self, members: Iterable[InitialRank]) -> dict[InitialRank, str]:
         """Return the leases of those members that have one."""
         return dict(pair for part in batches(list(members)) for pair in self._leases(part))

@@ -96,8 +96,10 @@ def find_presence(store: GuardedStore, keys: StoreKeys, size: int, member: Initi
     Raises:
         StoreFailure: when the store fails.
     """
-    if size > SMALL and not _looks(store, keys, member):
-        return Presence(size, min(size, int(store.try_get(keys.claims()) or 0)))
+    if size > SMALL:
+        readers = [InitialRank(rank) for rank in (0, *(1 << power for power in range(member.bit_length())))]
+        if member not in readers or any(store.has([keys.claim(rank)]) for rank in readers if rank < member):
+            return Presence(size, min(size, int(store.try_get(keys.claims()) or 0)))
     entered = claimed_ranks(store, keys, size)
     missing = tuple(sorted({*range(size)}.difference(entered)))
     found = dict[str, list[int]]()
@@ -118,12 +120,6 @@ def claimed_ranks(store: GuardedStore, keys: StoreKeys, size: int) -> list[Initi
         elif len(part) > 1:
             parts += (part[: len(part) // 2], part[len(part) // 2 :])
     return sorted(found)
-
-
-def _looks(store: GuardedStore, keys: StoreKeys, member: InitialRank) -> bool:
-    """Return whether this rank reads the claims."""
-    ahead = [InitialRank(rank) for rank in (0, *(1 << power for power in range(member.bit_length())))]
-    return member in ahead and not any(store.has([keys.claim(rank)]) for rank in ahead if rank < member)
 
 
 def name_missing(

@@ -10,12 +10,10 @@ Each raises `StoreFailure` when the store fails, or has a value that no rank has
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Concatenate, ParamSpec, TypeVar
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.flow import operation
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, FOREVER, NOTHING, GuardedStore, batches, guard
 from nvrx_core.inprocess.protocol.decision import (
     Arrival,
@@ -28,7 +26,7 @@ from nvrx_core.parsing import address
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.store.keys import StoreKeys
 
-__all__ = ["Arrivals", "RoundOperations", "StoreOfRounds"]
+__all__ = ["Arrivals", "RoundOperations"]
 
 
 class Arrivals:
@@ -162,20 +160,17 @@ class RoundOperations:
         self, iteration: int, members: frozenset[InitialRank]
     ) -> tuple[Mapping[InitialRank, Arrival], FaultRecord | None]:
         """Return every member's arrival, none if one is missing, and the fault that is the round's event."""
+        key = self.keys.round(iteration).event
         with guard():
-            return self._arrivals.read(iteration, members), self._first_fault(iteration)
+            arrivals = self._arrivals.read(iteration, members)
+            # a look at a key that is not there would end the others' waits for it
+            event = self.store.try_get(key) if self.store.has([key]) else None
+            return arrivals, None if event is None else _event(event, None)
 
     def publish(self, iteration: int, decision: RoundDecision) -> None:
         """Write the decision, unless the round has one."""
         with guard():
             self.store.put_once(self.keys.round(iteration).decision, decision.encode())
-
-    def _first_fault(self, iteration: int) -> FaultRecord | None:
-        """Return the fault that is the round's event; None if there is none, or it is malformed."""
-        key = self.keys.round(iteration).event
-        if not self.store.has([key]):  # a look at the key itself would end the others' waits for it
-            return None
-        return _event(self.store.try_get(key) or b"", None)
 
     def missing(self, iteration: int, members: frozenset[InitialRank]) -> list[InitialRank]:
         """Return the members that have not arrived in the round."""
@@ -228,50 +223,3 @@ def _event(text: bytes, otherwise: FaultRecord | None) -> FaultRecord | None:
         return decode_event(text)
     except ValueError:
         return otherwise
-
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-
-def _port(
-    method: Callable[Concatenate[RoundOperations, Parameters], Result],
-) -> Callable[Concatenate[StoreOfRounds, Parameters], Awaitable[Result]]:
-    """Return an operation as a flow awaits it; the connection is the one of the moment when it is carried out."""
-
-    def carry_out(self: StoreOfRounds, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        return method(self.rounds(), *args, **kwargs)
-
-    return operation(carry_out)
-
-
-class StoreOfRounds:
-    """The operations as the port of a flow, a `RoundStore`.
-
-    Args:
-        rounds: returns the operations, on the flow's connection.
-        decided_within: bound of a wait for a decision.
-    """
-
-    def __init__(self, rounds: Callable[[], RoundOperations], decided_within: timedelta = FOREVER) -> None:
-        self.rounds, self._decided_within = rounds, decided_within
-
-    announce = _port(RoundOperations.announce)
-    count_completion = _port(RoundOperations.count_completion)
-    close_completed = _port(RoundOperations.close_completed)
-    read_event = _port(RoundOperations.read_event)
-    put_arrival = _port(RoundOperations.put_arrival)
-    count_arrival = _port(RoundOperations.count_arrival)
-    read_arrivals = _port(RoundOperations.read_arrivals)
-    publish = _port(RoundOperations.publish)
-    read_decision = _port(RoundOperations.decision)
-    await_event = _port(RoundOperations.wait_event)
-    set_rendezvous = _port(RoundOperations.set_rendezvous)
-    await_rendezvous = _port(RoundOperations.wait_rendezvous)
-    has_event = _port(RoundOperations.has_event)
-    has_decision = _port(RoundOperations.has_decision)
-
-    @operation
-    def await_decision(self, iteration: int) -> RoundDecision:
-        """Wait for the round's decision; return it."""
-        return self.rounds().wait_decision(iteration, self._decided_within)

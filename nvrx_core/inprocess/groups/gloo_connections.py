@@ -124,8 +124,9 @@ def _waits() -> list[EpollWait]:
     """Return the epoll_wait calls of gloo's threads, by thread id; a busy thread is sampled until it waits."""
     names = thread_names()
     threads = sorted(tid for tid, name in names.items() if name == LOOP)
-    if not threads:
-        return _unnamed_waits()
+    if not threads:  # of an older version of torch, where gloo does not name them
+        found = [wait for tid in sorted(native_thread_ids()) if (wait := epoll_wait_of(tid)) is not None]
+        return [wait for wait in found if (wait.max_events, wait.timeout) == LOOP_WAITS]
     deadline = time.monotonic() + LOOP_WITHIN
     waits: dict[int, EpollWait] = {}
     while True:
@@ -133,12 +134,6 @@ def _waits() -> list[EpollWait]:
         if len(waits) == len(threads) or time.monotonic() >= deadline:
             return [waits[tid] for tid in threads if tid in waits]
         select([], [], [], TICK)
-
-
-def _unnamed_waits() -> list[EpollWait]:
-    """Return the same for older versions of torch, where gloo does not name its threads."""
-    waits = [wait for tid in sorted(native_thread_ids()) if (wait := epoll_wait_of(tid)) is not None]
-    return [wait for wait in waits if (wait.max_events, wait.timeout) == LOOP_WAITS]
 
 
 def _connect_to(listener: TcpSocket, size: int) -> list[socket.socket]:

@@ -93,9 +93,15 @@ class HeldGroups:
             ranks: how many ranks the group has.
         """
         self._held.append((created, bytes_of(ranks)))
-        if len(self._held) >= self._look_at:
-            self._held = self._within_budget()
-            self._look_at = max(FIRST_LOOK, 2 * len(self._held))
+        if len(self._held) < self._look_at:
+            return
+        left, kept = BUDGET, list[tuple[Any, int]]()
+        for each, size in reversed(self._held):
+            registered = self._is_registered(each[0])
+            left -= 0 if registered else size
+            if registered or left >= 0:
+                kept.append((each, size))
+        self._held, self._look_at = kept[::-1], max(FIRST_LOOK, 2 * len(kept))
 
     def clear(self) -> None:
         """Release all groups in the background."""
@@ -108,15 +114,6 @@ class HeldGroups:
         """Wait until the groups that were released in the background are gone."""
         while self._releasing:
             self._releasing.pop().join()
-
-    def _within_budget(self) -> list[tuple[Any, int]]:
-        left, kept = BUDGET, list[tuple[Any, int]]()
-        for created, size in reversed(self._held):
-            registered = self._is_registered(created[0])
-            left -= 0 if registered else size
-            if registered or left >= 0:
-                kept.append((created, size))
-        return kept[::-1]
 
 
 def _release(held: list[Any]) -> None:
@@ -340,25 +337,20 @@ class GroupObserver:
         forget_groups()
 
     def unblock(self) -> int:
-        """Shut down what the main thread may block in if it does not react to signals; return how many connections."""
-        closed = self._gloo.cut() + self._cut_stores() + self._read.cut(now=time.monotonic())
+        """Shut down what the main thread may block in if it does not react to signals; return how many connections.
+
+        If that was nothing, it may create a group, also unobserved: gloo connects lazily, and has constructors. A
+        thread that is merely slow is not offered connections: gloo keeps them as long as the group exists.
+        """
+        stores = tcp_sockets(lambda inode: inode not in self._before_function) if self.store_ports else []
+        closed = self._gloo.cut() + sum(shut_down(each) for each in stores if each.peer_port in self.store_ports)
+        closed += self._read.cut(now=time.monotonic())
         self._stuck_since = self._stuck_since or time.monotonic()
-        if closed or not self._may_wait_for_peers():
+        may_create = self.page.words[_DEPTH] or time.monotonic() - self._stuck_since >= STUCK_AFTER
+        if closed or not may_create:
             return closed
         offered = self._gloo.offer(self.page[ProgressField.WORLD_SIZE], older=self._before_function)
         return offered or self._nccl.cut(self._before_function)
-
-    def _may_wait_for_peers(self) -> bool:
-        """Whether the main thread creates a group, or may do so unobserved: gloo connects lazily, and has constructors.
-
-        A thread that is merely slow is not offered connections: gloo keeps them as long as the group exists.
-        """
-        return bool(self.page.words[_DEPTH]) or time.monotonic() - self._stuck_since >= STUCK_AFTER
-
-    def _cut_stores(self) -> int:
-        """Shut down the client connections of the function's own stores."""
-        found = tcp_sockets(lambda inode: inode not in self._before_function) if self.store_ports else []
-        return sum(shut_down(each) for each in found if each.peer_port in self.store_ports)
 
     def count_collectives(self) -> None:
         """Record how many collectives the default group has begun, even if it is destroyed."""

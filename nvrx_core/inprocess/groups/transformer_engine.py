@@ -97,12 +97,6 @@ def _fp8() -> list[Step]:
 
 
 def _flags() -> list[Step]:
-    return [
-        (f"the flag {module}.{name}", functools.partial(_clear, module, name))
-        for module, name in _FLAGS
-        if _named(module, name)
-    ]
-
-
-def _clear(module: str, name: str) -> None:
-    setattr(sys.modules[f"transformer_engine.pytorch.{module}"], name, False)
+    found = ((sys.modules[f"transformer_engine.pytorch.{module}"], module, name) for module, name in _FLAGS
+             if _named(module, name))  # fmt: skip
+    return [(f"the flag {module}.{name}", functools.partial(setattr, of, name, False)) for of, module, name in found]

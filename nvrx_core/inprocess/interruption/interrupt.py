@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Set
 from contextlib import suppress
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from nvrx_core.fault.exceptions import chain_contains
 from nvrx_core.flow import operation, run
@@ -26,13 +26,13 @@ from nvrx_core.inprocess.interruption.async_exception import AsyncException, Wit
 from nvrx_core.inprocess.interruption.landing import Landing, drops_exception, is_library, is_safe_line, judge, location
 from nvrx_core.inprocess.interruption.next_line import NextLine
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy, ThreadSample, Why, begin, drive
-from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions
+from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions, innermost_frames
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
 from nvrx_core.process.signal_safe import SignalSafeEvent
 from nvrx_core.progress.page import Page, ProgressField
 
-__all__ = ["Delivery", "Interrupt", "RankShouldRestart", "Shot"]
+__all__ = ["BlockingCalls", "Delivery", "Interrupt", "RankShouldRestart", "Shot"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 _RESET: Final = (signal.SIG_DFL, signal.SIG_IGN)
@@ -57,6 +57,13 @@ class Shot(NamedTuple):
     insists: bool = False
     waits: bool = False
     patient: bool = False
+
+
+class BlockingCalls(Protocol):
+    """The calls in which the thread may block where no signal reaches it."""
+
+    def unblock(self) -> int:
+        """Shut down what they wait for; return how many connections."""
 
 
 class Interrupt:
@@ -224,8 +231,9 @@ class Interrupt:
     def _raise(self) -> NoReturn:
         self._next_line.cancel()
         self._handler = ""
-        error = self._make()
-        if _in_event_loop() and not isinstance(error, KeyboardInterrupt | SystemExit):
+        error, asyncio = self._make(), sys.modules.get("asyncio")
+        runs_loop = asyncio is not None and asyncio._get_running_loop() is not None
+        if runs_loop and not isinstance(error, KeyboardInterrupt | SystemExit):
             error = LoopShouldEnd(*error.args)
         self._raised = weakref.ref(error, self._note_handler)
         self.raised += 1
@@ -272,14 +280,14 @@ class Interrupt:
             self.free.clear()
         return self.out.is_set()
 
-    def drive(self, unblock: Callable[[], None]) -> None:
+    def drive(self, blocking: BlockingCalls | None) -> None:
         """Interrupt until the thread has left the function.
 
         Args:
-            unblock: called when the thread does not react to signals, to close what it blocks in.
+            blocking: unblocked when the thread does not react to signals; None: nothing is.
         """
         delivery, self._delivery = self._delivery or Delivery(self), None
-        delivery.unblock = unblock
+        delivery.blocking = blocking
         run(drive(delivery.machine, delivery, time.monotonic))
         if self._handler:
             self._caught.ran_on(self._handler)
@@ -293,13 +301,13 @@ class Delivery:
 
     Attributes:
         machine: decides when to fire.
-        unblock: closes what the thread blocks in.
+        blocking: the calls that the abort has not ended; None before it.
     """
 
     def __init__(self, target: Interrupt) -> None:
         self._target = target
         self.machine = InterruptPolicy(target.unwind, target.hold)
-        self.unblock: Callable[[], object] = _nothing
+        self.blocking: BlockingCalls | None = None
         self._cpu_clock = time.pthread_getcpuclockid(target.thread)
         self._raised = self._deferred = self._modules = 0
 
@@ -334,8 +342,11 @@ class Delivery:
     def close_blocked(self) -> None:
         """Close what the thread blocks in, unless it has left the function: then it may block in the wrapper's own."""
         with self._target._unblocking:
-            if not self._target.out.is_set():
-                self.unblock()
+            if self._target.out.is_set() or self.blocking is None:
+                return
+            if not self.blocking.unblock() and log.isEnabledFor(logging.DEBUG):
+                frames = innermost_frames(self._target.thread)
+                log.debug("the function does not react to the interruption:\n%s", frames)
 
     @operation
     def await_left(self, deadline: float) -> bool:
@@ -396,10 +407,4 @@ class Delivery:
 
 
 def _nothing() -> None:
-    """Do nothing: the abort unblocks the thread."""
-
-
-def _in_event_loop() -> bool:
-    """Return whether this thread runs an asyncio event loop."""
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None
+    """Do nothing."""

@@ -25,6 +25,7 @@ __all__ = [
     "Incomplete",
     "Mark",
     "Memory",
+    "MemoryLost",
     "Recovery",
     "Row",
     "Rows",
@@ -39,6 +40,19 @@ Row = TypeVar("Row")
 Rows = TypeVar("Rows")
 Shard = tuple[int, ...]
 """Which parameters a rank has: a coordinate and a size for each sharded dimension, and a checksum of their layout."""
+
+
+class MemoryLost(RuntimeError):
+    """What the ranks have in memory cannot be used: the next iteration begins from a checkpoint.
+
+    Args:
+        reason: why.
+        is_lasting: no later iteration keeps anything in memory either.
+    """
+
+    def __init__(self, reason: str, *, is_lasting: bool = False) -> None:
+        super().__init__(reason)
+        self.is_lasting = is_lasting
 
 
 class Stamp(NamedTuple):

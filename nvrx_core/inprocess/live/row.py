@@ -50,7 +50,7 @@ def capture(
     """
     plain, words = _random_numbers()
     objects = _encode({name: each.state_dict() for name, each in local.items()})
-    parts = [torch.get_rng_state(), *_of_device(device)]
+    parts = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
     parts += [each.detach().reshape(-1).view(torch.uint8) for each in buffers]
     states = torch.cat([each.to(device) for each in parts]).cpu() if device.type != "cpu" else torch.cat(parts)
     text = plain + words + objects
@@ -95,10 +95,6 @@ def restore(
             each.copy_(take(each.numel() * each.element_size()).clone().view(each.dtype).view(each.shape))
     for name, state in states.items():
         local[name].load_state_dict(state)
-
-
-def _of_device(device: torch.device) -> list[torch.Tensor]:
-    return [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
 
 
 def _bytes(row: torch.Tensor) -> bytes:

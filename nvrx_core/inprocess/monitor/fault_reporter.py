@@ -15,7 +15,6 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.process.lifeline import describe_exit, exit_code, exit_status
-from nvrx_core.process.memory import MemoryKills
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
@@ -37,12 +36,16 @@ class FaultReporter:
 
     def __init__(self, plan: MonitorPlan, page: Page) -> None:
         self.plan, self.page = plan, page
-        self._memory_kills, self._memory_killed_at = MemoryKills(plan.rank_pid), -math.inf
+        self._memory_killed_at = -math.inf
 
     def look_for_memory_kills(self) -> None:
-        """Note when the kernel has killed a process of the rank's cgroup for want of memory."""
-        if self._memory_kills.rose():
-            self._memory_kills.note()
+        """Note when the kernel has killed a process of the rank's cgroup for want of memory.
+
+        The noted count is in the page: the first that is killed may be the monitor process before this one.
+        """
+        kills = self.plan.memory_kills.count()
+        if kills > self.page[ProgressField.MEMORY_KILLS]:
+            self.page[ProgressField.MEMORY_KILLS] = kills
             self._memory_killed_at = time.monotonic()
 
     @operation
@@ -63,7 +66,10 @@ class FaultReporter:
             fault = self._fault(Interruption.HARD_TIMEOUT, f"{exited} after {reason}", since)
         else:
             fault = self._fault(Interruption.TERMINATED, exited, time.monotonic())
-            fault = fault.of_memory() if "SIGKILL" in exited and self._was_memory_short() else fault
+            if "SIGKILL" in exited:
+                self.look_for_memory_kills()
+                was_short = time.monotonic() - self._memory_killed_at <= SEEN_DEAD_WITHIN
+                fault = fault.of_memory() if was_short else fault
         return self._note(replace(fault, exit_code=code), self.page[ProgressField.ITERATION])
 
     @operation
@@ -77,10 +83,6 @@ class FaultReporter:
         seconds = self.plan.timeouts.soft
         self.plan.events.write("straggler", iteration, ranks=members, seconds=seconds)
         log.warning("waited for initial ranks %s for %g s (soft_timeout)", list(members), seconds)
-
-    def _was_memory_short(self) -> bool:
-        self.look_for_memory_kills()
-        return time.monotonic() - self._memory_killed_at <= SEEN_DEAD_WITHIN
 
     def _fault(self, kind: Interruption, reason: str, occurred: float) -> FaultRecord:
         return FaultRecord(

@@ -9,6 +9,7 @@ from typing import Any
 from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.coordination.joining import JoinRequest
 from nvrx_core.inprocess.protocol.timeouts import HangTimeouts
+from nvrx_core.process.memory import MemoryKills
 from nvrx_core.process.stacks import Stacks
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
@@ -39,6 +40,7 @@ class MonitorPlan:
         interrupt_signal: the interrupt signal.
         events: the event file.
         stacks: the stacks of the rank's threads.
+        memory_kills: counts the OOM kills in the rank's cgroup, which is not known any more once the rank is dying.
         logfile: the log file, with `{rank}` filled in; None for no log.
         pidfile: the pid file, likewise.
     """
@@ -60,5 +62,6 @@ class MonitorPlan:
     interrupt_signal: int
     events: EventLog
     stacks: Stacks
+    memory_kills: MemoryKills
     logfile: str | None = None
     pidfile: str | None = None

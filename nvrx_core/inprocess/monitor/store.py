@@ -104,6 +104,10 @@ class LeaseKeeper:
             StoreFailure: when the store does not answer.
         """
         membership = self.store.connect().membership
+        if not self.page[
+            ProgressField.MONITOR_BEAT
+        ]:  # it has answered: a rank that leaves lets this process end itself
+            self.page[ProgressField.MONITOR_BEAT] = time.monotonic_ns()
         if self.page[ProgressField.STAGE] == Stage.LEFT:  # meanwhile: the keys may be deleted
             return
         self._beats += 1
@@ -111,6 +115,8 @@ class LeaseKeeper:
         beats = self._lease.partition("/")[0]
         self._beats = int(beats) if beats.isdigit() else self._beats  # a replacement goes on counting
         self.page[ProgressField.MONITOR_BEAT] = time.monotonic_ns()
+        if self.page[ProgressField.STAGE] == Stage.LEFT:  # since: a first lease may come after the deletion of the keys
+            membership.delete_lease(self.plan.member)
 
     def probe(self) -> None:
         """Check whether the store answers.

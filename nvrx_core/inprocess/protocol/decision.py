@@ -16,6 +16,7 @@ from nvrx_core.fault.blame import RankProgress, behind
 from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord
 from nvrx_core.parsing import MAX_RANKS, address, integer, integers, parse_json, parse_object, string
 from nvrx_core.rank_assignment.identity import InitialRank
+from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
 from nvrx_core.rank_assignment.snapshot import Column, columns_of
 from nvrx_core.values import value
 
@@ -34,7 +35,7 @@ __all__ = [
 
 
 _COMPLETED: Final = "completed"
-_MAY_LACK: Final = ("keys", "long", "endpoint", "endpoints", "silent", "exit")
+_MAY_LACK: Final = ("keys", "long", "endpoint", "fills_gaps", "silent", "exit")
 _SIGNS: Final = (
     "gloo",
     "NCCL",
@@ -75,6 +76,7 @@ class Arrival:
         long: the iteration had lasted too long to be one of an endless loop of restarts.
         keys: its keys for the rank assignment of all members.
         endpoint: the `host:port` at which it would host the rendezvous of the next process group, "" for none.
+        fills_gaps: the ranks are assigned by `FillGaps`, not `ShiftRanks`.
     """
 
     initial_rank: InitialRank
@@ -89,6 +91,7 @@ class Arrival:
     long: bool = False
     keys: tuple[str, ...] = ()
     endpoint: str = ""
+    fills_gaps: bool = False
 
     def encode(self) -> str:
         """Return the arrival as JSON."""
@@ -115,6 +118,7 @@ class Arrival:
             step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
             completed=bool(data.get("completed")), long=bool(data.get("long")),
             keys=tuple(map(string, _list(data.get("keys", [])))), endpoint=_endpoint(data.get("endpoint", "")),
+            fills_gaps=bool(data.get("fills_gaps")),
         )  # fmt: skip
 
 
@@ -131,8 +135,9 @@ class RoundDecision:
         step: the highest step that any rank has reported, -1 for none.
         long: the iteration had lasted too long to be one of an endless loop of restarts.
         keys: one column for each key that the ranks declared.
-        endpoints: (wrapper rank, `host:port`) of the rendezvous that the possible next ranks 0 would host: the lowest
-            living rank, and the lowest of those that `FillGaps` moves.
+        leader: the wrapper rank, of the iteration that ended, that becomes rank 0; -1 if that does not follow from
+            the terminated ranks alone, or it cannot host the rendezvous of the next process group.
+        endpoint: the `host:port` at which it hosts that, "" for none.
         silent: those of the lost ranks that were unresponsive: they may be alive, and read this decision late.
         exit: the fault of a lost rank that has left with an exit code: where the job cannot go on without it, all end
             with this code. The cause, if it is such a fault; else the exit that its rank has announced itself.
@@ -146,7 +151,8 @@ class RoundDecision:
     step: int
     long: bool = False
     keys: tuple[Column, ...] = ()
-    endpoints: tuple[tuple[int, str], ...] = ()
+    leader: int = -1
+    endpoint: str = ""
     silent: tuple[InitialRank, ...] = ()
     exit: FaultRecord | None = None
 
@@ -156,9 +162,10 @@ class RoundDecision:
         lost = f"; lost: initial ranks {list(self.lost)}" if self.lost else ""
         return f"{self.cause or 'no fault is known'}{lost}"
 
-    def endpoint_of(self, rank: int | None) -> tuple[str, int] | None:
-        """Return the host and port that the holder of a wrapper rank has offered, if the decision has them."""
-        return next((address(endpoint.encode()) for holder, endpoint in self.endpoints if holder == rank), None)
+    @property
+    def rendezvous(self) -> tuple[str, int] | None:
+        """Host and port of the rendezvous of the next process group; None if they are not known yet."""
+        return address(self.endpoint.encode()) if self.endpoint else None
 
     def encode(self) -> str:
         """Return the decision as JSON."""
@@ -175,7 +182,6 @@ class RoundDecision:
         data = parse_object(text)
         _require_fields(data, "iteration", "lost", "terminated", "culprits", "step")
         cause = FaultRecord.from_data(data["cause"]) if data.get("cause") else None
-        endpoints = map(_list, _list(data.get("endpoints", [])))
         return cls(
             iteration=integer(data["iteration"]),
             lost=tuple(map(InitialRank, integers(data["lost"], 0, MAX_RANKS))),
@@ -183,7 +189,7 @@ class RoundDecision:
             terminated=integers(data["terminated"], 0, MAX_RANKS), cause=cause,
             step=integer(data["step"]), long=bool(data.get("long")),
             keys=tuple(map(_column, _list(data.get("keys", [])))),
-            endpoints=tuple((integer(rank, 0, MAX_RANKS), _endpoint(endpoint)) for rank, endpoint in endpoints),
+            leader=integer(data.get("leader", -1)), endpoint=_endpoint(data.get("endpoint", "")),
             silent=tuple(map(InitialRank, integers(data.get("silent", []), 0, MAX_RANKS))),
             exit=FaultRecord.from_data(data["exit"]) if data.get("exit") else None,
         )  # fmt: skip
@@ -203,17 +209,24 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
     faults = [fault for fault in (event, *(a.fault for a in arrivals.values())) if fault is not None]
     cause = min(faults, key=_symptom, default=None)
     lost = tuple(sorted(a.initial_rank for a in arrivals.values() if a.status is not ArrivalStatus.ALIVE))
+    terminated = tuple(rank for rank in range(world_size) if rank not in held)
+    silent = (a for a in arrivals.values() if a.status is ArrivalStatus.DEAD and a.fault is not None
+              and a.fault.interruption == _UNRESPONSIVE)  # fmt: skip
+    move = FillGaps() if any(a.fills_gaps for a in alive) else ShiftRanks()
+    leader = move.leader(world_size, terminated)
+    endpoint = next((a.endpoint for a in alive if a.rank == leader), "")
     return RoundDecision(
         iteration=iteration,
         lost=lost,
-        terminated=tuple(rank for rank in range(world_size) if rank not in held),
+        terminated=terminated,
         cause=cause,
         culprits=_culprits(arrivals.values(), faults, cause),
         step=max((a.step for a in arrivals.values()), default=-1),
         long=any(a.long for a in arrivals.values()),
-        keys=columns_of(a.keys for a in sorted(alive, key=_rank)),
-        endpoints=_endpoints(alive),
-        silent=tuple(sorted(a.initial_rank for a in arrivals.values() if _is_silent(a))),
+        keys=columns_of(a.keys for a in sorted(alive, key=lambda arrival: arrival.rank)),
+        leader=leader if leader is not None and endpoint else -1,
+        endpoint=endpoint,
+        silent=tuple(sorted(a.initial_rank for a in silent)),
         exit=_exit(faults, cause, lost),
     )
 
@@ -228,20 +241,6 @@ def _exit(
         return fault != cause, fault.interruption != _ANNOUNCED, fault.initial_rank
 
     return min(exits, key=order, default=None)
-
-
-def _is_silent(arrival: Arrival) -> bool:
-    fault = arrival.fault
-    return arrival.status is ArrivalStatus.DEAD and fault is not None and fault.interruption == _UNRESPONSIVE
-
-
-def _endpoints(alive: list[Arrival]) -> tuple[tuple[int, str], ...]:
-    lowest = (min((a for a in alive if a.rank >= least), key=_rank, default=None) for least in (0, len(alive)))
-    return tuple((a.rank, a.endpoint) for a in lowest if a is not None and a.endpoint)
-
-
-def _rank(arrival: Arrival) -> int:
-    return arrival.rank
 
 
 def _symptom(fault: FaultRecord) -> bool:

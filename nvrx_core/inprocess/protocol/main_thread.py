@@ -27,7 +27,7 @@ from nvrx_core.inprocess.protocol.round import (
     play,
 )
 from nvrx_core.progress.stage import Stage
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 from nvrx_core.values import value
 
 __all__ = ["FlowRules", "MainThread"]
@@ -38,14 +38,12 @@ class FlowRules:
     """The rules that are fixed for a call.
 
     Attributes:
-        leader: returns the next rank 0 for a world size and the terminated ranks; None if a rank cannot compute it.
         no_progress_limit: restarts in a row without progress; None for any number.
         meets_on_entry: the process group of iteration 0 also needs a rendezvous that the wrapper hosts.
         hosts_store: the process of this rank hosts the control store.
         store_is_hosted: the process of some rank hosts it.
     """
 
-    leader: Callable[[int, tuple[int, ...]], int | None]
     no_progress_limit: int | None = None
     meets_on_entry: bool = False
     hosts_store: bool = False
@@ -72,7 +70,7 @@ class MainThread:
     """
 
     def __init__(
-        self, rounds: Rounds, state: State, rules: FlowRules, *, ports: CallPorts, now: Callable[[], float]
+        self, rounds: Rounds, state: AssignmentState, rules: FlowRules, *, ports: CallPorts, now: Callable[[], float]
     ) -> None:
         self.rounds, self.state, self.rules, self.ports, self.now = rounds, state, rules, ports, now
         self.limit = NoProgressLimit(rules.no_progress_limit)
@@ -145,12 +143,11 @@ class MainThread:
     async def _prepare(self, decision: RoundDecision) -> IterationResult | None:
         """Take the rank that the decision assigns; return the result of this rank if it leaves instead."""
         await self.ports.status.lose(decision.lost)
-        offered = decision.endpoint_of(self.rules.leader(self.state.world_size, decision.terminated))
         error = await self.ports.plug_ins.assign(decision)
         if error is not None:
             return IterationResult(Outcome.LEFT, error=_exit_of(error, decision))
         if decision.iteration >= 0 or self.rules.meets_on_entry:
-            await self._provide_rendezvous(offered)
+            await self._provide_rendezvous(decision.rendezvous)
         await self.ports.status.begin_iteration()
         self.completed, self.began = False, self.now()
         return None
@@ -161,10 +158,10 @@ class MainThread:
         if state.active_rank == 0:
             hosted = await self.ports.function.host_rendezvous()
             if endpoint is None:
-                await self.ports.rounds.set_rendezvous(state.iteration, hosted)
+                await self.ports.store.set_rendezvous(state.iteration, hosted)
         if endpoint is None and state.active_rank is not None:
             await self.ports.status.enter(Stage.WAITING)
-            endpoint = await self.ports.rounds.await_rendezvous(state.iteration)
+            endpoint = await self.ports.store.await_rendezvous(state.iteration)
             await self.ports.status.enter(Stage.STARTING)
         await self.ports.function.use_rendezvous(endpoint)
         self.endpoint = endpoint
@@ -228,8 +225,15 @@ class MainThread:
         """Announce this rank's fault, before anything that can block."""
         assert ended.error is not None
         fault = await self.ports.faults.describe_fault(ended.error)
-        await self._play(view, view.round.fault(fault, now=self.now()))
+        await self._announce_fault(view, fault)
         return fault
+
+    async def _announce_fault(self, view: RoundView, fault: FaultRecord) -> None:
+        """Announce a fault, then write it down, unless the round has ended without it."""
+        announcement = view.round.fault(fault, now=self.now())
+        await self._play(view, announcement)
+        if announcement:
+            await self.ports.faults.record_fault(fault)
 
     async def _recover(self, ended: IterationResult, iteration: int) -> bool:
         """Prepare for the next iteration; return True if this rank leaves instead."""
@@ -252,7 +256,7 @@ class MainThread:
         await self.ports.faults.clear_frames(ended, keep_trace=True)
         if not isinstance(ended.error, RankDiscarded):
             fault = await self._announce(view, ended)
-            await self.ports.rounds.set_rendezvous(view.round.iteration, "")
+            await self.ports.store.set_rendezvous(view.round.iteration, "")
         arrival = await self.ports.arrivals.describe_arrival(ArrivalStatus.LEAVING, fault)
         await self._play(view, view.round.leave(arrival, now=self.now()))
 
@@ -314,14 +318,13 @@ class MainThread:
         Raises:
             BarrierTimeout: when it gives up, and there is no decision after all.
         """
-        for action in await play(view.round, actions, self.ports.rounds, self.now):
+        for action in await play(view.round, actions, self.ports.store, self.now):
             if isinstance(action, AskHolders):
                 holders = await self.ports.status.find_holders(view.round.iteration, action.members)
                 await self._play(view, view.round.held_up(holders, now=self.now()))
             elif isinstance(action, LateCompletion):
-                fault = await self.ports.faults.describe_late(action.reason)
-                await self._play(view, view.round.fault(fault, now=self.now()))
-            elif isinstance(action, GiveUp) and await self.ports.rounds.read_decision(view.round.iteration) is None:
+                await self._announce_fault(view, await self.ports.faults.describe_late(action.reason))
+            elif isinstance(action, GiveUp) and await self.ports.store.read_decision(view.round.iteration) is None:
                 seconds = view.round.timeouts.barrier
                 raise BarrierTimeout(action.reason, barrier="iteration", seconds=seconds)
 
@@ -345,7 +348,8 @@ class MainThread:
         """Write that this rank no longer needs the store; the rank that hosts it first waits for all others."""
         view = self.rounds.view
         try:
-            await self.ports.farewell.mark_left(self.state.initial_rank)
+            await self.ports.leaving.finish_reports()
+            await self.ports.store.mark_left(self.state.initial_rank)
             await self.ports.status.enter(Stage.LEFT)
             if self.rules.hosts_store:
                 await self.ports.leaving.await_clients(view.round.members, completed=view.finished)
@@ -353,9 +357,9 @@ class MainThread:
                 if view.finished:
                     await self.ports.leaving.await_host_closed()
             elif view.finished or self.left_early:
-                await self.ports.farewell.count_out(view.round.iteration, len(view.round.members))
+                await self.ports.store.count_out(view.round.iteration, len(view.round.members))
             else:
-                await self.ports.farewell.delete_if_over()
+                await self.ports.store.delete_if_over()
         except StoreFailure:
             return  # its host has ended first: nobody is left who would wait for this rank
 
@@ -365,7 +369,7 @@ def _exit_of(error: BaseException | None, decision: RoundDecision) -> BaseExcept
     return given_up(error, decision.exit) if isinstance(error, RestartAbort) else error
 
 
-def _is_lost(state: State, decision: RoundDecision, ended: IterationResult) -> bool:
+def _is_lost(state: AssignmentState, decision: RoundDecision, ended: IterationResult) -> bool:
     """Whether the others have declared this rank lost."""
     lost = state.initial_rank in decision.lost
     if lost:

@@ -37,12 +37,14 @@ class MonitorThreadFlow:
                 if view.finished:
                     return
             decision = await self.store.await_decision(view.round.iteration)
+            await self.function.decision_received(view.round.iteration)
             going_on = await self._go_on(view, decision)
             await self.function.round_decided()
 
     async def _await_end(self, view: RoundView) -> None:
         """Wait for the event, and end the function if the round restarts."""
         await self.store.await_event(view.round.iteration)
+        await self.function.event_received(view.round.iteration)
         for action in await play(view.round, view.round.happened(now=self.now()), self.store, self.now):
             if isinstance(action, EndFunction):
                 await self._end_function(view, action)

@@ -114,7 +114,7 @@ def how_it_ended(
     leaves = by_signal or _wishes_to_leave(error, outside)
     if ours and not leaves:
         return Outcome.INTERRUPTED if requested else Outcome.FAILED
-    if isinstance(error, SystemExit) and _succeeded(error.code):
+    if isinstance(error, SystemExit) and (error.code is None or (isinstance(error.code, int) and error.code == 0)):
         return Outcome.EXITED
     if leaves:
         return Outcome.LEFT
@@ -122,13 +122,10 @@ def how_it_ended(
         return Outcome.INTERRUPTED if landed else Outcome.FAILED
     if requested:
         return Outcome.INTERRUPTED
-    failed = any(isinstance(each, Exception) for each in related(error, outside)) or _is_torch_error(error)
+    # `torch.distributed.checkpoint` reports every failure as a `BaseException`
+    is_torch_error = str(type(error).__module__).startswith("torch.distributed.")
+    failed = is_torch_error or any(isinstance(each, Exception) for each in related(error, outside))
     return Outcome.FAILED if failed else Outcome.LEFT
-
-
-def _succeeded(code: object) -> bool:
-    """Whether an exit with this code is a success in Python: an object other than None or a number is not."""
-    return code is None or (isinstance(code, int) and code == 0)
 
 
 def _wishes_to_leave(error: BaseException, outside: BaseException | None) -> bool:
@@ -151,8 +148,3 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
             pending += found.exceptions
         else:
             yield found
-
-
-def _is_torch_error(error: BaseException) -> bool:
-    """Whether it is from `torch.distributed.checkpoint`, which reports every failure as a `BaseException`."""
-    return str(type(error).__module__).startswith("torch.distributed.")

@@ -19,14 +19,13 @@ from nvrx_core.rank_assignment.identity import InitialRank
 __all__ = [
     "ArrivalsPort",
     "CallPorts",
-    "FarewellStore",
     "FaultsPort",
     "FunctionEnd",
     "FunctionPort",
     "LeavingPort",
+    "MemberStore",
     "PlugInsPort",
     "RankStatusPort",
-    "ReportStore",
     "StoreFailure",
 ]
 
@@ -38,8 +37,8 @@ class StoreFailure(Exception):
 # The control store
 
 
-class FarewellStore(Protocol):
-    """The marks of those that no longer need the store, and the deletion of the call's keys."""
+class MemberStore(RoundStore, Protocol):
+    """The control store as a member uses it, or a monitor process for it: the rounds, and the end of the call."""
 
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> Awaitable[None]:
         """Write that a member no longer needs the store; a silent one that is lost may still read its decision."""
@@ -49,10 +48,6 @@ class FarewellStore(Protocol):
 
     def delete_if_over(self) -> Awaitable[None]:
         """Delete the call's keys if it is completed and all other members have left."""
-
-
-class ReportStore(RoundStore, FarewellStore, Protocol):
-    """What a monitor process writes for a rank that does not."""
 
 
 # The main thread
@@ -142,6 +137,9 @@ class FaultsPort(Protocol):
     def describe_late(self, reason: str) -> Awaitable[FaultRecord]:
         """Return the fault record for ranks that have not completed in time."""
 
+    def record_fault(self, fault: FaultRecord) -> Awaitable[None]:
+        """Write a fault to the event file that was announced: the others do not wait for a file."""
+
     def clear_frames(self, ended: IterationResult, *, keep_trace: bool) -> Awaitable[None]:
         """Release the result of the iteration, and the locals of the frames that its error holds.
 
@@ -173,6 +171,9 @@ class LeavingPort(Protocol):
     def report_left(self, error: BaseException | None) -> Awaitable[None]:
         """Report that this rank leaves, and why."""
 
+    def finish_reports(self) -> Awaitable[None]:
+        """Finish what is written to the store beside the restarts: afterwards the call's keys may be deleted."""
+
     def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> Awaitable[None]:
         """Host the store until the members no longer need it; all have completed, or each leaves by itself."""
 
@@ -193,8 +194,7 @@ class CallPorts:
     A traceback keeps the flow's frames, and these the ports: who has run the flow releases them.
     """
 
-    rounds: RoundStore
-    farewell: FarewellStore
+    store: MemberStore
     status: RankStatusPort
     arrivals: ArrivalsPort
     plug_ins: PlugInsPort
@@ -211,7 +211,13 @@ class CallPorts:
 
 
 class FunctionEnd(Protocol):
-    """How the monitor thread ends the function of a round that restarts."""
+    """What the monitor thread does with what it has waited for: it ends the function of a round that restarts."""
+
+    def event_received(self, iteration: int) -> Awaitable[None]:
+        """The round has its event; called before anything is done about it."""
+
+    def decision_received(self, iteration: int) -> Awaitable[None]:
+        """The round has its decision; likewise."""
 
     def notice(self, iteration: int) -> Awaitable[None]:
         """The round is over: record the progress of this rank."""

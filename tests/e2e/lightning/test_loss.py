@@ -46,7 +46,8 @@ def test_each_sample_is_seen_once_without_the_lost_ranks(case, run):
     faults, setting, resumed = CASES[case]
     job = run(dataclasses.replace(setting, faults=faults), world=3)
     lost = {fault.rank for fault in faults}
-    assert {rank for rank, code in job.codes.items() if code} == lost, job.errors(min({0, 1, 2} - lost))
+    ended = {rank for rank, code in job.codes.items() if code}
+    assert ended == lost, f"{job.codes}: {job.errors(min({0, 1, 2} - lost))}"
     if resumed is not None:
         assert resumed_steps(job) == resumed
     _assert_each_sample_was_seen_once(job, setting)

@@ -79,14 +79,29 @@ class Launch:
             pipe = subprocess.PIPE
             self.process = subprocess.Popen(command, env=variables, stdout=pipe, stderr=pipe, text=True)
         self.events, self.log = list[dict[str, Any]](), ""
+        self._unread = b""
 
-    def read(self, count: int, event: str, cycle: int = 0) -> list[dict[str, Any]]:
-        """Wait until its workers have said so often that this has happened in a cycle; returns what they have said."""
+    def read(self, count: int, event: str, cycle: int = 0, within: float = 100.0) -> list[dict[str, Any]]:
+        """Wait until its workers have said so often that this has happened in a cycle; returns what they have said.
+
+        Its log is read meanwhile: a launcher whose log nobody reads may stand still.
+        """
         assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        deadline, stdout, stderr = time.monotonic() + within, self.process.stdout.fileno(), self.process.stderr.fileno()
+        files = [stdout, stderr]
         while len(found := [e for e in self.events if (e["event"], e["cycle"]) == (event, cycle)]) < count:
-            line = self.process.stdout.readline()
-            assert line, self.process.communicate()[1]
-            self.events.append(json.loads(line))
+            ready = select.select(files, [], [], max(0.0, deadline - time.monotonic()))[0]
+            data = {file: os.read(file, 1 << 16) for file in ready}
+            self.log += data.get(stderr, b"").decode(errors="replace")
+            *lines, self._unread = (self._unread + data.get(stdout, b"")).split(b"\n")
+            self.events += map(json.loads, lines)
+            files = [file for file in files if data.get(file, b"...")]
+            if not ready or not files:
+                why = f"they have not come within {within:g} s" if not ready else "its output has ended"
+                raise AssertionError(
+                    f"{count} of {event!r} in cycle {cycle} are awaited, {why}: {self.events}\n{self.log}"
+                )
         return found
 
     def await_log(self, text: str, within: float = 100.0) -> None:
@@ -102,7 +117,8 @@ class Launch:
     def finish(self, within: float = 60.0) -> tuple[int, str]:
         """Wait for its end; returns its exit code and its log."""
         out, errors = self.process.communicate(timeout=within)
-        self.take(out)
+        self.take(self._unread.decode(errors="replace") + out)
+        self._unread = b""
         return self.process.returncode, self.log + errors
 
     def take(self, out: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 __all__ = ["Network", "network"]
 
 _numbers = itertools.count()
+SLOW = "tbf rate 64kbit burst 1600 latency 200ms"
 
 
 class Network:
@@ -52,7 +54,20 @@ class Network:
     def slow(self, number: int) -> None:
         """Limit a host's link to 8 kB/s each way, with up to 0.2 s latency."""
         for outgoing in (True, False):
-            self._shape(number, "tbf rate 64kbit burst 1600 latency 200ms", outgoing=outgoing)
+            self._shape(number, SLOW, outgoing=outgoing)
+
+    def lose_some(self, number: int, times: int) -> int:
+        """Lose all that a host on a slow link sends for 0.15 s, and 0.22 s later again; return how many packets.
+
+        The host does it by itself, ahead of other processes: each process that is started here in a gap would make it
+        longer on a busy machine.
+        """
+        shape = "tc qdisc replace dev eth0 root"
+        count = "tc -s qdisc show dev eth0"
+        gaps = f"for gap in $(seq {times}); do {shape} blackhole; sleep 0.15; {count}; {shape} {SLOW}; sleep 0.22; done"
+        command = ["nice", "-n", "-15", "ip", "netns", "exec", self.host(number), "sh", "-e", "-c", gaps]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return sum(map(int, re.findall(r"dropped (\d+)", text)))
 
     def restore(self, number: int) -> None:
         """Let packets pass as at first, each way."""
@@ -62,11 +77,6 @@ class Network:
                 ["ip", "netns", "exec", namespace, "tc", "qdisc", "delete", "dev", device, "root"],
                 check=False, capture_output=True,
             )  # fmt: skip
-
-    def lost(self, number: int) -> int:
-        """Return how many packets from a host were lost since its link was last changed."""
-        text = self._in(self.host(number), "tc -s qdisc show dev eth0")
-        return int(text.partition("dropped ")[2].partition(",")[0])
 
     def close(self) -> None:
         """Remove the hosts and the switch."""

@@ -83,12 +83,12 @@ class Proxy:
         """The connections that a process holds."""
         held = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd") if os.path.lexists(entry.path)}
         inodes = _inodes()
-        return [ours for ours in self._made if f"socket:[{inodes.get(_peer_port(ours))}]" in held]
+        return [ours for ours in self._made if f"socket:[{inodes.get(_ports(ours))}]" in held]
 
     def connections_beside(self, pid: int) -> list[socket.socket]:
         """The open connections of other processes."""
         inodes, held = _inodes(), self.connections_of(pid)
-        return [ours for ours in self._made if inodes.get(_peer_port(ours), "0") != "0" and ours not in held]
+        return [ours for ours in self._made if inodes.get(_ports(ours), "0") != "0" and ours not in held]
 
     def mute(self, pid: int, *, later: bool = False) -> None:
         """Keep the answers on the connections of a process, or on all that are made later as well.
@@ -188,15 +188,20 @@ class Proxy:
             self._selector.register(one, selectors.EVENT_READ)
 
 
-def _inodes() -> dict[int, str]:
-    """The inode of each TCP socket on this host, by its port."""
+def _inodes() -> dict[tuple[int, int], str]:
+    """The inode of each TCP socket on this host, by its port and its peer's: one port has many peers, and a past."""
     tables = [Path("/proc/net", name).read_text(encoding="ascii") for name in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    return {int(row[1].rpartition(":")[2], 16): row[9] for row in rows}
+    return {(_port(row[1]), _port(row[2])): row[9] for row in rows}
 
 
-def _peer_port(ours: socket.socket) -> int:
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)
+
+
+def _ports(ours: socket.socket) -> tuple[int, int]:
+    """The ports of the other end of a connection: its own, and ours."""
     try:
-        return int(ours.getpeername()[1])
+        return int(ours.getpeername()[1]), int(ours.getsockname()[1])
     except OSError:
-        return 0
+        return 0, 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +14,6 @@ from nvrx_core.inprocess.coordination.membership import Membership
 from nvrx_core.inprocess.protocol.main_thread import FlowRules
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx
-from nvrx_core.rank_assignment.composition import leader
 from nvrx_core.rank_assignment.filters import MaxActiveWorldSize
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
@@ -54,11 +52,6 @@ class _Place(RankAssignment):
             if rank < ctx.state.world_size and len(ctx.terminated_ranks | {rank}) < ctx.state.world_size:
                 ctx.terminated_ranks.add(rank)
         return self.call.limit(self.call.move(ctx))
-
-
-@functools.lru_cache(maxsize=4096)
-def _leader(shift: bool, world_size: int, terminated: tuple[int, ...]) -> int | None:
-    return leader(MOVES[shift], world_size, terminated)
 
 
 class Call:
@@ -104,7 +97,7 @@ class Call:
         self._living: dict[frozenset[InitialRank], list[InitialRank]] = {}
         self.move, self.limit = MOVES[self.options.shift], MaxActiveWorldSize(self.options.active)
         self._draw_failures()
-        self.rules = FlowRules(leader=self.leader, no_progress_limit=BACKS_OFF)
+        self.rules = FlowRules(no_progress_limit=BACKS_OFF)
         self.members = initial_ranks(size)
         self.ranks: dict[InitialRank, Rank] = {}
 
@@ -120,10 +113,6 @@ class Call:
         self.plug_ins = {
             (rng.choice(kinds), rng.randint(0, 2), rng.randrange(self.size)) for _ in range(plug_ins)
         }  # fmt: skip
-
-    def leader(self, world_size: int, terminated: tuple[int, ...]) -> int | None:
-        """Who will be rank 0, where all can tell; whom the assignment discards besides, nobody can."""
-        return None if self.discards else _leader(self.options.shift, world_size, terminated)
 
     def rules_of(self, member: int) -> FlowRules:
         """What is settled for all of the call."""

@@ -17,7 +17,7 @@ from nvrx_core.inprocess.protocol.main_thread import MainThread
 from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.round import Round, Rounds, RoundView
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 
 from .chosen import VERDICTS, MemberPage
 from .entering import Entering
@@ -28,7 +28,7 @@ from .world import Wish
 __all__ = ["canonical", "position"]
 
 _SHARED: Final = frozenset((
-    MainThread, MonitorThreadFlow, Watch, Judging, Rounds, State, Parts, MemberPage, *VERDICTS, *PORTS,
+    MainThread, MonitorThreadFlow, Watch, Judging, Rounds, AssignmentState, Parts, MemberPage, *VERDICTS, *PORTS,
     CleanExitPolicy, Entering, GilStallPolicy, UnheardRoundPolicy,
 ))  # fmt: skip
 """Machines, ports, and what these share: a local variable of such a type is no state of the frame.

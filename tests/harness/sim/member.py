@@ -27,10 +27,8 @@ from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.protocol.round import Round, Rounds
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage
-from nvrx_core.rank_assignment.base import State
-from nvrx_core.rank_assignment.composition import leader
+from nvrx_core.rank_assignment.base import AssignmentState
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
-from nvrx_core.rank_assignment.moves import ShiftRanks
 
 from . import requests
 from .chosen import Chosen, MemberPage
@@ -70,7 +68,7 @@ class Member:
         self.config, self.member, self.time = config, InitialRank(member), 0.0
         self.known = initial_ranks(config.ranks)
         self.rounds = Rounds(self.member, self.known, TIMEOUTS)
-        self.state = State(member, config.ranks)
+        self.state = AssignmentState(member, config.ranks)
         self.iteration, self.section = -1, 0
         self.requested = self.left = self.released = self.leaving = False
         self.end, self.given_code = "", 0
@@ -79,7 +77,7 @@ class Member:
         self.stage, self.chosen = Stage.STARTING, Chosen(self.member)
         self.decision: RoundDecision | None = None
         rules = FlowRules(
-            leader=self._leader, no_progress_limit=config.limit or None, hosts_store=config.hosted and member == 0,
+            no_progress_limit=config.limit or None, hosts_store=config.hosted and member == 0,
             store_is_hosted=config.hosted,
         )  # fmt: skip
         self.flow = MainThread(self.rounds, self.state, rules, ports=MainPort(self).ports(), now=self._now)
@@ -105,9 +103,6 @@ class Member:
 
     def _now(self) -> float:
         return self.time
-
-    def _leader(self, world_size: int, terminated: tuple[int, ...]) -> int | None:
-        return None if self.config.discards else leader(ShiftRanks(), world_size, terminated)
 
     def fault(self, kind: Interruption, exit_code: int = 0) -> FaultRecord:
         """Return a fault of this member."""

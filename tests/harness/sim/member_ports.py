@@ -65,7 +65,7 @@ class MainPort(_StorePort, MainBase):
 
     def ports(self) -> CallPorts:
         """Return all ports of the thread."""
-        return CallPorts(self, self, self, self, self, self, self, self)
+        return CallPorts(self, self, self, self, self, self, self)
 
     # The rank
 
@@ -87,11 +87,11 @@ class MainPort(_StorePort, MainBase):
     async def describe_arrival(
         self, status: ArrivalStatus, fault: FaultRecord | None, *, completed: bool = False, long: bool = False
     ) -> Arrival:
-        member = self.member
-        endpoint = f"node{member.member}:1" if status is ArrivalStatus.ALIVE and not member.config.asks else ""
+        member, config = self.member, self.member.config
+        offers = status is ArrivalStatus.ALIVE and not (config.asks or config.discards)
         return Arrival(
             initial_rank=member.member, rank=member.state.rank, status=status, world_size=member.state.world_size,
-            fault=fault, endpoint=endpoint,
+            fault=fault, endpoint=f"node{member.member}:1" if offers else "",
         )  # fmt: skip
 
     # The user's code
@@ -157,6 +157,7 @@ class MainPort(_StorePort, MainBase):
 class ThreadPort(_StorePort):
     """The ports of a monitor thread."""
 
+    event_received = decision_received = staticmethod(nothing)
     notice = last_call = abort_function = round_decided = staticmethod(nothing)
 
     def interrupt_function(self, reason: str) -> Awaitable[None]:

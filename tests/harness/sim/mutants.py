@@ -65,9 +65,7 @@ LEAVES: Final = """\
 CARRIES_OUT: Final = (
     "        await (thread.close_blocked() if isinstance(action, Unblock) else thread.fire(action.why))\n"
 )
-COUNTS_OUT: Final = (
-    "                await self.ports.farewell.count_out(view.round.iteration, len(view.round.members))\n"
-)
+COUNTS_OUT: Final = "                await self.ports.store.count_out(view.round.iteration, len(view.round.members))\n"
 AWAITS_CLIENTS: Final = (
     "                await self.ports.leaving.await_clients(view.round.members, completed=view.finished)\n"
 )
@@ -229,7 +227,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "nobody waits for an atomic section": Mutant((("round", "        if moved:\n", "        if False:\n"),)),
     "a rendezvous where somebody else would host it": Mutant(
-        (("decision", "if holder == rank)", "if True)"),), Config(ranks=2, faults=2, discards=((1, 0),)),
+        (("decision", "for a in alive if a.rank == leader)", "for a in reversed(alive))"),), ONE_FAILS,
         simulated=False,
     ),
     "who gives up says nothing": Mutant(
@@ -242,11 +240,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2), simulated=False,
     ),
     "who leaves late deletes nothing": Mutant(
-        ((FLOW, "                await self.ports.farewell.delete_if_over()\n", PASS),),
+        ((FLOW, "                await self.ports.store.delete_if_over()\n", PASS),),
         Config(ranks=2, leaves=1), simulated=False,
     ),
     "nobody says where to meet": Mutant(
-        ((FLOW, "                await self.ports.rounds.set_rendezvous(state.iteration, hosted)\n", PASS),),
+        ((FLOW, "                await self.ports.store.set_rendezvous(state.iteration, hosted)\n", PASS),),
         Config(ranks=2, faults=1, asks=True),
     ),
     "the hosting rank does not wait": Mutant(
@@ -258,7 +256,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, hosted=True),
     ),
     "who leaves does not say so": Mutant(
-        ((FLOW, "            await self.ports.farewell.mark_left(self.state.initial_rank)\n", ""),),
+        ((FLOW, "            await self.ports.store.mark_left(self.state.initial_rank)\n", ""),),
         Config(ranks=2, hosted=True), simulated=False,
     ),
     "who has left by itself ends with the loss of the store": Mutant(
@@ -327,8 +325,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ONE_FAILS,
     ),
     "who cannot take its place tells nobody": Mutant(
-        ((FLOW, "            fault = await self._announce(view, ended)\n            await self.ports.rounds.set",
-          "            await self.ports.rounds.set"),),
+        ((FLOW, "            fault = await self._announce(view, ended)\n            await self.ports.store.set",
+          "            await self.ports.store.set"),),
         Config(ranks=2, faults=1, errors=((1, 0),)), simulated=False,
     ),
     "only the culprit gives up": Mutant(
@@ -336,7 +334,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, faults=2, limit=2), simulated=False,
     ),
     "who gives up does not look for a decision": Mutant(
-        ((FLOW, "isinstance(action, GiveUp) and await self.ports.rounds.read_decision(view.round.iteration) is None:",
+        ((FLOW, "isinstance(action, GiveUp) and await self.ports.store.read_decision(view.round.iteration) is None:",
           "isinstance(action, GiveUp):"),),
         Config(ranks=2, quits=1), simulated=False,
     ),

@@ -21,7 +21,7 @@ from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.round import Rounds
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage as About
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 from nvrx_core.rank_assignment.identity import InitialRank
 
 from .entry import Entry
@@ -76,7 +76,7 @@ class Rank:
     def __init__(self, call: Call, member: InitialRank, process: int) -> None:
         self.call, self.world, self.member, self.process = call, call.world, member, process
         self.rounds = Rounds(member, call.members, call.timeouts)
-        self.state = State(member, call.size)
+        self.state = AssignmentState(member, call.size)
         self.stage = Stage.ALIVE
         self.gone = self.expired = self.leaving = False
         self.iteration, self.lost = -1, NOBODY

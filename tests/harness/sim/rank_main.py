@@ -34,7 +34,7 @@ class MainPort(StoredFarewell, MainBase):
 
     def ports(self) -> CallPorts:
         """Return all ports of the thread."""
-        return CallPorts(self, self, self, self, self, self, self, self)
+        return CallPorts(self, self, self, self, self, self, self)
 
     async def await_clients(self, members: frozenset[InitialRank], *, completed: bool) -> None:
         """Nobody waits: the store is nobody's."""
@@ -68,11 +68,12 @@ class MainPort(StoredFarewell, MainBase):
     async def describe_arrival(
         self, status: ArrivalStatus, fault: FaultRecord | None, *, completed: bool = False, long: bool = False
     ) -> Arrival:
-        rank = self.rank
-        told = status is ArrivalStatus.ALIVE and not rank.call.options.asks
+        rank, call = self.rank, self.rank.call
+        offers = status is ArrivalStatus.ALIVE and not (call.options.asks or call.discards)  # nobody knows the leader
         return Arrival(
             initial_rank=rank.member, rank=rank.state.rank, status=status, world_size=rank.state.world_size,
-            fault=fault, completed=completed, endpoint=f"node{rank.member}:1" if told else "",
+            fault=fault, completed=completed, endpoint=f"node{rank.member}:1" if offers else "",
+            fills_gaps=not call.options.shift,
         )  # fmt: skip
 
     def read_decision(self, iteration: int) -> Awaitable[RoundDecision | None]:

@@ -23,6 +23,8 @@ __all__ = ["ThreadPort"]
 class ThreadPort(StoredFarewell):
     """The rounds, and the end of the function."""
 
+    event_received = decision_received = staticmethod(nothing)
+
     async def await_event(self, iteration: int) -> None:
         rank = self.rank
         cause = (await AwaitKey(iteration, "event"))[0]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from nvrx_launcher.rendezvous import coordinator_host, election
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
-from nvrx_launcher.rendezvous.messages import Decision, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
@@ -139,7 +139,7 @@ class Succession:
             if log is not None and turn < TURNS:
                 for _ in range(self.rng.randrange(3)):  # they are queued, and written one after the other
                     number += 1
-                    entry = Entry(opening.term.number, (Decision(Verdict.STOP, 0, f"by {node}"),))
+                    entry = Entry(opening.term.number, (Decision(DecisionKind.STOP, 0, f"by {node}"),))
                     log.write(store, number, Entry(log.term.number, entry.decisions), self.checkpoint)
                 log = None if log.is_fenced else log
             self.leading[node] = leads if log is not None else 0

@@ -21,14 +21,14 @@ from nvrx_core.inprocess.groups import torch_groups
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.groups.torch_groups import flight_recorders, forget_groups
 from nvrx_core.progress.page import Page
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 
 AMPLE, TINY = timedelta(seconds=60), timedelta(milliseconds=50)
 NCCL = "_dump_nccl_trace_json", "_dump_fr_trace_json"
 
 
 def state(**fields):
-    return State(**{"rank": 1, "world_size": 4, "initial_rank": 5, "iteration": 3, **fields}).freeze()
+    return AssignmentState(**{"rank": 1, "world_size": 4, "initial_rank": 5, "iteration": 3, **fields}).freeze()
 
 
 def test_an_abort_without_a_call_cannot_be_made():

@@ -8,27 +8,30 @@ import threading
 
 import pytest
 
-from nvrx_core.fault.record import FaultRecord
+from nvrx_core.flow import operation
 from nvrx_core.inprocess import monitor_thread as module
+from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol import monitor_thread as protocol
 from nvrx_core.inprocess.protocol.round import Finish, Rounds, RoundTimeouts
+from nvrx_core.inprocess.state import State
 from nvrx_core.process.signal_safe import SignalSafeCondition
 from nvrx_core.progress.page import Page, ProgressField
 
 
-class Operations:
+class Store:
     """A store in which a wait does what a test wants."""
 
     def __init__(self, wait, event):
         self.wait, self.event = wait, event
 
-    def wait_event(self, iteration):
+    @operation
+    def await_event(self, iteration):
         self.event()
-        return FaultRecord(initial_rank=0, rank=0, interruption="EXCEPTION")
 
-    def wait_decision(self, iteration):
+    @operation
+    def await_decision(self, iteration):
         return self.wait()
 
 
@@ -43,23 +46,22 @@ def nothing():
     return None
 
 
-class Function:
-    """A function whose abort does what a test wants."""
+class Function(FunctionAbort):
+    """Ends a function by an abort that does what a test wants."""
 
-    def __init__(self, abort):
-        self.abort = abort
+    def __init__(self, page, abort, interrupt, changed):
+        state, part = State(rank=0, world_size=1), Part()
+        super().__init__(
+            lambda _: abort(), state, page,
+            interrupt=interrupt, observer=part, sample=part, hangs=part, changed=changed,
+        )  # fmt: skip
 
-    def notice(self, iteration):
-        pass
 
-    def begin(self, iteration):
-        self.abort()
+class Part:
+    """A part of which nothing is wanted."""
 
-    def unblock(self):
-        pass
-
-    def release(self):
-        pass
+    def __getattr__(self, name):
+        return lambda *_: None
 
 
 class Losses:
@@ -77,13 +79,12 @@ def monitor_thread(page, wait, losses=None, *, interrupt=None, iteration=-1, abo
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(60.0, 60.0))
     if iteration == 0:
         rounds.advance(frozenset({0}))
+    changed = SignalSafeCondition()
     return MonitorThread(
-        operations=Operations(wait, event),
-        page=page,
-        interrupt=interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0),
+        store=Store(wait, event),
         rounds=rounds,
-        changed=SignalSafeCondition(),
-        function=Function(abort),
+        changed=changed,
+        function=Function(page, abort, interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0), changed),
         losses=losses or Losses(),
     )
 

@@ -18,14 +18,14 @@ from nvrx_core.inprocess.nested_restarter import (
     NestedRestarterLogger,
 )
 from nvrx_core.inprocess.terminate import Terminate
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 
 LOGGER = nested_restarter.LOGGER
 NAME = "[NestedRestarter] name=[InProcess]"
 
 
 def state(initial_rank=0, **fields):
-    return State(**{"rank": 3, "world_size": 4, "initial_rank": initial_rank, **fields}).freeze()
+    return AssignmentState(**{"rank": 3, "world_size": 4, "initial_rank": initial_rank, **fields}).freeze()
 
 
 @pytest.fixture(autouse=True)

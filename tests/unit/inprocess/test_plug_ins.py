@@ -20,7 +20,7 @@ from nvrx_core.inprocess.health_check import (
 )
 from nvrx_core.inprocess.initialize import Initialize, RetryController
 from nvrx_core.inprocess.terminate import Terminate
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 
 AMPLE = timedelta(seconds=60)
 TINY = timedelta(microseconds=1)
@@ -66,7 +66,7 @@ def no_torch(monkeypatch):
 
 
 def state(**fields):
-    return State(**{"rank": 1, "world_size": 4, **fields}).freeze()
+    return AssignmentState(**{"rank": 1, "world_size": 4, **fields}).freeze()
 
 
 @pytest.mark.parametrize("kind", [Initialize, Finalize, HealthCheck, Completion, Terminate])

@@ -11,7 +11,7 @@ import pytest
 
 from nvrx_core.inprocess import progress_watchdog as module
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
-from nvrx_core.inprocess.progress_watchdog import ProgressWatchdog
+from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
 from nvrx_core.progress.page import Page, ProgressField
 
 
@@ -29,7 +29,7 @@ def silence():
 def watchdog(overdue, silence, monkeypatch):
     monkeypatch.setattr(module, "SILENT_STORE", silence)
     page, (ours, theirs), lost, silent = Page(1), socket.socketpair(), threading.Event(), threading.Event()
-    made = ProgressWatchdog(
+    made = MainThreadWatchdog(
         page,
         60.0,
         SimpleNamespace(channel=ours, ended=False, is_overdue=overdue),

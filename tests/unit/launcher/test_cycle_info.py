@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 from nvrx_launcher.cycle_info import CycleInfo
-from nvrx_launcher.rendezvous.messages import Decision, Member, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member
 
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "2"}
 
@@ -17,7 +17,7 @@ SLURM = {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "2"}
 def run(cycle, *, first=0, workers=2):
     members = (Member(first, 0, workers), Member(1 - first, workers, workers))
     return Decision(
-        Verdict.RUN, cycle, "2 nodes", members=members, active_hosts="host[0-1]", spare_hosts="host2",
+        DecisionKind.RUN, cycle, "2 nodes", members=members, active_hosts="host[0-1]", spare_hosts="host2",
     )  # fmt: skip
 
 
@@ -44,11 +44,11 @@ def test_a_file_describes_a_cycle_while_it_runs(tmp_path):
     assert sorted(each.name for each in folder.iterdir()) == ["cycle_info.17.2.0", "cycle_info.17.current"]
 
 
-@pytest.mark.parametrize("end", [Verdict.STOP, Verdict.END])
+@pytest.mark.parametrize("end", [DecisionKind.STOP, DecisionKind.END])
 def test_it_has_the_end_of_the_cycle(tmp_path, end):
     with made(tmp_path) as info:
         info.decided(run(0), 0)
-        info.decided(Decision(Verdict.NOTE, 0, "a line"), 0)
+        info.decided(Decision(DecisionKind.NOTE, 0, "a line"), 0)
         info.decided(Decision(end, 0, "rank 1 has failed"), 0)
         info.ended()
     found = read(tmp_path, "17.2.0")
@@ -59,7 +59,7 @@ def test_it_has_the_end_of_the_cycle(tmp_path, end):
 def test_only_the_launcher_of_rank_0_writes(tmp_path):
     with made(tmp_path) as info:
         info.decided(run(0, first=1), 0)
-        info.decided(Decision(Verdict.END, 0, "done"), 0)
+        info.decided(Decision(DecisionKind.END, 0, "done"), 0)
     assert list(tmp_path.iterdir()) == []
     with closing(CycleInfo(None, "job", "", {}, max_nodes=1)) as info:
         info.decided(run(0), 0)
@@ -71,7 +71,7 @@ def test_the_link_is_to_the_present_cycle_and_a_lost_launchers_file_is_ended(tmp
         lost.decided(run(0), 0)
     with made(tmp_path) as info:
         info.decided(run(1, first=1), 1)
-        info.decided(Decision(Verdict.STOP, 1, "a node is lost"), 1)
+        info.decided(Decision(DecisionKind.STOP, 1, "a node is lost"), 1)
         info.decided(run(2, first=1), 1)
     files = [read(tmp_path, f"17.2.{cycle}") for cycle in range(3)]
     assert [each["generation"] for each in files] == ["2", "2", "1"]
@@ -157,5 +157,5 @@ def test_a_directory_that_cannot_be_written_is_named_once(tmp_path, caplog):
 
 def test_one_rank_is_no_range(tmp_path):
     with made(tmp_path) as info:
-        info.decided(Decision(Verdict.RUN, 0, "1 node", members=(Member(0, 0, 1),)), 0)
+        info.decided(Decision(DecisionKind.RUN, 0, "1 node", members=(Member(0, 0, 1),)), 0)
     assert read(tmp_path, "17.2.0")["active_ranks"] == "0"

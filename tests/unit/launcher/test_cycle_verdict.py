@@ -15,7 +15,7 @@ from nvrx_launcher import cycle_verdict
 from nvrx_launcher.cycle_verdict import CycleVerdicts
 from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
-from nvrx_launcher.rendezvous.messages import Decision, Member, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member
 from nvrx_launcher.workers.environment import Placement
 from nvrx_launcher.workers.output import WorkerOutput
 
@@ -27,11 +27,11 @@ HOSTS = {0: "n0", 4: "n1"}
 
 
 def run(cycle: int = 0) -> Decision:
-    return Decision(Verdict.RUN, cycle, "2 nodes, 0 spare", members=MEMBERS)
+    return Decision(DecisionKind.RUN, cycle, "2 nodes, 0 spare", members=MEMBERS)
 
 
 def stop(reason: str = f"n0: {ENDED}", cycle: int = 0) -> Decision:
-    return Decision(Verdict.STOP, cycle, reason)
+    return Decision(DecisionKind.STOP, cycle, reason)
 
 
 class World:
@@ -99,7 +99,7 @@ def test_the_next_cycle_is_waited_for_within_bounds(world: World) -> None:
     assert not list(world.folder.glob("*verdict*"))
     world.verdicts.tick(now=6.0)
     assert world.verdicts.deadline == math.inf
-    world.decided(Decision(Verdict.END, 0, f"n0: {ENDED}, after 0 restarts", 1))
+    world.decided(Decision(DecisionKind.END, 0, f"n0: {ENDED}, after 0 restarts", 1))
     assert len(world.events()) == 1
 
 
@@ -112,7 +112,7 @@ def test_a_node_that_is_lost_after_its_peers_have_failed_is_to_blame(world: Worl
     world.decided(run(), stop(f"n0: {CLOSED}"), now=5.0)
     world.verdicts.tick(now=6.0)
     assert world.verdicts.deadline == 16.0, "node 4 says nothing"
-    world.decided(Decision(Verdict.LOST, 0, LOST, node=4), now=7.5)
+    world.decided(Decision(DecisionKind.LOST, 0, LOST, node=4), now=7.5)
     assert world.verdicts.deadline == 7.5
     world.verdicts.tick(now=7.5)
     found = world.verdict()
@@ -125,26 +125,26 @@ def test_a_node_that_stays_silent_is_not_waited_for_longer(world: World) -> None
     world.decided(stop("n1: and another one"), now=5.5)
     world.verdicts.tick(now=6.5)
     assert world.verdicts.deadline == 16.0
-    world.decided(Decision(Verdict.LOST, 0, LOST, node=4), now=7.0)
+    world.decided(Decision(DecisionKind.LOST, 0, LOST, node=4), now=7.0)
     assert world.verdicts.deadline == 16.0, "node 0 has not said that it has stopped"
     world.verdicts.tick(now=16.0)
     assert world.verdict()["rank"] == 1
 
 
 def test_the_loss_of_a_node_before_a_fault_makes_no_verdict(world: World) -> None:
-    world.decided(Decision(Verdict.LOST, 0, LOST, node=4), run(), Decision(Verdict.LOST, 0, LOST, node=4))
+    world.decided(Decision(DecisionKind.LOST, 0, LOST, node=4), run(), Decision(DecisionKind.LOST, 0, LOST, node=4))
     assert world.verdicts.deadline == math.inf
     assert not world.events()
 
 
 def test_a_fault_that_ends_the_job_has_its_verdict_before_the_end(world: World) -> None:
-    world.decided(run(), Decision(Verdict.END, 0, f"n0: {ENDED}; it would fail again", 1))
+    world.decided(run(), Decision(DecisionKind.END, 0, f"n0: {ENDED}; it would fail again", 1))
     assert world.verdict()["class"] == "segmentation_fault"
 
 
 def test_the_end_of_a_job_without_a_fault_has_no_verdict(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.decided(Decision(Verdict.END, 0, "0 of 2 nodes have joined", 1), run())
-    world.decided(Decision(Verdict.LOST, 0, "n1", node=4), Decision(Verdict.END, 0, "rank 1 has asked", 93))
+    world.decided(Decision(DecisionKind.END, 0, "0 of 2 nodes have joined", 1), run())
+    world.decided(Decision(DecisionKind.LOST, 0, "n1", node=4), Decision(DecisionKind.END, 0, "rank 1 has asked", 93))
     world.verdicts.stopped()
     world.decided(stop("n0: the launcher has received signal 15"))
     assert world.events() == []

@@ -12,7 +12,7 @@ import pytest
 from nvrx_launcher.hang_verdicts import COLLECT_TIMEOUT, VERDICT_TIMEOUT, HangVerdicts
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.hang_relay import ONE_HANG, HangRelay
-from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, Message, MessageKind
 
 from nvrx_core.fault.hang_report import Collective, HangReport, Waiting
 from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict
@@ -23,7 +23,7 @@ WAITS = HangReport(
     place=Frame("train.py", 9, "step"), silent=12.0,
 )  # fmt: skip
 STANDS = replace(WAITS, waiting=Waiting.ELSEWHERE, collective=None, begun={"0": 4}, wait="a lock", stalled=False)
-NO_CYCLE = Decision(Verdict.NOTE, 0, "a line")
+NO_CYCLE = Decision(DecisionKind.NOTE, 0, "a line")
 
 
 class Node:
@@ -75,7 +75,7 @@ class Job:
 
     def run(self, cycle: int) -> None:
         members = tuple(Member(number, 2 * number, 2) for number in range(len(self.nodes)))
-        self.decide(Decision(Verdict.RUN, cycle, "", members=members), 0.0)
+        self.decide(Decision(DecisionKind.RUN, cycle, "", members=members), 0.0)
 
     def decide(self, decision: Decision, now: float) -> None:
         for node in self.nodes:
@@ -176,7 +176,7 @@ def test_without_the_launcher_of_the_coordinator_a_node_judges_by_its_own_ranks_
     assert answered
     assert job.verdict().missing == (0, 1)
     assert job.verdict().culprits == ()
-    job.decide(Decision(Verdict.HANG_JUDGED, 0, job.verdict().encode()), 1.0 + VERDICT_TIMEOUT)  # too late
+    job.decide(Decision(DecisionKind.HANG_JUDGED, 0, job.verdict().encode()), 1.0 + VERDICT_TIMEOUT)  # too late
     assert len(job.nodes[1].events) == 1
 
 
@@ -203,7 +203,7 @@ def test_the_ranks_of_a_job_whose_script_renumbers_them_have_the_launchers_rank_
 
 def test_a_spare_gives_no_evidence_and_has_the_line() -> None:
     job = Job(2)
-    job.decide(Decision(Verdict.RUN, 1, "", members=(Member(0, 0, 2),)), 0.0)
+    job.decide(Decision(DecisionKind.RUN, 1, "", members=(Member(0, 0, 2),)), 0.0)
     assert job.suspect(0, 1.0)
     assert [node.asked for node in job.nodes] == [1, 0]
     assert [len(node.events) for node in job.nodes] == [1, 1]
@@ -213,8 +213,8 @@ def test_what_is_of_another_cycle_or_malformed_has_no_effect() -> None:
     job = Job(2)
     node = job.nodes[0]
     for decision in (
-        Decision(Verdict.HANG_SUSPECTED, 3, ""), Decision(Verdict.HANG_JUDGED, 3, "{}"),
-        Decision(Verdict.HANG_JUDGED, 0, "no JSON"), NO_CYCLE,
+        Decision(DecisionKind.HANG_SUSPECTED, 3, ""), Decision(DecisionKind.HANG_JUDGED, 3, "{}"),
+        Decision(DecisionKind.HANG_JUDGED, 0, "no JSON"), NO_CYCLE,
     ):  # fmt: skip
         node.verdicts.decided(decision, now=1.0)
     node.verdicts.evidence_received(0, 7, "", now=1.0)
@@ -257,11 +257,11 @@ def test_before_the_first_cycle_no_monitor_waits() -> None:
 def test_old_evidence_is_not_given_again() -> None:
     """The coordinator was lost, or has forgotten the hang."""
     job = Job(2)
-    job.decide(Decision(Verdict.HANG_SUSPECTED, 0, ""), 1.0)
+    job.decide(Decision(DecisionKind.HANG_SUSPECTED, 0, ""), 1.0)
     job.messages.clear()
-    job.decide(Decision(Verdict.HANG_SUSPECTED, 0, ""), 1.0 + ONE_HANG / 2)
+    job.decide(Decision(DecisionKind.HANG_SUSPECTED, 0, ""), 1.0 + ONE_HANG / 2)
     assert not job.messages
-    job.decide(Decision(Verdict.HANG_SUSPECTED, 0, ""), 1.0 + ONE_HANG)
+    job.decide(Decision(DecisionKind.HANG_SUSPECTED, 0, ""), 1.0 + ONE_HANG)
     assert [node.asked for node in job.nodes] == [2, 2]
     assert len(job.messages) == 2
 
@@ -286,7 +286,7 @@ def test_the_end_of_the_cycle_ends_the_question() -> None:
     job = Job(2)
     job.nodes[1].answers = False
     answered = job.suspect(0, 1.0)
-    job.decide(Decision(Verdict.STOP, 0, "a worker has failed"), 1.1)
+    job.decide(Decision(DecisionKind.STOP, 0, "a worker has failed"), 1.1)
     assert answered
     assert job.suspect(0, 1.2) == [1.2]
     job.tick(2.0)

@@ -6,9 +6,9 @@ import pytest
 from nvrx_launcher.departure import excluded, signalled
 from nvrx_launcher.node_actions import Cause, EndLaunch, JoinAgain, SendMessage, StopWorkers
 from nvrx_launcher.node_policy import NodePolicy
-from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, MessageKind
 
-RUN = Decision(Verdict.RUN, 0, "", members=(Member(0, 0, 1),), master_addr="a", master_port=1)
+RUN = Decision(DecisionKind.RUN, 0, "", members=(Member(0, 0, 1),), master_addr="a", master_port=1)
 WHY = "rank 0 has asked for ExcludeThisNode: a bad GPU"
 
 
@@ -39,7 +39,7 @@ def test_a_launcher_that_the_others_need_stays_and_starts_nothing(policy):
     assert policy.worker_exited(0, -15) == ()
     assert policy.joined(3) == ()
     assert policy.lease_expired("no answer") == ()
-    end = Decision(Verdict.END, 4, "all workers are done")
+    end = Decision(DecisionKind.END, 4, "all workers are done")
     assert policy.decided(end)[-1] == EndLaunch(0, Cause.DECISION, "all workers are done")
 
 
@@ -49,7 +49,9 @@ def test_the_reason_of_an_earlier_end_stays(policy):
     assert policy.worker_exited(0, -2)[-1].code == 130
 
 
-@pytest.mark.parametrize("verdict", [Verdict.NOTE, Verdict.WARNING, Verdict.HANG_SUSPECTED, Verdict.HANG_JUDGED])
+@pytest.mark.parametrize(
+    "verdict", [DecisionKind.NOTE, DecisionKind.WARNING, DecisionKind.HANG_SUSPECTED, DecisionKind.HANG_JUDGED]
+)
 def test_what_is_for_people_changes_nothing(policy, verdict):
     assert policy.decided(Decision(verdict, 0, "text", members=(Member(0, 0, 0),))) == ()
 

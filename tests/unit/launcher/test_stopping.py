@@ -7,11 +7,11 @@ import pytest
 from nvrx_launcher.departure import signalled, survived
 from nvrx_launcher.node_actions import Cause, EndLaunch, SendMessage, StopWorkers
 from nvrx_launcher.node_policy import NodePolicy
-from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, MessageKind
 from nvrx_launcher.stopping import Stopping, StopStep
 
-RUN = Decision(Verdict.RUN, 0, "", members=(Member(0, 0, 2),), master_addr="a", master_port=1)
-STOP = Decision(Verdict.STOP, 0, "rank 7 has failed")
+RUN = Decision(DecisionKind.RUN, 0, "", members=(Member(0, 0, 2),), master_addr="a", master_port=1)
+STOP = Decision(DecisionKind.STOP, 0, "rank 7 has failed")
 WHY = "pid 17876 survives SIGKILL (state D)"
 
 
@@ -66,7 +66,7 @@ def test_a_second_signal_leaves_two_seconds_and_a_third_none(policy):
 def test_a_second_signal_never_leaves_more_than_the_first():
     made = NodePolicy(1, workers_stop_timeout=15.0, term_timeout=0.5)
     made.joined(0)
-    made.decided(Decision(Verdict.RUN, 0, "", members=(Member(0, 0, 1),)))
+    made.decided(Decision(DecisionKind.RUN, 0, "", members=(Member(0, 0, 1),)))
     assert [made.signalled(15)[-1].grace for _ in range(2)] == [0.5, 0.5]
 
 
@@ -86,7 +86,7 @@ def test_a_launcher_that_the_others_need_stays_without_workers(policy):
     assert policy.survived(survived(WHY, is_needed=True)) == (SendMessage(MessageKind.LEFT, 0, WHY),)
     policy.check()
     assert policy.worker_exited(1, -9) == ()
-    assert policy.decided(Decision(Verdict.END, 1, "done"))[-1] == EndLaunch(0, Cause.DECISION, "done")
+    assert policy.decided(Decision(DecisionKind.END, 1, "done"))[-1] == EndLaunch(0, Cause.DECISION, "done")
 
 
 def test_the_code_of_a_signal_stays(policy):

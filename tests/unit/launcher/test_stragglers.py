@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import pytest
-from nvrx_launcher.rendezvous.messages import Decision, Member, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member
 from nvrx_launcher.stragglers import Stragglers
 
 from nvrx_core.fault.stragglers import NodePaces, Pace, SectionPaces, StragglerNews
@@ -37,7 +37,7 @@ class Node:
         self.news.append(news)
 
 
-def decision(verdict: Verdict = Verdict.RUN, cycle: int = 0, nodes: int = 1) -> Decision:
+def decision(verdict: DecisionKind = DecisionKind.RUN, cycle: int = 0, nodes: int = 1) -> Decision:
     return Decision(verdict, cycle, "", members=tuple(Member(each, f"host-{each}", 4) for each in range(nodes)))
 
 
@@ -145,7 +145,7 @@ def test_after_a_restart_it_is_known_that_the_work_of_the_ranks_is_even() -> Non
     stragglers = Stragglers(config(), node, node, node)
     stragglers.decided(decision(), now=0.0)
     train(stragglers, node, 0, 60)
-    stragglers.decided(decision(Verdict.STOP), now=60.0)
+    stragglers.decided(decision(DecisionKind.STOP), now=60.0)
     node.runs, node.slow[2] = 0, 0.04
     stragglers.decided(decision(cycle=1), now=61.0)
     train(stragglers, node, 61, 140)
@@ -167,8 +167,8 @@ def test_nothing_is_done_between_cycles() -> None:
     node = Node()
     stragglers = Stragglers(config(), node, node, node)
     stragglers.decided(decision(), now=0.0)
-    stragglers.decided(decision(Verdict.NOTE), now=0.0)
-    stragglers.decided(decision(Verdict.STOP), now=1.0)
+    stragglers.decided(decision(DecisionKind.NOTE), now=0.0)
+    stragglers.decided(decision(DecisionKind.STOP), now=1.0)
     train(stragglers, node, 1, 30)
     assert node.read == node.shared == []
 
@@ -180,6 +180,6 @@ def test_an_answer_that_comes_after_the_end_of_a_cycle_says_nothing() -> None:
     stragglers = Stragglers(config(), node, node, node)
     stragglers.decided(decision(), now=0.0)
     train(stragglers, node, 0, 10)
-    stragglers.decided(decision(Verdict.STOP), now=10.0)
+    stragglers.decided(decision(DecisionKind.STOP), now=10.0)
     late[0]([NodePaces(0, "host", {}).encode().encode()])
     assert node.news == []

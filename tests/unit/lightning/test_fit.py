@@ -12,6 +12,7 @@ import torch
 from nvrx_lightning.restart import fit as module
 from nvrx_lightning.restart.checkpoint import SavedCheckpoints
 from nvrx_lightning.restart.fit import RestartableFit
+from nvrx_lightning.restart.fit_warnings import FitWarnings
 from nvrx_lightning.restart.job import Job, Start, gathered
 from nvrx_lightning.restart.memory import FitMemory
 from torch.distributed import HashStore
@@ -37,7 +38,7 @@ def ended(trainer: Any) -> Any:
     fit = object.__new__(RestartableFit)
     vars(fit).update(
         _trainer=trainer, _highest_step=0, _goes_on=True, _resumed=None, _stopped_after=7, _error=None, _family="",
-        attempt=0, memory=FitMemory(trainer, "lightning.pytorch", on=False),
+        attempt=0, memory=FitMemory(trainer, "lightning.pytorch", on=False), _warnings=FitWarnings(trainer, ""),
     )  # fmt: skip
     return fit
 
@@ -80,28 +81,6 @@ def test_a_job_that_finds_no_checkpoint_of_its_own_is_told_why(local, remote, sa
         fit._tell_restart({"Slurm": "Slurm job 7"}, [], [], (local, remote))
     assert "Slurm has started this job again (Slurm job 7)" in caplog.text
     assert said in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("rank", "rates", "left", "texts"),
-    [
-        (0, None, {"a": "a has 2", "b": "b has 1"}, ["a has 2, b has 1: the restart takes back steps"]),
-        (1, (0.1, 0.2), {"a": "a has 3", "c": "c has 1"}, ["rate of this rank is 0.1", "c has 1: the restart"]),
-        (2, (0.3, 0.2), {"c": "c has 1"}, []),
-    ],
-)
-def test_what_several_ranks_find_is_said_by_the_lowest_of_them(rank, rates, left, texts, monkeypatch, caplog):
-    def gather(told: list[Any], own: list[str]) -> None:
-        told[:] = [["a", "b"], ["a", "c", module._RATES], ["c", module._RATES]]
-        assert sorted(told[rank]) == sorted(own)
-
-    monkeypatch.setattr(module.dist, "all_gather_object", gather)
-    fit = object.__new__(RestartableFit)
-    fit._trainer, fit._warned_of_rates = SimpleNamespace(world_size=3, global_rank=rank), False
-    fit._warn_once(rates, left)
-    assert len(caplog.records) == len(texts)
-    assert all(text in each.getMessage() for text, each in zip(texts, caplog.records, strict=True))
-    assert fit._warned_of_rates
 
 
 @pytest.mark.parametrize("another_has_looked", [False, True])

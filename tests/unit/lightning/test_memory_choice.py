@@ -11,11 +11,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from nvrx_lightning.restart.memory import FitMemory, MemoryLost, TrainerState, _failure, checked
+from nvrx_lightning.restart.memory import FitMemory, TrainerState, _failure, checked
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.live.memory import Holding, Stamp
+from nvrx_core.inprocess.live.memory import Holding, MemoryLost, Stamp
 from nvrx_core.inprocess.restart_record import RestartRecord
 
 REPLICA = (5,)

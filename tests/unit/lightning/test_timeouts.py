@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from nvrx_lightning.monitoring.timeouts import Evidence, TimeoutLearning, due
+from nvrx_lightning.monitoring.timeouts import TimeoutLearning, TrainingHistory, due
 
 from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, RankMonitorClientError, SectionTimeouts
 from nvrx_core.fault_tolerance.timeouts import Measured
@@ -13,7 +13,7 @@ from nvrx_core.fault_tolerance.timeouts import Measured
 DEFAULT = HeartbeatTimeouts(3600.0, 2700.0)
 ALL = {"setup": 7.0, "data": 1.0, "step": 2.0, "validation": 3.0, "checkpointing": 4.0, "teardown": 5.0, "mine": 6.0}
 MEASURED = Measured(initial=10.0, subsequent=8.0, out_of_section=1.5, sections=ALL)
-WHOLE = Evidence(steps=2, epochs=1, validates=True, saves=True)
+WHOLE = TrainingHistory(steps=2, epochs=1, validates=True, saves=True)
 
 
 def learning(
@@ -34,14 +34,14 @@ def test_calculations_become_rarer() -> None:
 
 
 def test_sections_are_learned_from_their_longest_run() -> None:
-    state = learning().learn(MEASURED, Evidence(steps=2), 5.0)
+    state = learning().learn(MEASURED, TrainingHistory(steps=2), 5.0)
     assert learned(state) == {"data": 5.0, "step": 10.0, "validation": 15.0, "checkpointing": 20.0}
     assert "heartbeat" not in state["current_timeouts"]
     assert state["current_timeouts"]["section"]["is_out_of_section_calculated"] is False
 
 
 def test_nothing_is_learned_before_the_optimizer_has_stepped_twice() -> None:
-    assert learning().learn(MEASURED, Evidence(steps=1, epochs=1), 5.0) == {"current_timeouts": {}}
+    assert learning().learn(MEASURED, TrainingHistory(steps=1, epochs=1), 5.0) == {"current_timeouts": {}}
 
 
 def test_what_was_not_measured_is_not_learned() -> None:
@@ -51,7 +51,7 @@ def test_what_was_not_measured_is_not_learned() -> None:
 
 
 def test_the_setup_is_learned_from_a_training_that_has_loaded_a_checkpoint() -> None:
-    state = learning().learn(MEASURED, Evidence(steps=2, resumed=True), 5.0)
+    state = learning().learn(MEASURED, TrainingHistory(steps=2, resumed=True), 5.0)
     assert learned(state)["setup"] == 35.0
 
 
@@ -59,16 +59,16 @@ def test_the_setup_is_learned_from_a_training_that_has_loaded_a_checkpoint() -> 
     ("evidence", "sections", "complete"),
     [
         (WHOLE, ALL, True),
-        (Evidence(steps=2, epochs=1), {}, True),
-        (Evidence(steps=2, epochs=0), ALL, False),
-        (Evidence(steps=2, epochs=1, validates=True), {"checkpointing": 1.0}, False),
-        (Evidence(steps=2, epochs=1, validates=True), {"validation": 0.0}, False),
-        (Evidence(steps=2, epochs=1, saves=True), {"validation": 1.0}, False),
-        (Evidence(steps=2, epochs=1, saves=True), {"checkpointing": 0.0}, False),
+        (TrainingHistory(steps=2, epochs=1), {}, True),
+        (TrainingHistory(steps=2, epochs=0), ALL, False),
+        (TrainingHistory(steps=2, epochs=1, validates=True), {"checkpointing": 1.0}, False),
+        (TrainingHistory(steps=2, epochs=1, validates=True), {"validation": 0.0}, False),
+        (TrainingHistory(steps=2, epochs=1, saves=True), {"validation": 1.0}, False),
+        (TrainingHistory(steps=2, epochs=1, saves=True), {"checkpointing": 0.0}, False),
     ],
 )
 def test_pauses_are_learned_once_each_kind_has_occurred(
-    evidence: Evidence, sections: dict[str, float], complete: bool
+    evidence: TrainingHistory, sections: dict[str, float], complete: bool
 ) -> None:
     measured = Measured(initial=10.0, subsequent=8.0, out_of_section=1.5, sections=sections)
     assert evidence.is_complete(measured) is complete
@@ -81,7 +81,7 @@ def test_the_initial_timeout_stays_until_a_checkpoint_was_loaded() -> None:
     made = learning()
     state = made.learn(MEASURED, WHOLE, 5.0)["current_timeouts"]
     assert state["heartbeat"] == {"initial": 3600.0, "subsequent": 40.0, "were_calculated": True}
-    later = made.learn(MEASURED, Evidence(steps=2, epochs=1, resumed=True), 5.0)["current_timeouts"]
+    later = made.learn(MEASURED, TrainingHistory(steps=2, epochs=1, resumed=True), 5.0)["current_timeouts"]
     assert later["heartbeat"] == {"initial": (3600.0 + 50.0) / 2, "subsequent": 40.0, "were_calculated": True}
 
 
@@ -126,7 +126,7 @@ def test_a_later_job_takes_the_mean() -> None:
     made = learning()
     made.load(learning().learn(MEASURED, WHOLE, 5.0))
     slower = Measured(sections={"step": 4.0})
-    assert learned(made.learn(slower, Evidence(steps=2), 5.0))["step"] == (10.0 + 20.0) / 2
+    assert learned(made.learn(slower, TrainingHistory(steps=2), 5.0))["step"] == (10.0 + 20.0) / 2
 
 
 def test_what_is_no_state_is_refused() -> None:

@@ -7,7 +7,7 @@ import sys
 import types
 
 import pytest
-from nvrx_megatron import live_wiring
+from nvrx_megatron import internals, live_wiring
 from nvrx_megatron.live_wiring import _Counters, _Operations
 
 LOOP = """
@@ -16,8 +16,14 @@ def load_checkpoint(): pass
 def train_step(): pass
 def training_log(): pass
 def build_train_valid_test_data_loaders(): return args.iteration
-def checkpoint_and_decide_exit(): pass
-def train(): train_step(); training_log(); checkpoint_and_decide_exit()
+def checkpoint_and_decide_exit(model, iteration, num_floating_point_operations_so_far): pass
+def train(
+    forward_step_func, model, optimizer, opt_param_scheduler, train_data_iterator, valid_data_iterator,
+    process_non_loss_data_func, config, checkpointing_context, non_loss_data_func, p2p_communicator=None,
+): train_step(); training_log(); checkpoint_and_decide_exit()
+def evaluate_and_print_results(): pass
+def get_timers(): pass
+def maybe_finalize_async_save(): pass
 def pretrain(): setup_model_and_optimizer(); build_train_valid_test_data_loaders(); train()
 """
 ON = argparse.Namespace(nvrx_live_state="on")
@@ -55,8 +61,8 @@ def test_all_functions_of_the_loop_are_replaced_once(loop):
     before = dict(vars(loop))
     (piece,) = live_wiring.wire_live_state(ON)
     assert (piece.effect, piece.missing) == ("a restart goes on from memory", "")
-    replaced = {name for name in live_wiring._SEAMS if getattr(loop, name) is not before[name]}
-    assert replaced == set(live_wiring._SEAMS)
+    replaced = {name for name in internals.LOOP if getattr(loop, name) is not before[name]}
+    assert replaced == set(internals.LOOP)
     now = dict(vars(loop))
     live_wiring.wire_live_state(ON)
     assert {name: vars(loop)[name] for name in replaced} == {name: now[name] for name in replaced}
@@ -78,11 +84,30 @@ def test_without_the_flag_nothing_is_replaced(loop):
     assert dict(vars(loop)) == before
 
 
-def test_where_a_function_has_moved_nothing_is_replaced_and_it_is_named(loop):
+def without_a_replaced_function(loop):
     del loop.checkpoint_and_decide_exit
+    return "checkpoint_and_decide_exit"
+
+
+def without_a_called_function(loop):
+    del loop.get_timers
+    return "get_timers"
+
+
+def with_another_parameter(loop):
+    text = LOOP.replace("valid_data_iterator", "validation_iterator")
+    exec(text, vars(loop))
+    return "train(valid_data_iterator)"
+
+
+@pytest.mark.parametrize(
+    "moved", [without_a_replaced_function, without_a_called_function, with_another_parameter], ids=lambda f: f.__name__
+)
+def test_where_a_name_has_moved_nothing_is_replaced_and_it_is_named(loop, moved):
+    name = moved(loop)
     before = dict(vars(loop))
     (piece,) = live_wiring.wire_live_state(ON)
-    assert (piece.without, piece.missing) == ("a restart goes on from a checkpoint", "checkpoint_and_decide_exit")
+    assert (piece.without, piece.missing) == ("a restart goes on from a checkpoint", name)
     assert dict(vars(loop)) == before
 
 

@@ -10,9 +10,9 @@ from nvrx_megatron import MegatronAbort, MegatronFinalize, finalize
 
 from nvrx_core.inprocess.abort import AbortPhase
 from nvrx_core.inprocess.call.function_abort import AbortChain, phase_of
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 
-STATE = State(rank=0, world_size=1).freeze()
+STATE = AssignmentState(rank=0, world_size=1).freeze()
 BEFORE, AFTER, MAIN = AbortPhase
 
 

@@ -10,8 +10,15 @@ import pytest
 import nvrx_core.rank_assignment as package
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.rank_assignment.base import FrozenState, Mode, RankAssignment, RankAssignmentCtx, RankFilter, State
-from nvrx_core.rank_assignment.composition import assign, check, leader, settle
+from nvrx_core.rank_assignment.base import (
+    AssignmentState,
+    FrozenState,
+    Mode,
+    RankAssignment,
+    RankAssignmentCtx,
+    RankFilter,
+)
+from nvrx_core.rank_assignment.composition import assign, check, settle, sole_move
 from nvrx_core.rank_assignment.filters import ActivateAllRanks, ActiveWorldSizeDivisibleBy, MaxActiveWorldSize
 from nvrx_core.rank_assignment.moves import FillGaps, ShiftRanks
 from nvrx_core.rank_assignment.tree import Layer, Tree
@@ -36,7 +43,7 @@ class UserFilter(UserAssignment, RankFilter):
 
 
 def context(rank: int, world_size: int, terminated=(), **fields) -> RankAssignmentCtx:
-    return RankAssignmentCtx(State(rank, world_size, **fields), NoStore(), set(terminated))
+    return RankAssignmentCtx(AssignmentState(rank, world_size, **fields), NoStore(), set(terminated))
 
 
 def termination_sets(world_size: int) -> Iterator[tuple[int, ...]]:
@@ -44,7 +51,7 @@ def termination_sets(world_size: int) -> Iterator[tuple[int, ...]]:
         yield from itertools.combinations(range(world_size), size)
 
 
-def everyone(assignment: RankAssignment, world_size: int, terminated: tuple[int, ...]) -> dict[int, State]:
+def everyone(assignment: RankAssignment, world_size: int, terminated: tuple[int, ...]) -> dict[int, AssignmentState]:
     """What all ranks compute, by old rank; the terminated ones must be discarded."""
     states = {}
     for rank in range(world_size):
@@ -110,7 +117,9 @@ def test_shift_ranks_does_what_its_drawing_shows():
 @pytest.mark.parametrize("move", [ShiftRanks, FillGaps])
 def test_a_move_changes_neither_the_active_ranks_nor_the_callers_set(move):
     terminated = {0}
-    ctx = RankAssignmentCtx(State(1, 3, active_rank=1, active_world_size=2, mode=Mode.ACTIVE), NoStore(), terminated)
+    ctx = RankAssignmentCtx(
+        AssignmentState(1, 3, active_rank=1, active_world_size=2, mode=Mode.ACTIVE), NoStore(), terminated
+    )
     after = move()(ctx)
     assert after is ctx
     assert (after.state.active_rank, after.state.active_world_size, after.state.mode) == (1, 2, Mode.ACTIVE)
@@ -146,7 +155,7 @@ def test_a_reserve_rank_takes_over():
     ctx = assign(assignment, context(3, 4))
     assert ctx.state.mode is Mode.INACTIVE
     ctx.terminated_ranks = {1}
-    assert assign(assignment, ctx).state == State(
+    assert assign(assignment, ctx).state == AssignmentState(
         2, 3, active_rank=2, active_world_size=3, initial_rank=3, initial_world_size=4, mode=Mode.ACTIVE
     )
 
@@ -246,42 +255,42 @@ def test_a_sound_composition_passes(value):
 
 
 def test_state_takes_its_initial_ranks_from_its_ranks():
-    assert (State(1, 4).initial_rank, State(1, 4).initial_world_size) == (1, 4)
-    state = State(1, 4, initial_rank=3, initial_world_size=8)
+    assert (AssignmentState(1, 4).initial_rank, AssignmentState(1, 4).initial_world_size) == (1, 4)
+    state = AssignmentState(1, 4, initial_rank=3, initial_world_size=8)
     assert (state.initial_rank, state.initial_world_size) == (3, 8)
 
 
 def test_advance_forgets_the_exception():
-    state = State(0, 1, fn_exception=ValueError())
+    state = AssignmentState(0, 1, fn_exception=ValueError())
     state.advance()
     assert (state.iteration, state.fn_exception) == (1, None)
 
 
 def test_a_frozen_state_holds_the_same_exception_and_cannot_change():
     error = ValueError()
-    frozen = State(0, 1, fn_exception=error).freeze()
+    frozen = AssignmentState(0, 1, fn_exception=error).freeze()
     assert frozen.fn_exception is error
     with pytest.raises(dataclasses.FrozenInstanceError):
         frozen.rank = 1
 
 
 def test_state_and_frozen_state_have_the_same_fields():
-    names = [[field.name for field in dataclasses.fields(kind)] for kind in (State, FrozenState)]
+    names = [[field.name for field in dataclasses.fields(kind)] for kind in (AssignmentState, FrozenState)]
     assert names[0] == names[1]
 
 
 def test_a_state_copies_all_or_some_fields():
-    source = State(2, 3, 1, 2, 4, 5, 6, Mode.ACTIVE, ValueError())
-    whole, part = State(0, 1), State(0, 1)
+    source = AssignmentState(2, 3, 1, 2, 4, 5, 6, Mode.ACTIVE, ValueError())
+    whole, part = AssignmentState(0, 1), AssignmentState(0, 1)
     whole.copy_from(source.freeze())
     assert whole == source
     part.copy_from(source, fields=["iteration", "mode"])
-    assert part == State(0, 1, iteration=6, mode=Mode.ACTIVE)
+    assert part == AssignmentState(0, 1, iteration=6, mode=Mode.ACTIVE)
 
 
 def test_a_state_refuses_to_copy_an_unknown_field():
     with pytest.raises(ValueError, match=r"fields=\['colour'\]: must be among .*'rank'"):
-        State(0, 1).copy_from(State(0, 1), fields=["colour"])
+        AssignmentState(0, 1).copy_from(AssignmentState(0, 1), fields=["colour"])
 
 
 def test_the_package_offers_its_names():
@@ -305,21 +314,21 @@ def test_all_know_who_will_be_rank_0(name):
     assignment = PLAIN[name]
     for size in range(1, 8):
         for gone in itertools.chain.from_iterable(itertools.combinations(range(size), n) for n in range(size)):
-            states = {rank: State(rank, size) for rank in range(size) if rank not in gone}
+            states = {rank: AssignmentState(rank, size) for rank in range(size) if rank not in gone}
             for state in states.values():
                 with suppress(RestartAbort):
                     assign(assignment, RankAssignmentCtx(state, NoStore(), set(gone)))
             found = [rank for rank, state in states.items() if state.active_rank == 0]
-            assert [leader(assignment, size, gone)] == found or not found
+            assert [sole_move(assignment).leader(size, gone)] == found or not found
 
 
 @pytest.mark.parametrize("assignment", [Tree([Layer()]), ActivateAllRanks(), Compose(ShiftRanks(), UserAssignment(id))])
-def test_leader_is_none_for_unpredictable_assignments(assignment):
-    assert leader(assignment, 4, (0,)) is None
+def test_an_unpredictable_assignment_has_no_sole_move(assignment):
+    assert sole_move(assignment) is None
 
 
 def test_nobody_is_rank_0_when_all_are_gone():
-    assert leader(ShiftRanks(), 2, (0, 1)) is None
+    assert ShiftRanks().leader(2, (0, 1)) is None
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from nvrx_core.inprocess.compose import Compose
 from nvrx_core.rank_assignment import (
     ActivateAllRanks,
     ActiveWorldSizeDivisibleBy,
+    AssignmentState,
     FillGaps,
     FilterCountGroupedByKey,
     FilterGroupedByKey,
@@ -23,14 +24,13 @@ from nvrx_core.rank_assignment import (
     RankFilter,
     ShiftRanks,
     Snapshot,
-    State,
 )
 from nvrx_core.rank_assignment.composition import assign, check, declare, snapshot
 from nvrx_core.rank_assignment.keys import KeyFunction
 from nvrx_core.rank_assignment.snapshot import columns_of, spread
 from tests.harness.ranks import NoStore, Ranks
 
-FROZEN = State(5, 8, initial_rank=6).freeze()
+FROZEN = AssignmentState(5, 8, initial_rank=6).freeze()
 
 
 def whole(count):
@@ -98,7 +98,9 @@ def test_no_group_left_ends_the_job():
 def test_a_filter_leaves_the_callers_set_alone():
     terminated, (keys,) = {0}, columns_of([("a",), ("b",), ("b",)])
     stage = FilterCountGroupedByKey("", lambda count: count == 2)
-    ctx = RankAssignmentCtx(State(2, 4), NoStore(), terminated, Snapshot(0, {stage: (spread(keys, 4, terminated),)}))
+    ctx = RankAssignmentCtx(
+        AssignmentState(2, 4), NoStore(), terminated, Snapshot(0, {stage: (spread(keys, 4, terminated),)})
+    )
     assert (stage(ctx).terminated_ranks, terminated) == ({0, 1}, {0})
 
 
@@ -225,9 +227,9 @@ def test_a_key_that_is_not_hashable_is_refused():
 
 def test_keys_are_declared_in_the_order_in_which_the_stages_run():
     first, second = FilterCountGroupedByKey("first", bool), FilterCountGroupedByKey("second", bool)
-    assert declare(Compose(ShiftRanks(), second, ShiftRanks(), first), State(0, 1), 3) == ("first", "second")
-    assert declare(Compose(ShiftRanks(), first, ShiftRanks(), first), State(0, 1), 3) == ("first",)
-    assert declare(Compose(ActivateAllRanks(), ShiftRanks()), State(0, 1), 3) == ()
+    assert declare(Compose(ShiftRanks(), second, ShiftRanks(), first), AssignmentState(0, 1), 3) == ("first", "second")
+    assert declare(Compose(ShiftRanks(), first, ShiftRanks(), first), AssignmentState(0, 1), 3) == ("first",)
+    assert declare(Compose(ActivateAllRanks(), ShiftRanks()), AssignmentState(0, 1), 3) == ()
 
 
 class Users(RankAssignment):
@@ -265,15 +267,15 @@ def test_stages_after_a_users_class_declare_no_keys():
         WithInstances(),
         Users(stage),
     ]
-    assert [declare(assignment, State(0, 1), 0) for assignment in behind] == [()] * len(behind)
-    assert declare(Compose(Users(), Compose(ShiftRanks(), stage)), State(0, 1), 0) == ("key",)
+    assert [declare(assignment, AssignmentState(0, 1), 0) for assignment in behind] == [()] * len(behind)
+    assert declare(Compose(Users(), Compose(ShiftRanks(), stage)), AssignmentState(0, 1), 0) == ("key",)
 
 
 def test_ranks_that_declare_different_keys_are_refused():
     assignment = Compose(ShiftRanks(), FilterCountGroupedByKey("", bool))
     for columns in ((), (((2, "a"),), ((2, "b"),))):
         with pytest.raises(RankAssignmentError, match="declare other keys than this one, which declares 1"):
-            snapshot(assignment, State(0, 2).freeze(), iteration=0, terminated=(), columns=columns)
+            snapshot(assignment, AssignmentState(0, 2).freeze(), iteration=0, terminated=(), columns=columns)
     assert columns_of([("a",), ()]) == columns_of([]) == ()
 
 
@@ -325,7 +327,7 @@ def together(make, size, terminated=(), store=None):
 
     def run(rank):
         try:
-            answers[rank] = assign(make(), RankAssignmentCtx(State(rank, size), store, set(terminated))).state
+            answers[rank] = assign(make(), RankAssignmentCtx(AssignmentState(rank, size), store, set(terminated))).state
         except Exception as error:  # boundary: an answer like any other
             answers[rank] = error
 
@@ -359,7 +361,7 @@ def test_keys_that_could_not_travel_ahead_go_through_the_store(make):
 def test_a_rank_that_does_not_send_its_key_in_time_is_an_error():
     stage = FilterCountGroupedByKey("", bool, timeout=timedelta(milliseconds=10))
     with pytest.raises(RankAssignmentError, match=r"not all of 2 ranks sent their keys within 0\.01 s"):
-        assign(Compose(ShiftRanks(), Users(stage)), RankAssignmentCtx(State(0, 2), Store(), set()))
+        assign(Compose(ShiftRanks(), Users(stage)), RankAssignmentCtx(AssignmentState(0, 2), Store(), set()))
 
 
 def test_a_users_filter_does_not_hide_what_a_filter_terminates():

@@ -9,13 +9,13 @@ from hypothesis import given, settings, strategies as st
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.rank_assignment import (
+    AssignmentState,
     Layer,
     LayerFlag,
     Mode,
     RankAssignmentCtx,
     ShiftRanks,
     Snapshot,
-    State,
     Tree,
 )
 from nvrx_core.rank_assignment.composition import assign, check, declare
@@ -219,8 +219,8 @@ def test_ranks_are_numbered_depth_first_with_a_warning():
 
 def test_keys_are_declared_at_the_start_only():
     tree = Tree([Layer(), Layer(key_or_fn=lambda rank, size: rank // 2), Layer(key_or_fn=of(1))])
-    assert declare(tree, State(3, 4), -1) == ("", "1", "3")
-    assert declare(tree, State(3, 4), 0) == ()
+    assert declare(tree, AssignmentState(3, 4), -1) == ("", "1", "3")
+    assert declare(tree, AssignmentState(3, 4), 0) == ()
 
 
 def test_the_roots_keys_must_be_the_same():
@@ -252,14 +252,14 @@ def test_a_tree_is_not_composable():
 
 
 def test_a_tree_that_missed_the_start_raises():
-    ctx = RankAssignmentCtx(State(0, 1), NoStore(), set(), Snapshot(3))
+    ctx = RankAssignmentCtx(AssignmentState(0, 1), NoStore(), set(), Snapshot(3))
     with pytest.raises(RankAssignmentError, match="has not seen the start"):
         assign(Tree([Layer()]), ctx)
 
 
 def test_ranks_that_do_not_exist_are_refused():
     with pytest.raises(RankAssignmentError, match="not all among the ranks 0 to 0"):
-        Tree([Layer()])(RankAssignmentCtx(State(0, 1), NoStore(), {1}))
+        Tree([Layer()])(RankAssignmentCtx(AssignmentState(0, 1), NoStore(), {1}))
 
 
 def test_a_tree_called_by_hand_asks_the_store_at_its_start():
@@ -273,7 +273,7 @@ def test_a_tree_called_by_hand_asks_the_store_at_its_start():
 
 def test_a_tree_called_by_hand_goes_on_from_its_own_answer():
     tree = Tree([Layer()])
-    ctx = tree(RankAssignmentCtx(State(2, 4), NoStore(), set(), Snapshot(-1, {tree: (("",) * 4,)})))
+    ctx = tree(RankAssignmentCtx(AssignmentState(2, 4), NoStore(), set(), Snapshot(-1, {tree: (("",) * 4,)})))
     state = tree(RankAssignmentCtx(ctx.state, NoStore(), {0})).state
     assert (state.rank, state.world_size, state.active_rank, state.mode) == (1, 3, 1, Mode.ACTIVE)
     with pytest.raises(RankDiscarded, match="rank 1 has no place: it is lost"):
@@ -437,7 +437,7 @@ def test_a_tree_shows_the_place_of_every_rank():
 
 def test_a_view_has_the_ranks_of_the_start():
     tree = Tree([Layer()])
-    tree(RankAssignmentCtx(State(1, 2), NoStore(), {0}, Snapshot(-1, {tree: ((None, ""),)})))
+    tree(RankAssignmentCtx(AssignmentState(1, 2), NoStore(), {0}, Snapshot(-1, {tree: ((None, ""),)})))
     assert list(tree.init_rank_map) == [0, 1]
     assert tree.init_rank_map[0].state.mode is Mode.TERMINATED
     for rank in (-1, 2):
@@ -447,17 +447,17 @@ def test_a_view_has_the_ranks_of_the_start():
 
 def test_a_lost_rank_knows_the_places_of_the_others():
     tree = Tree([Layer()])
-    tree(RankAssignmentCtx(State(0, 2), NoStore(), set(), Snapshot(-1, {tree: (("", ""),)})))
+    tree(RankAssignmentCtx(AssignmentState(0, 2), NoStore(), set(), Snapshot(-1, {tree: (("", ""),)})))
     with pytest.raises(RankDiscarded):
-        tree(RankAssignmentCtx(State(0, 2, mode=Mode.ACTIVE), NoStore(), {0}, Snapshot(0)))
+        tree(RankAssignmentCtx(AssignmentState(0, 2, mode=Mode.ACTIVE), NoStore(), {0}, Snapshot(0)))
     assert tree.init_rank_map[1].state.active_rank == 0
 
 
 def test_a_lost_rank_is_discarded_even_where_no_other_lives():
     tree = Tree([Layer(min_ranks=2)])
-    tree(RankAssignmentCtx(State(0, 2), NoStore(), set(), Snapshot(-1, {tree: (("", ""),)})))
+    tree(RankAssignmentCtx(AssignmentState(0, 2), NoStore(), set(), Snapshot(-1, {tree: (("", ""),)})))
     with pytest.raises(RankDiscarded, match="rank 0 has no place: it is lost"):
-        tree(RankAssignmentCtx(State(0, 2, mode=Mode.ACTIVE), NoStore(), {0, 1}, Snapshot(0)))
+        tree(RankAssignmentCtx(AssignmentState(0, 2, mode=Mode.ACTIVE), NoStore(), {0, 1}, Snapshot(0)))
 
 
 # A user's own store, with the operations of StoreMixin alone
@@ -479,14 +479,14 @@ class Facts:
 def test_keys_come_from_a_store_without_counters():
     tree = Tree([Layer(flag=BACKFILL), Layer(key_or_fn=of(2), flag=BACKFILL)])
     keys = Facts(*(("", str(rank // 2)) for rank in range(4)))
-    ctx = tree(RankAssignmentCtx(State(3, 4), keys, {1}))
+    ctx = tree(RankAssignmentCtx(AssignmentState(3, 4), keys, {1}))
     assert (ctx.state.rank, ctx.state.active_rank, ctx.terminated_ranks) == (2, 1, set())
 
 
 def test_ranks_with_other_numbers_of_keys_are_an_error():
     tree = Tree([Layer(), Layer()])
     with pytest.raises(RankAssignmentError, match="Tree: not all ranks have 2 keys, as this one has"):
-        tree(RankAssignmentCtx(State(0, 2), Short(("", ""), ("", "")), set()))
+        tree(RankAssignmentCtx(AssignmentState(0, 2), Short(("", ""), ("", "")), set()))
 
 
 class Short(Facts):

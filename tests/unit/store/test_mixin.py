@@ -8,7 +8,7 @@ import torch.distributed as dist
 from nvrx_core.errors import BarrierOverflow, BarrierTimeout
 from nvrx_core.inprocess.coordination.connections import RoundPrefixStore
 from nvrx_core.inprocess.store import FileStore, StoreMixin, TCPStore, as_client, client_only
-from nvrx_core.rank_assignment.base import Mode, State
+from nvrx_core.rank_assignment.base import AssignmentState, Mode
 
 SOON = timedelta(milliseconds=20)
 
@@ -19,8 +19,8 @@ def store():
 
 
 def test_states_travel_without_their_exceptions(store):
-    first = State(rank=0, world_size=2, active_rank=0, active_world_size=1, iteration=3, mode=Mode.ACTIVE)
-    second = State(rank=1, world_size=2, initial_rank=5, mode=Mode.INACTIVE, fn_exception=ValueError("x"))
+    first = AssignmentState(rank=0, world_size=2, active_rank=0, active_world_size=1, iteration=3, mode=Mode.ACTIVE)
+    second = AssignmentState(rank=1, world_size=2, initial_rank=5, mode=Mode.INACTIVE, fn_exception=ValueError("x"))
     store.send_state(first)
     store.send_state(second.freeze(), 1)
     second.fn_exception = None

@@ -12,7 +12,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.rendezvous.coordination import Coordination, NodeEvents
-from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, MessageKind
 from nvrx_launcher.rendezvous.progress import NodeProgress
 
 __all__ = ["Participant"]
@@ -71,16 +71,16 @@ class Participant(NodeEvents):
     def decided(self, decision: Decision) -> None:
         """Handle a decision for all nodes."""
         match decision.verdict:
-            case Verdict.RUN if self._is_waiting and self.node in {member.node for member in decision.members}:
+            case DecisionKind.RUN if self._is_waiting and self.node in {member.node for member in decision.members}:
                 self._is_waiting, self.must_restart, self._cycle = False, False, decision.cycle
                 self.answers.put(decision)
-            case Verdict.STOP if decision.cycle == self._cycle:
+            case DecisionKind.STOP if decision.cycle == self._cycle:
                 self.must_restart = not self._is_waiting
-            case Verdict.LOST if decision.node == self.node:
+            case DecisionKind.LOST if decision.node == self.node:
                 if self._is_waiting:
                     self.coordination.tell(MessageKind.READY, self._cycle, "")
                 self.must_restart = not self._is_waiting
-            case Verdict.END:
+            case DecisionKind.END:
                 is_late = self._is_waiting and decision.code == FAILED
                 self._over((RendezvousTimeoutError if is_late else RendezvousClosedError)(decision.reason))
             case _:

@@ -15,7 +15,7 @@ from typing import Self
 from nvrx_core.parsing import integer, parse_object, string
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
 from nvrx_launcher.host_list import compress_hosts
-from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.restart_budget import BudgetState, RestartBudget
 from nvrx_launcher.rendezvous.roll_call import command_difference
 from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
@@ -111,12 +111,12 @@ def agree(
             theirs, own = command_difference(each.description.command, first.command)
             other = f"{each.description.host} runs another command than {first.host}: {theirs!r} instead of {own!r}"
             if same_command:
-                return Agreement(Decision(Verdict.END, cycle, other, USAGE), knows_most.budget)
+                return Agreement(Decision(DecisionKind.END, cycle, other, USAGE), knows_most.budget)
             reason = f"{len(entrants)} nodes; {other}"
         members.append(Member(place, rank, each.description.workers))
         rank += each.description.workers
     decision = Decision(
-        Verdict.RUN, cycle, reason, members=tuple(members), master_addr=master_addr or first.address,
+        DecisionKind.RUN, cycle, reason, members=tuple(members), master_addr=master_addr or first.address,
         master_port=master_port or first.port, store=entrants[0].control,
         active_hosts=compress_hosts(each.description.host for each in entrants),
     )  # fmt: skip
@@ -144,15 +144,15 @@ def conclusion(  # noqa: PLR0911 - one for each kind
         else:
             stop = restarts.failed(reason, no_progress=kind is MessageKind.NO_PROGRESS, now=now)
         if spent := restarts.spent(now=now):
-            return Agreement(Decision(Verdict.END, cycle, spent, FAILED), restarts.state(now=now))
+            return Agreement(Decision(DecisionKind.END, cycle, spent, FAILED), restarts.state(now=now))
         restarts.settle(now=now)
-        return Agreement(Decision(Verdict.STOP, cycle, stop), restarts.state(now=now))
+        return Agreement(Decision(DecisionKind.STOP, cycle, stop), restarts.state(now=now))
     if kind is MessageKind.MISUSED:
-        return Agreement(Decision(Verdict.END, cycle, f"{reason}{NOT_RETRIED}", FAILED), budget)
+        return Agreement(Decision(DecisionKind.END, cycle, f"{reason}{NOT_RETRIED}", FAILED), budget)
     if kind is MessageKind.DONE:
-        return Agreement(Decision(Verdict.END, cycle, "all workers are done"), budget)
+        return Agreement(Decision(DecisionKind.END, cycle, "all workers are done"), budget)
     if kind is MessageKind.STOP:
-        return Agreement(Decision(Verdict.END, cycle, reason, REFUSED), budget)
+        return Agreement(Decision(DecisionKind.END, cycle, reason, REFUSED), budget)
     if is_fixed:
-        return Agreement(Decision(Verdict.END, cycle, f"{reason}, and nobody can take its place", FAILED), budget)
-    return Agreement(Decision(Verdict.STOP, cycle, reason), budget)
+        return Agreement(Decision(DecisionKind.END, cycle, f"{reason}, and nobody can take its place", FAILED), budget)
+    return Agreement(Decision(DecisionKind.STOP, cycle, reason), budget)

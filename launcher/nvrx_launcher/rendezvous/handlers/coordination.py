@@ -34,7 +34,7 @@ from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.handlers.agreement import Agreement, JoiningNode, conclusion
 from nvrx_launcher.rendezvous.handlers.cycle import HandlerCycle
 from nvrx_launcher.rendezvous.mailbox import Mailbox
-from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, DecisionKind, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.restart_budget import BudgetState
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.store_host import StoreHost
@@ -50,7 +50,7 @@ OVER: Final = (RendezvousClosedError, RendezvousTimeoutError, LookupError, Value
 
 OF_ALL_NODES: Final = (MessageKind.DONE, MessageKind.ALL_FAILED, MessageKind.MISUSED)
 """The messages that conclude a cycle when all nodes have sent them."""
-BEFORE: Final = Decision(Verdict.STOP, -1, "no cycle yet")
+BEFORE: Final = Decision(DecisionKind.STOP, -1, "no cycle yet")
 
 
 class HandlerCoordination:
@@ -114,7 +114,7 @@ class HandlerCoordination:
         elif kind is MessageKind.HANG_EVIDENCE:
             self._post(self._node.evidence_received, 0, cycle, reason)
         elif kind in (MessageKind.HANG_SUSPECTED, MessageKind.HANG_JUDGED):  # each node judges by its own ranks
-            self._post(self._node.decided, Decision(Verdict(kind.value), cycle, reason))
+            self._post(self._node.decided, Decision(DecisionKind(kind.value), cycle, reason))
         else:
             self._requests.put(partial(self._say, kind, cycle, f"{self._host}: {reason}"))
 
@@ -150,7 +150,7 @@ class HandlerCoordination:
 
     def _is_agreed_end(self) -> bool:
         verdict = None if self._cycle is None else self._cycle.verdict
-        return verdict is not None and verdict.decision.verdict is Verdict.END
+        return verdict is not None and verdict.decision.verdict is DecisionKind.END
 
     # In the thread
 
@@ -159,7 +159,7 @@ class HandlerCoordination:
             while (request := self._next_request()) is not None:
                 request()
         except RendezvousGracefulExitError as error:
-            self._post(self._node.decided, Decision(Verdict.END, self._agreed.decision.cycle + 1, str(error)))
+            self._post(self._node.decided, Decision(DecisionKind.END, self._agreed.decision.cycle + 1, str(error)))
         except OVER as error:
             self._post(self._node.coordinator_lost, FAILED, f"the rendezvous has failed: {first_line(error)}")
         except (RendezvousConnectionError, RuntimeError, OSError) as error:

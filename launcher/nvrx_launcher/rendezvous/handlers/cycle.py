@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Final, Protocol
 
 from nvrx_launcher.rendezvous.handlers.agreement import Agreement, JoiningNode, agree
-from nvrx_launcher.rendezvous.messages import MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import DecisionKind, MessageKind
 
 __all__ = ["CycleStore", "HandlerCycle"]
 
@@ -75,7 +75,7 @@ class HandlerCycle:
             agreed = agree(entrants, master_addr=master_addr, master_port=master_port, same_command=same_command)
             self._store.set(self._key("run"), agreed.to_text())
         agreed = Agreement.from_text(self._get("run"))
-        if agreed.decision.verdict is Verdict.END:
+        if agreed.decision.verdict is DecisionKind.END:
             self._take(agreed)
         return agreed
 
@@ -111,7 +111,7 @@ class HandlerCycle:
 
     def _take(self, agreed: Agreement) -> Agreement:
         self.verdict = agreed
-        if agreed.decision.verdict is Verdict.END and self._store.add(self._key("read"), 1) == self.size:
+        if agreed.decision.verdict is DecisionKind.END and self._store.add(self._key("read"), 1) == self.size:
             self._store.set(self._key("all-read"), "")
         return agreed
 

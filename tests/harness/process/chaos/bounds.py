@@ -1,4 +1,4 @@
-"""How long a job may take: what docs/how-to/launcher.md states under "How long it takes", by the options. Pure."""
+"""How long a job may take: what docs/reference/launcher.md states under "How long it takes", by the options. Pure."""
 
 from __future__ import annotations
 

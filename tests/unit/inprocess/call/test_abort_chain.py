@@ -9,9 +9,9 @@ from nvrx_core.inprocess import Wrapper
 from nvrx_core.inprocess.abort import Abort, AbortPhase, AbortTorchDistributed
 from nvrx_core.inprocess.call.function_abort import AbortChain, steps_of
 from nvrx_core.inprocess.compose import Compose
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 
-STATE = State(rank=0, world_size=1).freeze()
+STATE = AssignmentState(rank=0, world_size=1).freeze()
 BEFORE, AFTER, MAIN = AbortPhase
 
 

@@ -12,17 +12,16 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
-from nvrx_core.process.signal_safe import SignalSafeCondition
 
 
 class Part:
-    """Notes what it is asked for; stands for connections, monitor process, interrupt and function."""
+    """Notes what it is asked for; stands for connections, monitor process and function."""
 
     endpoint = ("here", 1234)
     fork_server = SimpleNamespace(reason="OSError: planted")
 
     def __init__(self, running=True):
-        self.asked, self.thread, self.running = [], threading.get_ident(), running
+        self.asked, self.running = [], running
 
     def __getattr__(self, name):
         return lambda *arguments: self.asked.append(name)
@@ -37,7 +36,7 @@ class Part:
 def early_exit(part):
     return EarlyExit(
         State(rank=0, world_size=1), EventLog(None, 0), part,
-        monitor=part, interrupt=part, function=part, changed=SignalSafeCondition(),
+        monitor=part, function=part,
     )  # fmt: skip
 
 
@@ -60,19 +59,13 @@ def test_the_first_reason_counts():
     leaving.watcher_failed(KeyError("injected"))
     with pytest.raises(StoreLost):
         leaving.raise_if_due()
-    assert part.asked.count("request") == 1
+    assert part.asked.count("leave_early") == 1
 
 
 def test_a_lost_store_is_reported_and_its_connections_are_cut_before_the_main_thread_is_interrupted():
     part = Part()
     elsewhere(lambda: early_exit(part).store_lost("no answer"))
-    assert part.asked == ["store_lost", "cut", "request", "begin", "drive"]
-
-
-def test_the_main_thread_only_notes_that_it_has_to_leave():
-    part = Part()
-    early_exit(part).store_lost("no answer")
-    assert part.asked == ["store_lost", "cut", "request"]
+    assert part.asked == ["store_lost", "cut", "leave_early"]
 
 
 def test_a_watcher_that_fails_takes_the_rank_with_it():
@@ -81,7 +74,7 @@ def test_a_watcher_that_fails_takes_the_rank_with_it():
     elsewhere(lambda: leaving.watcher_failed(KeyError("injected")))
     with pytest.raises(RestartAbort, match="nvrx-monitor-thread failed: KeyError"):
         leaving.raise_if_due()
-    assert part.asked == ["request", "begin", "drive"]
+    assert part.asked == ["leave_early"]
 
 
 def test_a_watcher_that_the_store_fails_has_lost_the_store():
@@ -123,4 +116,4 @@ def test_a_log_handler_that_raises_keeps_no_rank_from_leaving(error, monkeypatch
     elsewhere(fail)
     with pytest.raises((StoreLost, RestartAbort)):
         leaving.raise_if_due()
-    assert part.asked[-3:] == ["request", "begin", "drive"]
+    assert part.asked[-1:] == ["leave_early"]

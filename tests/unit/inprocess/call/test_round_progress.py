@@ -5,7 +5,7 @@ import time
 import pytest
 
 from nvrx_core.fault.blame import RankProgress
-from nvrx_core.inprocess.call.function_abort import RoundProgress
+from nvrx_core.inprocess.call.hang_reporter import RoundProgress
 from nvrx_core.progress.page import Page, ProgressField, Stage
 
 SOFT = 60.0

@@ -89,6 +89,36 @@ def test_a_source_that_cannot_be_read_is_not_waited_for(errors, caplog, tmp_path
     os.close(os.open(source, os.O_WRONLY))
 
 
+@pytest.fixture
+def slow_log():
+    """The log of the wrapper takes no line before this is set."""
+    ready, logger = threading.Event(), logging.getLogger("nvrx_core.inprocess")
+
+    def wait(record):
+        return ready.wait(20)
+
+    logger.addFilter(wait)
+    yield ready
+    ready.set()
+    logger.removeFilter(wait)
+
+
+def test_the_end_of_a_call_waits_until_it_is_logged(errors, caplog, slow_log):
+    survive(errors, failed(), 7)
+    threading.Timer(0.1, slow_log.set).start()
+    errors.close()
+    assert [record.message for record in caplog.records if "the function failed" in record.message]
+
+
+def test_the_end_of_a_call_does_not_wait_for_a_log_that_stands_still(errors, caplog, slow_log, monkeypatch):
+    monkeypatch.setattr("nvrx_core.inprocess.call.survived_errors.WRITTEN_WITHIN", timedelta(seconds=0.05))
+    survive(errors, failed(), 7)
+    errors.close()
+    assert not caplog.records
+    slow_log.set()
+    assert len(texts(caplog)) == 1
+
+
 def test_a_repetition_is_one_line(errors, caplog):
     caplog.set_level(logging.INFO)
     for iteration, message in enumerate(("one", "two")):

@@ -48,7 +48,7 @@ def restart(ranks):
             initial_rank=member, rank=member, status=ArrivalStatus.ALIVE, world_size=ranks, endpoint="host:1"
         )
         carry_out(control_store, machine, machine.arrive(arrival, now=1.0))
-    assert {control_store.rounds.wait_decision(0).endpoint_of(0) for _ in members} == {("host", 1)}
+    assert {control_store.rounds.wait_decision(0).rendezvous for _ in members} == {("host", 1)}
     control_store.deletion.delete_round(0, ranks)
     assert store.store.num_keys() == 0
     return store.exchanges

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,7 @@ from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions, inne
 from nvrx_core.progress.page import ProgressField
 
 SIGNUM = signal.SIGRTMIN + 3
+NOTHING_BLOCKS = SimpleNamespace(unblock=lambda: pytest.fail("nothing to unblock"))
 
 
 @pytest.fixture
@@ -276,10 +278,10 @@ def test_a_handler_of_the_user_s_is_called_too():
 
 def test_out_of_the_function_the_drive_is_over(interrupt):
     interrupt.out.set()
-    interrupt.drive(lambda: pytest.fail("nothing to unblock"))
+    interrupt.drive(NOTHING_BLOCKS)
     interrupt.out.clear()
     threading.Timer(0.0, interrupt.out.set).start()
-    interrupt.drive(lambda: pytest.fail("nothing to unblock"))
+    interrupt.drive(NOTHING_BLOCKS)
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
             thread.join()
@@ -288,7 +290,7 @@ def test_out_of_the_function_the_drive_is_over(interrupt):
 def close(interrupt, unblock):
     """Close what the thread blocks in."""
     delivery = Delivery(interrupt)
-    delivery.unblock = unblock
+    delivery.blocking = SimpleNamespace(unblock=unblock)
     ask(delivery.close_blocked())
 
 
@@ -349,7 +351,7 @@ def test_a_function_that_has_reset_its_signals_is_interrupted_without_one(interr
 
     def drive():
         begun.wait()
-        interrupt.drive(lambda: None)
+        interrupt.drive(None)
 
     thread = threading.Thread(target=drive)
     thread.start()
@@ -397,7 +399,7 @@ def test_a_function_that_swallows_the_interruption_and_ends_is_told_of_its_handl
         handled = True
     assert handled
     interrupt.leave()
-    interrupt.drive(lambda: pytest.fail("nothing to unblock"))
+    interrupt.drive(NOTHING_BLOCKS)
     (told,) = warnings(caplog)
     assert f"swallowed at {interrupt._handler}, where every BaseException is caught" in told
     assert told.endswith("the function has run on to its end")
@@ -408,7 +410,7 @@ def test_a_function_that_the_interruption_ends_is_told_of_no_handler(interrupt, 
     with pytest.raises(RankShouldRestart):
         fire()
     interrupt.leave()
-    interrupt.drive(lambda: pytest.fail("nothing to unblock"))
+    interrupt.drive(NOTHING_BLOCKS)
     assert warnings(caplog) == []
 
 

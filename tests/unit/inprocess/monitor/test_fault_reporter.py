@@ -11,7 +11,7 @@ import pytest
 from nvrx_core.flow import run
 from nvrx_core.inprocess.monitor import fault_reporter
 from nvrx_core.inprocess.monitor.fault_reporter import SEEN_DEAD_WITHIN, FaultReporter
-from nvrx_core.progress.page import Page
+from nvrx_core.progress.page import Page, ProgressField
 
 
 @pytest.fixture
@@ -27,23 +27,29 @@ def killed():
     process.stdin.close()
 
 
+@pytest.mark.parametrize("is_replacement", [False, True])
 @pytest.mark.parametrize(
     ("seconds", "category"),
     [(SEEN_DEAD_WITHIN - 0.1, "out of memory"), (SEEN_DEAD_WITHIN + 0.1, "")],
     ids=["just before", "long before"],
 )
-def test_a_kill_for_memory_is_the_cause_of_a_death_just_after(killed, monkeypatch, seconds, category):
+def test_a_kill_for_memory_is_the_cause_of_a_death_just_after(killed, monkeypatch, seconds, category, is_replacement):
+    """Also where the first that was killed is the monitor process, and another one is there when the rank dies."""
     clock = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 0.0, now=1000.0)
-    kills = SimpleNamespace(count=0, before=0, rose=lambda: kills.count > kills.before)
-    kills.note = lambda: vars(kills).update(before=kills.count)
+    counts = [7]
     monkeypatch.setattr(fault_reporter, "time", clock)
-    monkeypatch.setattr(fault_reporter, "MemoryKills", lambda pid: kills)
     events = SimpleNamespace(write=lambda *args, **fields: None)
     page = Page(1)
-    reporter = FaultReporter(
-        SimpleNamespace(rank_pid=killed.pid, rank_pidfd=killed.pidfd, member=0, events=events), page
-    )
-    kills.count = 1
+    page[ProgressField.MEMORY_KILLS] = 7  # before the call
+    plan = SimpleNamespace(
+        rank_pid=killed.pid, rank_pidfd=killed.pidfd, member=0, events=events,
+        memory_kills=SimpleNamespace(count=lambda: counts[0]),
+    )  # fmt: skip
+    reporter = FaultReporter(plan, page)
+    reporter.look_for_memory_kills()
+    counts[0] = 8
+    if is_replacement:
+        reporter = FaultReporter(plan, page)
     for _ in range(3):  # with each renewal of the lease
         reporter.look_for_memory_kills()
     clock.now += seconds

@@ -10,7 +10,7 @@ from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.monitor.store import LeaseKeeper
 from nvrx_core.inprocess.protocol.timeouts import HangTimeouts
 from nvrx_core.liveness.awake_clock import AwakeClock
-from nvrx_core.progress.page import Page
+from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.store.keys import StoreKeys
 
@@ -54,5 +54,22 @@ def test_a_strange_lease_is_replaced(keeper_of, control_store):
 def test_a_rank_that_left_while_its_monitor_process_connected_has_no_lease(keeper_of, control_store):
     keeper = keeper_of()
     keeper.page.enter(Stage.LEFT)
+    keeper.move()
+    assert control_store.membership.leases([1]) == {}
+
+
+def test_a_rank_that_leaves_while_its_first_lease_is_on_its_way_has_none(keeper_of, control_store, monkeypatch):
+    """The others delete the keys of the call when all have left: what comes after that would stay in the store.
+
+    Its end lets a monitor process that the store has answered end itself.
+    """
+    keeper, write = keeper_of(), control_store.membership.move_lease
+
+    def late(*arguments):
+        assert keeper.page[ProgressField.MONITOR_BEAT]
+        keeper.page.enter(Stage.LEFT)
+        return write(*arguments)
+
+    monkeypatch.setattr(control_store.membership, "move_lease", late)
     keeper.move()
     assert control_store.membership.leases([1]) == {}

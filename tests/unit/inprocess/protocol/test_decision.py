@@ -186,24 +186,24 @@ def test_an_event_that_is_no_fault_is_refused():
         decode_event("{}")
 
 
-def offering(member, rank, endpoint="", status=ArrivalStatus.ALIVE):
-    return Arrival(initial_rank=member, rank=rank, status=status, world_size=4, endpoint=endpoint)
+def offering(member, rank, endpoint="", status=ArrivalStatus.ALIVE, *, fills_gaps=False):
+    return Arrival(
+        initial_rank=member, rank=rank, status=status, world_size=4, endpoint=endpoint, fills_gaps=fills_gaps
+    )
 
 
-def test_the_decision_tells_where_those_would_host_who_may_become_rank_0():
-    arrivals = {
-        0: offering(0, 0, "a:1", ArrivalStatus.DEAD), 1: offering(1, 1, "b:2"), 2: offering(2, 2, "c:3"),
-        3: offering(3, 3, "[::1]:4"),
-    }  # fmt: skip
+@pytest.mark.parametrize(("fills_gaps", "leader", "rendezvous"), [(False, 1, ("b", 2)), (True, 3, ("::1", 4))])
+def test_the_decision_tells_who_becomes_rank_0_and_where_it_hosts(fills_gaps, leader, rendezvous):
+    offers = [("a:1", ArrivalStatus.DEAD), ("b:2",), ("c:3",), ("[::1]:4",)]
+    arrivals = {rank: offering(rank, rank, *offer, fills_gaps=fills_gaps) for rank, offer in enumerate(offers)}
+    assert Arrival.decode(arrivals[3].encode()) == arrivals[3]
     decision = RoundDecision.decode(decide(0, arrivals, None).encode())
-    assert decision.endpoints == ((1, "b:2"), (3, "[::1]:4"))
-    assert decision.endpoint_of(1) == ("b", 2)
-    assert decision.endpoint_of(2) is decision.endpoint_of(None) is None
+    assert (decision.leader, decision.rendezvous) == (leader, rendezvous)
 
 
-def test_who_offers_no_endpoint_has_none_in_the_decision():
+def test_a_leader_that_offers_no_endpoint_is_none():
     decision = decide(0, {0: offering(0, 0), 1: offering(1, 1, "b:2")}, None)
-    assert decision.endpoints == ()
+    assert (decision.leader, decision.rendezvous) == (-1, None)
     assert "endpoint" not in decision.encode()
 
 
@@ -214,7 +214,7 @@ def test_an_endpoint_that_is_none_is_refused(endpoint):
         Arrival.decode(json.dumps({**data, "endpoint": endpoint}))
     data = json.loads(decide(0, {0: offering(0, 0)}, None).encode())
     with pytest.raises(ValueError, match=r"not |codec"):
-        RoundDecision.decode(json.dumps({**data, "endpoints": [[0, endpoint]]}))
+        RoundDecision.decode(json.dumps({**data, "endpoint": endpoint}))
 
 
 def exits(member, code, kind="BASE_EXCEPTION"):

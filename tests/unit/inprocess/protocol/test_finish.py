@@ -25,8 +25,8 @@ class Empty(KeyboardInterrupt):
 def main_thread(*, finished: bool) -> MainThread:
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(1.0, 1.0))
     rounds.view.finished = finished
-    state, ports = State(rank=0, world_size=1, initial_rank=0, initial_world_size=1), CallPorts(*(Asking(),) * 8)
-    return MainThread(rounds, state, FlowRules(leader=lambda *_: None), ports=ports, now=lambda: 0.0)
+    state, ports = State(rank=0, world_size=1, initial_rank=0, initial_world_size=1), CallPorts(*(Asking(),) * 7)
+    return MainThread(rounds, state, FlowRules(), ports=ports, now=lambda: 0.0)
 
 
 def finish(ended: IterationResult, report: Callable[[], Any], *, finished: bool) -> list[str]:

@@ -11,16 +11,16 @@ from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread, _con
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
-from nvrx_core.rank_assignment.base import State
+from nvrx_core.rank_assignment.base import AssignmentState
 from tests.harness.asked import Asking, ask, drive
 
-PORTS = CallPorts(*(Asking(),) * 8)
+PORTS = CallPorts(*(Asking(),) * 7)
 
 
 def test_a_round_whose_cause_nobody_can_read_does_not_count_as_a_failure():
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(60.0, 60.0))
-    rules = FlowRules(leader=lambda *_: 0, no_progress_limit=1)
-    flow = MainThread(rounds, State(0, 1), rules, ports=PORTS, now=lambda: 0.0)
+    rules = FlowRules(no_progress_limit=1)
+    flow = MainThread(rounds, AssignmentState(0, 1), rules, ports=PORTS, now=lambda: 0.0)
     decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=None, culprits=(), step=-1)
     assert not flow._is_out_of_retries(decision, IterationResult(Outcome.INTERRUPTED))
 
@@ -37,7 +37,7 @@ def test_a_contradiction_ends_the_job_and_nothing_else_does():
 
 def without_store(ended, loss, *, announced=None):
     """Lose the store after an iteration that has ended in this way; return the result, and what was asked for."""
-    flow = MainThread(None, None, FlowRules(leader=lambda *_: 0), ports=PORTS, now=None)
+    flow = MainThread(None, None, FlowRules(), ports=PORTS, now=None)
     flow.ended, flow.failure, done = ended, announced, []
 
     def answer(asked):

@@ -13,7 +13,7 @@ from nvrx_launcher.node_actions import EndLaunch, SendMessage, StartWorkers, Sto
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
-from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import DecisionKind, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.rules import Rules
 
 
@@ -70,7 +70,7 @@ class Job:
             self.history.append(decision)
             for inbox in self.to_nodes.values():
                 inbox.append(decision)
-            if decision.verdict is Verdict.RUN:
+            if decision.verdict is DecisionKind.RUN:
                 assert len(decision.members) == self.least
                 assert [member.first_rank for member in decision.members] == [2 * n for n in range(self.least)]
 

@@ -13,7 +13,7 @@ from nvrx_launcher.node_actions import AwaitOthers, AwaitRound, EndLaunch, SendM
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
-from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.rules import Rules
 
 from nvrx_core.parsing import parse_object
@@ -53,7 +53,7 @@ def test_a_cycle_begins_when_all_nodes_are_ready():
     assert made.deadline == JOIN
     (decision,) = made.received(ready(0), now=1.0)
     assert decision == Decision(
-        Verdict.RUN, 0, "2 nodes, 0 spare", members=(Member(0, 0, 2), Member(1, 2, 2)),
+        DecisionKind.RUN, 0, "2 nodes, 0 spare", members=(Member(0, 0, 2), Member(1, 2, 2)),
         master_addr="10.0.0.0", master_port=29500, active_hosts="host[0-1]",
     )  # fmt: skip
     assert decision.world_size == 4
@@ -87,8 +87,8 @@ def test_spares_wait_and_take_the_place_of_a_lost_node():
         decisions = made.received(ready(node), now=0.0)
     assert decisions[0].reason == "2 nodes, 1 spare"
     lost, stop = made.lost(0, "node 0 has vanished", now=1.0)
-    assert (lost.verdict, lost.node) == (Verdict.LOST, 0)
-    assert (stop.verdict, stop.cycle) == (Verdict.STOP, 0)
+    assert (lost.verdict, lost.node) == (DecisionKind.LOST, 0)
+    assert (stop.verdict, stop.cycle) == (DecisionKind.STOP, 0)
     (run,) = made.received(ready(1, cycle=0), now=2.0)
     assert (run.cycle, [member.node for member in run.members]) == (1, [1, 2])
 
@@ -126,18 +126,18 @@ def test_too_few_nodes_end_the_job_with_their_names():
     made = coordinator()
     made.received(ready(1), now=0.0)
     (end,) = made.tick(now=JOIN)
-    assert (end.verdict, end.code) == (Verdict.END, 1)
+    assert (end.verdict, end.code) == (DecisionKind.END, 1)
     assert end.reason == "1 of 2 nodes have joined in 600 s: ['host1']"
 
 
 def test_a_failure_stops_all_nodes_once():
     made = running()
     (stop,) = made.received(Message(1, MessageKind.FAILED, 0, "rank 3 has failed"), now=1.0)
-    assert stop == Decision(Verdict.STOP, 0, "host1: rank 3 has failed")
+    assert stop == Decision(DecisionKind.STOP, 0, "host1: rank 3 has failed")
     assert made.received(Message(0, MessageKind.FAILED, 0, "rank 0 has failed, too"), now=1.0) == ()
     assert made.received(ready(1, cycle=0), now=2.0) == ()
     (run,) = made.received(ready(0, cycle=0), now=3.0)
-    assert (run.verdict, run.cycle) == (Verdict.RUN, 1)
+    assert (run.verdict, run.cycle) == (DecisionKind.RUN, 1)
 
 
 def stopping():
@@ -157,8 +157,8 @@ def test_a_node_that_does_not_stop_in_its_time_is_given_up_and_the_spare_takes_i
     assert made.deadline == 61.0
     assert made.tick(now=60.9) == ()
     lost, run = made.tick(now=61.0)
-    assert lost == Decision(Verdict.LOST, 0, "host1 has not stopped its workers within 60 s", node=1)
-    assert (run.verdict, run.cycle, [member.node for member in run.members]) == (Verdict.RUN, 1, [0, 2])
+    assert lost == Decision(DecisionKind.LOST, 0, "host1 has not stopped its workers within 60 s", node=1)
+    assert (run.verdict, run.cycle, [member.node for member in run.members]) == (DecisionKind.RUN, 1, [0, 2])
     assert made.restarts == 0
     assert made.received(ready(1, cycle=0), now=70.0) == ()
     assert made.nodes == {0, 1, 2}
@@ -167,7 +167,7 @@ def test_a_node_that_does_not_stop_in_its_time_is_given_up_and_the_spare_takes_i
 def test_nodes_are_given_up_one_by_one():
     made = stopping()
     (lost,) = made.tick(now=41.0)
-    assert (lost.verdict, lost.node, made.deadline) == (Verdict.LOST, 0, 61.0)
+    assert (lost.verdict, lost.node, made.deadline) == (DecisionKind.LOST, 0, 61.0)
     made.check()
 
 
@@ -183,7 +183,7 @@ def test_after_the_end_a_lost_node_is_no_longer_waited_for_and_nothing_is_decide
     made = running()
     for node in range(2):
         end = made.received(Message(node, MessageKind.DONE, 0), now=1.0)
-    assert [each.verdict for each in end] == [Verdict.END]
+    assert [each.verdict for each in end] == [DecisionKind.END]
     assert made.lost(1, "no lease", now=6.0) == ()
     assert made.nodes == {0}
 
@@ -192,7 +192,7 @@ def test_the_job_ends_when_all_nodes_are_done():
     made = running()
     assert made.received(Message(0, MessageKind.DONE, 0), now=1.0) == ()
     (end,) = made.received(Message(1, MessageKind.DONE, 0), now=1.0)
-    assert end == Decision(Verdict.END, 0, "all workers are done")
+    assert end == Decision(DecisionKind.END, 0, "all workers are done")
     assert made.nodes == {0, 1}
     made.received(Message(0, MessageKind.LEFT, 0), now=1.0)
     assert made.nodes == {1}
@@ -203,9 +203,9 @@ def test_the_job_fails_when_its_restarts_are_spent(max_restarts, spent):
     made = running(max_restarts=max_restarts)
     for cycle in range(max_restarts + 1):
         (stop,) = made.received(Message(0, MessageKind.FAILED, cycle, "rank 0 has failed"), now=1.0)
-        assert stop.verdict is Verdict.STOP
+        assert stop.verdict is DecisionKind.STOP
         (decision,) = stopped(made, 0, 1)
-    assert decision == Decision(Verdict.END, max_restarts, f"host0: rank 0 has failed, {spent}", code=1)
+    assert decision == Decision(DecisionKind.END, max_restarts, f"host0: rank 0 has failed, {spent}", code=1)
 
 
 def test_messages_of_an_earlier_cycle_change_nothing():
@@ -260,7 +260,9 @@ def node(number=0, workers=2, **more):
     return made
 
 
-RUN = Decision(Verdict.RUN, 0, "2 nodes", members=(Member(3, 0, 2), Member(0, 2, 2)), master_addr="a", master_port=1)
+RUN = Decision(
+    DecisionKind.RUN, 0, "2 nodes", members=(Member(3, 0, 2), Member(0, 2, 2)), master_addr="a", master_port=1
+)
 
 
 def test_a_node_starts_its_workers_at_its_place():
@@ -278,7 +280,7 @@ def test_a_node_that_runs_does_not_start_again():
 def test_a_spare_starts_nothing_and_stops_nothing():
     made = node(number=7)
     assert made.decided(RUN) == ()
-    assert made.decided(Decision(Verdict.STOP, 0, "x")) == ()
+    assert made.decided(Decision(DecisionKind.STOP, 0, "x")) == ()
 
 
 def test_a_failed_worker_is_reported_and_the_others_are_stopped():
@@ -287,7 +289,7 @@ def test_a_failed_worker_is_reported_and_the_others_are_stopped():
     told, stop = made.worker_exited(1, -9, "rank 3 was ended by SIGKILL")
     assert told == SendMessage(MessageKind.FAILED, 0, "rank 3 was ended by SIGKILL")
     assert (stop.signum, stop.grace) == (signal.SIGTERM, 15.0)
-    assert made.decided(Decision(Verdict.STOP, 0, "x")) == ()
+    assert made.decided(Decision(DecisionKind.STOP, 0, "x")) == ()
     assert made.worker_exited(0, -15) == (SendMessage(MessageKind.READY, 0),)
 
 
@@ -296,7 +298,7 @@ def test_a_node_that_is_done_can_be_asked_to_begin_anew():
     made.decided(RUN)
     made.worker_exited(0, 0)
     assert made.worker_exited(1, 0) == (SendMessage(MessageKind.DONE, 0),)
-    assert made.decided(Decision(Verdict.STOP, 0, "x")) == (SendMessage(MessageKind.READY, 0),)
+    assert made.decided(Decision(DecisionKind.STOP, 0, "x")) == (SendMessage(MessageKind.READY, 0),)
 
 
 def test_a_signal_is_passed_on_and_the_node_leaves():
@@ -313,7 +315,7 @@ def test_a_signal_is_passed_on_and_the_node_leaves():
 def test_the_end_of_the_job_stops_the_workers_first():
     made = node()
     made.decided(RUN)
-    (stop,) = made.decided(Decision(Verdict.END, 0, "asked", code=93))
+    (stop,) = made.decided(Decision(DecisionKind.END, 0, "asked", code=93))
     assert isinstance(stop, StopWorkers)
     made.worker_exited(0, -15)
     assert made.worker_exited(1, -15)[-1].code == 93
@@ -327,7 +329,9 @@ def test_a_node_without_a_coordinator_ends():
     assert made.worker_exited(1, -15)[-1].code == 75
 
 
-@pytest.mark.parametrize("thing", [RUN, Decision(Verdict.STOP, 3, "x"), Decision(Verdict.END, 3, "x", code=93)])
+@pytest.mark.parametrize(
+    "thing", [RUN, Decision(DecisionKind.STOP, 3, "x"), Decision(DecisionKind.END, 3, "x", code=93)]
+)
 def test_a_decision_survives_the_wire(thing):
     assert Decision.from_json(thing.to_json()) == thing
 
@@ -404,7 +408,7 @@ def test_an_answer_about_an_earlier_cycle_changes_nothing():
 
 def test_a_stop_settles_what_is_in_doubt():
     made = doubtful()
-    made.decided(Decision(Verdict.STOP, 0, "x"))
+    made.decided(Decision(DecisionKind.STOP, 0, "x"))
     assert made.round_answered(0, 0, is_entered=False) == ()
     assert made.worker_exited(1, -15) == (SendMessage(MessageKind.READY, 0),)
 
@@ -436,14 +440,14 @@ def test_a_cycle_all_of_whose_workers_have_failed_is_stopped_at_once():
     assert made.received(Message(0, MessageKind.ALL_FAILED, 0, "rank 1 has failed"), now=1.0) == ()
     made.check()
     (stop,) = made.received(Message(1, MessageKind.ALL_FAILED, 0, "rank 3 has failed"), now=1.0)
-    assert (stop.verdict, stop.reason) == (Verdict.STOP, "host1: rank 3 has failed")
+    assert (stop.verdict, stop.reason) == (DecisionKind.STOP, "host1: rank 3 has failed")
     assert stopped(made, 0, 1)[-1].reason == "host1: rank 3 has failed, with --max-restarts 0"
 
 
 def test_the_loss_of_the_last_node_with_workers_stops_the_cycle():
     made = running(least=1, restart_policy="min-healthy")
     made.received(Message(0, MessageKind.ALL_FAILED, 0, "rank 1 has failed"), now=1.0)
-    assert [each.verdict for each in made.lost(1, "vanished", now=2.0)] == [Verdict.LOST, Verdict.STOP]
+    assert [each.verdict for each in made.lost(1, "vanished", now=2.0)] == [DecisionKind.LOST, DecisionKind.STOP]
 
 
 def misused(made, *local_ranks):
@@ -481,7 +485,7 @@ def test_a_worker_that_alone_refuses_its_command_line_has_failed():
 def test_other_failures_are_no_misuse(how):
     made = node(retries_misuse=how == "retried")
     cycle = int(how == "a later cycle")
-    made.decided(Decision(Verdict.RUN, cycle, "", members=RUN.members))
+    made.decided(Decision(DecisionKind.RUN, cycle, "", members=RUN.members))
     code = 1 if how == "another code" else 2
     is_misuse = how != "another code"
     told, _ = made.worker_exited(0, code, "", no_progress=how != "after a step", is_misuse=is_misuse)
@@ -493,7 +497,7 @@ def test_a_command_line_that_the_workers_of_all_nodes_refuse_ends_the_job():
     assert made.received(Message(0, MessageKind.MISUSED, 0, "rank 0 has failed"), now=1.0) == ()
     made = Coordinator.from_state(made.rules, CoordinatorState.from_json(made.state(now=1.0).to_json()), now=1.0)
     (end,) = made.received(Message(1, MessageKind.MISUSED, 0, "rank 2 has failed"), now=1.0)
-    assert (end.verdict, end.code) == (Verdict.END, 1)
+    assert (end.verdict, end.code) == (DecisionKind.END, 1)
     assert end.reason.startswith("host1: rank 2 has failed; all workers have failed before their first step")
 
 
@@ -501,7 +505,7 @@ def test_nodes_of_which_only_some_refuse_their_command_line_are_restarted():
     made = running(max_restarts=3)
     made.received(Message(0, MessageKind.MISUSED, 0, "rank 0 has failed"), now=1.0)
     (stop,) = made.received(Message(1, MessageKind.ALL_FAILED, 0, "rank 2 has failed"), now=1.0)
-    assert stop.verdict is Verdict.STOP
+    assert stop.verdict is DecisionKind.STOP
 
 
 @pytest.mark.parametrize("kind", [MessageKind.HANG_SUSPECTED, MessageKind.HANG_EVIDENCE, MessageKind.HANG_JUDGED])

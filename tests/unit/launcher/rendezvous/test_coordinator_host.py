@@ -12,7 +12,7 @@ from nvrx_launcher.rendezvous import coordinator_host
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost, DecisionLog
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
-from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
@@ -20,7 +20,7 @@ from nvrx_launcher.rendezvous_settings import RendezvousSettings
 KEYS = RendezvousKeys("job")
 SETTINGS = RendezvousSettings(keep_alive_interval=60.0)
 TERM = Term(1, 0, is_open=True)
-STOP = Entry(1, (Decision(Verdict.STOP, 0, "a worker has failed"),))
+STOP = Entry(1, (Decision(DecisionKind.STOP, 0, "a worker has failed"),))
 NOW = Checkpoint(Coordinator(Rules(1, 1, 0)).state(now=0.0), 0)
 
 
@@ -78,8 +78,8 @@ def test_what_nodes_say_of_a_hang_is_handed_on_to_all_and_their_evidence_to_this
     assert store.check([KEYS.decision(2), KEYS.decision(3)])
     told = [Entry.from_text(store.get(KEYS.decision(number))).decisions for number in (2, 3)]
     assert told == [
-        (Decision(Verdict.HANG_SUSPECTED, 0, "", node=1),),
-        (Decision(Verdict.HANG_JUDGED, 0, "verdict", node=0),),
+        (Decision(DecisionKind.HANG_SUSPECTED, 0, "", node=1),),
+        (Decision(DecisionKind.HANG_JUDGED, 0, "verdict", node=0),),
     ]
     assert evidence == [(1, 0, "reports")]
     assert not store.check([KEYS.decision(4)])

@@ -15,7 +15,7 @@ from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.election import Election
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
-from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
@@ -93,11 +93,11 @@ def test_a_launcher_whose_lease_moves_stays(store):
 
 def test_one_that_is_lost_is_replaced_and_can_decide_no_more(store):
     candidate().enter(store, 0)
-    assert decide(store, 1, 2, Decision(Verdict.RUN, 0, "2 nodes"))
+    assert decide(store, 1, 2, Decision(DecisionKind.RUN, 0, "2 nodes"))
     opening = candidate().enter(store, 1)
     assert (opening.term.number, opening.term.node, opening.decided, opening.predecessor) == (2, 1, 3, 0)
     assert opening.checkpoint == known()
-    assert not decide(store, 1, 3, Decision(Verdict.STOP, 0, "it does not know that it was replaced"))
+    assert not decide(store, 1, 3, Decision(DecisionKind.STOP, 0, "it does not know that it was replaced"))
 
 
 def test_a_member_finds_that_it_is_lost_and_takes_over(store):
@@ -199,7 +199,7 @@ def test_a_launcher_that_comes_late_reads_the_end_of_a_job_whose_leases_are_dele
     member = candidate()
     member.enter(Moving(store), 1)
     store.set(KEYS.leader, replace(first.term, is_over=True).to_text())
-    decide(store, 1, 2, Decision(Verdict.END, 0, "done"))
+    decide(store, 1, 2, Decision(DecisionKind.END, 0, "done"))
     for key in (KEYS.lease(0), KEYS.lease(1), KEYS.state(2, 1)):
         store.delete_key(key)
     assert member.observe(store, 1, first.term).term.since == 3
@@ -216,12 +216,12 @@ def test_a_term_of_a_node_without_a_lease_is_replaced_in_time(store, clock):
     assert member.observe(store, 1, term).term.node == 1
 
 
-@pytest.mark.parametrize("last", [Entry(1, (Decision(Verdict.LOST, 0, "no lease", node=2),)), Entry(2, ())])
+@pytest.mark.parametrize("last", [Entry(1, (Decision(DecisionKind.LOST, 0, "no lease", node=2),)), Entry(2, ())])
 def test_a_job_has_ended_whatever_follows_its_end(store, last):
     """A loss that was noticed afterwards, or the fence of a claim that was given up; their states may be gone."""
     candidate().enter(store, 0)
-    decide(store, 1, 2, Decision(Verdict.RUN, 0, "1 node"))
-    decide(store, 1, 3, Decision(Verdict.END, 0, "done"))
+    decide(store, 1, 2, Decision(DecisionKind.RUN, 0, "1 node"))
+    decide(store, 1, 3, Decision(DecisionKind.END, 0, "done"))
     store.set(KEYS.decision(4), last.to_text())
     opening = candidate().enter(store, 1)
     assert (opening.term.since, opening.decided, opening.checkpoint) == (5, 5, None)
@@ -229,8 +229,8 @@ def test_a_job_has_ended_whatever_follows_its_end(store, last):
 
 def test_a_loss_and_a_fence_alone_end_no_job(store):
     candidate().enter(store, 0)
-    decide(store, 1, 2, Decision(Verdict.RUN, 0, "2 nodes"))
-    decide(store, 1, 3, Decision(Verdict.LOST, 0, "no lease", node=2))
+    decide(store, 1, 2, Decision(DecisionKind.RUN, 0, "2 nodes"))
+    decide(store, 1, 3, Decision(DecisionKind.LOST, 0, "no lease", node=2))
     opening = candidate().enter(store, 1)
     assert (opening.term.since, opening.decided, opening.checkpoint) == (1, 4, known())
 
@@ -245,7 +245,7 @@ def test_one_that_has_left_is_replaced_at_once(store):
 
 def test_a_job_that_has_ended_begins_anew(store):
     candidate().enter(store, 0)
-    decide(store, 1, 2, Decision(Verdict.END, 0, "done"))
+    decide(store, 1, 2, Decision(DecisionKind.END, 0, "done"))
     store.add(KEYS.inbox, 7)
     opening = candidate().enter(store, 1)
     assert (opening.term.since, opening.term.inbox, opening.checkpoint) == (3, 7, None)
@@ -302,7 +302,7 @@ def test_a_state_that_was_deleted_meanwhile_is_sought_at_the_next_decision(store
         def get(self, key):
             if key == KEYS.state(2, 1):
                 store.delete_key(key)
-                decide(store, 1, 3, Decision(Verdict.STOP, 0, "x"))
+                decide(store, 1, 3, Decision(DecisionKind.STOP, 0, "x"))
                 raise dist.DistStoreError
             return store.get(key)
 
@@ -310,7 +310,7 @@ def test_a_state_that_was_deleted_meanwhile_is_sought_at_the_next_decision(store
             return getattr(store, name)
 
     candidate().enter(store, 0)
-    decide(store, 1, 2, Decision(Verdict.RUN, 0, "2 nodes"))
+    decide(store, 1, 2, Decision(DecisionKind.RUN, 0, "2 nodes"))
     assert candidate()._claim(Deciding(), store.get(KEYS.leader).decode(), 1).decided == 4
 
 
@@ -333,7 +333,7 @@ def test_no_launcher_takes_over_a_coordinator_lost_with_its_store(store):
 
 
 def test_what_is_written_can_be_read():
-    entry = Entry(3, (Decision(Verdict.LOST, 1, "x", node=2), Decision(Verdict.END, 1, "y", code=1)))
+    entry = Entry(3, (Decision(DecisionKind.LOST, 1, "x", node=2), Decision(DecisionKind.END, 1, "y", code=1)))
     assert Entry.from_text(entry.to_text()) == entry
     assert Checkpoint.from_text(known().to_text()) == known()
     term = Term(1, 2, 3, 4, is_open=True, endpoint="[fd00::2]:4321")

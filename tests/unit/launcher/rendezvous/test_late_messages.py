@@ -7,7 +7,7 @@ from nvrx_launcher.departure import signalled
 from nvrx_launcher.node_actions import EndLaunch, SendMessage
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
-from nvrx_launcher.rendezvous.messages import Decision, Member, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.rules import ANY_FAILED, MIN_HEALTHY, Rules
 
 
@@ -35,7 +35,7 @@ def test_what_a_node_that_is_taken_for_lost_has_sent_changes_nothing(kind):
     assert told(made, kind, 2) == ()
     made.check()
     assert told(made, MessageKind.DONE, 0) == ()
-    assert told(made, MessageKind.DONE, 1)[0].verdict is Verdict.END
+    assert told(made, MessageKind.DONE, 1)[0].verdict is DecisionKind.END
 
 
 def test_a_job_ends_once():
@@ -56,14 +56,14 @@ def launcher():
 
 
 def run(cycle):
-    return Decision(Verdict.RUN, cycle, "", members=(Member(0, 0, 1),))
+    return Decision(DecisionKind.RUN, cycle, "", members=(Member(0, 0, 1),))
 
 
 def test_a_node_that_has_stopped_by_itself_is_ready_once():
     """Its worker has failed; the stop of the cycle comes back to it when it waits for the next one."""
     made = launcher()
     assert made.worker_exited(0, 1, "x") == (SendMessage(MessageKind.FAILED, 0, "x"), SendMessage(MessageKind.READY, 0))
-    assert made.decided(Decision(Verdict.STOP, 0, "x")) == ()
+    assert made.decided(Decision(DecisionKind.STOP, 0, "x")) == ()
 
 
 def test_a_stop_of_another_cycle_stops_nothing():
@@ -71,18 +71,18 @@ def test_a_stop_of_another_cycle_stops_nothing():
     made = launcher()
     made.worker_exited(0, 1, "x")
     made.decided(run(1))
-    assert made.decided(Decision(Verdict.STOP, 0, "x")) == ()
+    assert made.decided(Decision(DecisionKind.STOP, 0, "x")) == ()
     made.check()
 
 
 def test_a_launcher_ends_once():
     made = launcher()
     made.worker_exited(0, 0)
-    assert isinstance(made.decided(Decision(Verdict.END, 0, "done"))[-1], EndLaunch)
+    assert isinstance(made.decided(Decision(DecisionKind.END, 0, "done"))[-1], EndLaunch)
     for late in (
-        Decision(Verdict.STOP, 0, "x"),
-        Decision(Verdict.END, 0, "x", 93),
-        Decision(Verdict.LOST, 0, "x", node=0),
+        Decision(DecisionKind.STOP, 0, "x"),
+        Decision(DecisionKind.END, 0, "x", 93),
+        Decision(DecisionKind.LOST, 0, "x", node=0),
     ):
         assert made.decided(late) == ()
 
@@ -91,7 +91,7 @@ def test_the_first_end_counts():
     """A signal ends the launcher while its workers stop for the end of the job."""
     made = launcher()
     made.leave(signalled(15))
-    made.decided(Decision(Verdict.END, 0, "asked", 93))
+    made.decided(Decision(DecisionKind.END, 0, "asked", 93))
     assert made.worker_exited(0, -15)[-1].code == 128 + 15
 
 
@@ -115,7 +115,7 @@ def test_a_failure_counts_once():
         made.received(ready(node, cycle=0), now=0.0)
     (stop,) = made.received(ready(0, cycle=1), now=0.0)
     (again,) = made.received(ready(1, cycle=1), now=0.0)
-    assert (stop.verdict, again.verdict, made.restarts) == (Verdict.STOP, Verdict.RUN, 1)
+    assert (stop.verdict, again.verdict, made.restarts) == (DecisionKind.STOP, DecisionKind.RUN, 1)
 
 
 def test_the_workers_meet_at_the_port_that_a_node_has_named_last():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
-from nvrx_launcher.rendezvous.messages import Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import DecisionKind, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.placement import NAMED, choose, named, usable
 from nvrx_launcher.rendezvous.roll_call import RollCall
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY, Rules
@@ -128,7 +128,7 @@ def test_incomplete_segments_are_waited_for_and_named():
     assert lack in note.reason
     (end,) = made.tick(now=60.0)
     joined = "['host00', 'host01', 'host02', 'host03', 'host04']"
-    assert (end.verdict, end.code) == (Verdict.END, 1)
+    assert (end.verdict, end.code) == (DecisionKind.END, 1)
     assert end.reason == f"5 of 4 nodes have joined in 60 s: {joined}; {lack}"
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from nvrx_launcher.rendezvous.coordinator import Coordinator
-from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, NodeDescription, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind, NodeDescription
 from nvrx_launcher.rendezvous.roll_call import RollCall, command_difference, named
 from nvrx_launcher.rendezvous.rules import Rules
 
@@ -41,7 +41,7 @@ class Job:
 
 def said(decisions):
     """Who logs what; of other decisions their verdict."""
-    notes = (Verdict.NOTE, Verdict.WARNING)
+    notes = (DecisionKind.NOTE, DecisionKind.WARNING)
     return [
         ([member.node for member in each.members], each.reason) if each.verdict in notes else each.verdict
         for each in decisions
@@ -58,7 +58,7 @@ def test_every_10_s_all_that_wait_say_who_has_joined_and_how_many_are_missing():
     assert job.tick(now=10.0) == [([0, 1], line.format(10))]
     assert job.tick(now=10.1) == []
     assert job.tick(now=20.0) == [([0, 1], line.format(20))]
-    assert job.ready(2, now=21.0) == [Verdict.RUN]
+    assert job.ready(2, now=21.0) == [DecisionKind.RUN]
     assert job.roll_call.deadline == math.inf
     assert job.tick(now=30.0) == []
 
@@ -74,7 +74,7 @@ def test_of_many_nodes_that_differ_some_are_named_at_a_time_and_none_after_the_e
         job.coordinator.received(Message(node, MessageKind.LEFT, -1, ""), now=2.0)
         job.ready(node, now=2.0, given=(("--max-restarts", "5"),))
     decisions = job.write(job.coordinator.abandon(75, "x"), 2.5)
-    assert (len(decisions), decisions[-1], job.roll_call.deadline) == (201, Verdict.END, math.inf)
+    assert (len(decisions), decisions[-1], job.roll_call.deadline) == (201, DecisionKind.END, math.inf)
 
 
 def test_hosts_that_slurm_has_named_are_missed_by_name():
@@ -93,8 +93,8 @@ def test_of_more_hosts_than_needed_those_that_have_not_joined_are_named():
 
 def test_after_a_loss_the_host_of_the_last_cycle_is_missed():
     job = Job(most=2)
-    assert [*job.ready(0, now=0.0), *job.ready(1, now=0.0)] == [Verdict.RUN]
-    assert job.lost(1, now=5.0) == [Verdict.LOST, Verdict.STOP]
+    assert [*job.ready(0, now=0.0), *job.ready(1, now=0.0)] == [DecisionKind.RUN]
+    assert job.lost(1, now=5.0) == [DecisionKind.LOST, DecisionKind.STOP]
     assert job.ready(0, cycle=0, now=6.0) == []
     ((nodes, line),) = job.tick(now=16.0)
     assert (nodes, line.partition(";")[2]) == ([0], " missing: host1; the job ends after 60 s")
@@ -103,13 +103,13 @@ def test_after_a_loss_the_host_of_the_last_cycle_is_missed():
 def test_spares_say_so_in_each_cycle_and_when_they_join():
     job = Job(least=1, most=2, last_call_timeout=1.0)
     job.ready(0, now=0.0)
-    assert job.ready(1, now=0.0) == [([1], "joined as a spare: cycle 0 runs on host0"), Verdict.RUN]
+    assert job.ready(1, now=0.0) == [([1], "joined as a spare: cycle 0 runs on host0"), DecisionKind.RUN]
     assert job.ready(2, now=5.0) == []
     assert job.roll_call.deadline == 6.0
     assert job.tick(now=6.0) == [([2], "joined as a spare: cycle 0 runs on host0")]
     assert job.ready(2, now=7.0) == []
     note, *_, run = job.lost(0, now=8.0)
-    assert (note, run) == (([2], "joined as a spare: cycle 1 runs on host1"), Verdict.RUN)
+    assert (note, run) == (([2], "joined as a spare: cycle 1 runs on host1"), DecisionKind.RUN)
 
 
 def test_a_node_whose_values_are_dropped_is_told_once_and_both_values_are_named():
@@ -119,23 +119,23 @@ def test_a_node_whose_values_are_dropped_is_told_once_and_both_values_are_named(
     other = (("--nnodes", "2:3"), ("--max-restarts", "5"), ("--of-a-later-version", "1"))
     assert job.ready(1, given=other, now=0.5) == [
         ([1], f"host1 was given --max-restarts 5; {counts}: --max-restarts 1"),
-        Verdict.RUN,
+        DecisionKind.RUN,
     ]
-    assert job.ready(1, given=other, cycle=0, now=5.0) == [Verdict.STOP]
+    assert job.ready(1, given=other, cycle=0, now=5.0) == [DecisionKind.STOP]
 
 
 def test_another_command_is_told_and_what_differs():
     job = Job(command="train.py --lr 0.1 --node_rank 0 --seed 1")
     job.ready(0, command="train.py --lr 0.1 --node_rank 0 --seed 1", now=0.0)
     line, run = job.ready(1, command="train.py --lr 0.1 --node_rank 1 --seed 1", now=0.0)
-    assert run is Verdict.RUN
+    assert run is DecisionKind.RUN
     assert line[1].startswith("host1 runs another command than host0: '--node_rank 1' instead of '--node_rank 0';")
 
 
 def test_nothing_is_written_after_the_end_of_the_job():
     job = Job(least=2, most=2)
     job.ready(0, now=0.0)
-    assert job.tick(now=60.0)[-1] is Verdict.END
+    assert job.tick(now=60.0)[-1] is DecisionKind.END
     assert job.ready(1, given=(("--max-restarts", "7"),), now=61.0) == []
     assert job.tick(now=100.0) == []
     assert job.roll_call.deadline == math.inf
@@ -179,5 +179,5 @@ def test_notes_survive_the_wire():
     job.ready(0, command="a", now=0.0)
     description = job.coordinator.descriptions[0]
     assert NodeDescription.from_json(description.to_json()) == description
-    note = Decision(Verdict.WARNING, 3, "text", members=())
+    note = Decision(DecisionKind.WARNING, 3, "text", members=())
     assert Decision.from_json(note.to_json()) == note

@@ -6,14 +6,14 @@ from queue import Empty
 
 import pytest
 from nvrx_launcher.rendezvous.elastic.participant import Participant
-from nvrx_launcher.rendezvous.messages import Decision, Member, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, MessageKind
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
 
-RUN = Decision(Verdict.RUN, 0, "", members=(Member(7, 0, 1),), master_addr="a", master_port=1)
+RUN = Decision(DecisionKind.RUN, 0, "", members=(Member(7, 0, 1),), master_addr="a", master_port=1)
 
 
 class Recorded:
@@ -48,7 +48,7 @@ def test_an_agent_that_asks_is_ready_and_gets_the_decision_that_places_its_node(
     assert participant.coordination.told == []
     participant.take_part()
     assert participant.coordination.told == [MessageKind.READY]
-    participant.decided(Decision(Verdict.RUN, 0, "", members=(Member(8, 0, 1),), master_addr="a", master_port=1))
+    participant.decided(Decision(DecisionKind.RUN, 0, "", members=(Member(8, 0, 1),), master_addr="a", master_port=1))
     assert answer(participant) is None
     participant.decided(RUN)
     assert (answer(participant), participant.progress()) == (RUN, (0, ()))
@@ -66,14 +66,14 @@ def test_one_that_asks_before_its_node_has_joined_is_ready_then():
 def test_workers_are_to_be_stopped_for_a_stop_of_their_cycle_only(participant):
     participant.take_part()
     participant.decided(RUN)
-    participant.decided(Decision(Verdict.STOP, 3, ""))
+    participant.decided(Decision(DecisionKind.STOP, 3, ""))
     assert not participant.must_restart
-    participant.decided(Decision(Verdict.STOP, 0, ""))
+    participant.decided(Decision(DecisionKind.STOP, 0, ""))
     assert participant.must_restart
 
 
 def test_a_node_that_counts_as_lost_stops_its_workers_or_asks_again(participant):
-    lost = Decision(Verdict.LOST, 0, "", node=7)
+    lost = Decision(DecisionKind.LOST, 0, "", node=7)
     participant.take_part()
     participant.decided(lost)
     assert (participant.coordination.told, participant.must_restart) == ([MessageKind.READY] * 2, False)
@@ -100,7 +100,7 @@ def test_an_agent_hears_of_the_end_of_the_event_loop(participant):
 @pytest.mark.parametrize(("code", "error"), [(0, RendezvousClosedError), (1, RendezvousTimeoutError)])
 def test_the_end_of_the_job_answers_an_agent_that_waits_and_each_later_one(participant, code, error):
     participant.take_part()
-    participant.decided(Decision(Verdict.END, 0, "it is over", code=code))
+    participant.decided(Decision(DecisionKind.END, 0, "it is over", code=code))
     assert isinstance(answer(participant), error)
     participant.take_part()
     assert isinstance(answer(participant), error)

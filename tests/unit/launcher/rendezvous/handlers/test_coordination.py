@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from nvrx_launcher.rendezvous.handlers.coordination import HandlerCoordination
-from nvrx_launcher.rendezvous.messages import Decision, MessageKind, Verdict
+from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, MessageKind
 from nvrx_launcher.rendezvous.rules import Rules
 
 
@@ -29,5 +29,6 @@ def test_evidence_and_verdict_of_a_hang_come_back_to_the_node_in_its_loop() -> N
     for call in posted:
         call()
     assert said == [
-        Decision(Verdict.HANG_SUSPECTED, 3, ""), (0, 3, "reports"), Decision(Verdict.HANG_JUDGED, 3, "verdict")
+        Decision(DecisionKind.HANG_SUSPECTED, 3, ""), (0, 3, "reports"),
+        Decision(DecisionKind.HANG_JUDGED, 3, "verdict"),
     ]  # fmt: skip
