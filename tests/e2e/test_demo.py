@@ -25,6 +25,7 @@ LIMIT = 240
 """Seconds within which even a busy machine is through with it."""
 SVG = "{http://www.w3.org/2000/svg}"
 COLUMNS = 100
+CTRL_C = "\x03"
 
 
 def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
@@ -175,16 +176,17 @@ def test_the_viewer_kills_and_stops_processes_and_the_training_goes_on(tmp_path:
         os.kill(second["rank 1"], signal.SIGSTOP)
         third = pids(watching.wait_for(r"process 1 is lost[^§]*?rank 0: \d+[\r\n]")[0])
         assert third == {"rank 0": second["rank 0"]}
-        watching.press("q")
+        watching.press(CTRL_C)
         assert watching.end() == 0, watching.seen
     assert "2 restarts; every process has been ended" in watching.seen
     assert processes_of(tmp_path) == []
 
 
-def test_ctrl_c_ends_the_play_in_order(tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_q_ends_the_play_in_order(tmp_path: Path) -> None:
     with viewer(tmp_path) as watching:
         watching.wait_for("steps/s")
-        watching.press("\x03")
+        watching.press("q")
         assert watching.end() == 0, watching.seen
     assert "0 restarts; every process has been ended" in watching.seen
     assert processes_of(tmp_path) == []

@@ -154,7 +154,7 @@ def test_timeouts_are_learned_from_the_first_job_on_and_kept_for_the_next(tmp_pa
     file = json.loads((tmp_path / "ft_timeouts.json").read_text())
     assert [path.name for path in tmp_path.glob(".ft_timeouts*")] == []
 
-    second = launched(tmp_path, "learning.py", "--ft-rank-section-timeouts", "step:77")
+    second = launched(tmp_path, "learning.py", "--ft-rank-section-timeouts", "step:77", workers=1)
     assert second.code == 0, second.log
     for start, end in zip(second.said("start"), second.said("end"), strict=True):
         assert start["learned"] == ["checkpointing", "data", "validation"]
