@@ -48,7 +48,7 @@ def read(path: Path) -> str:
 
 
 def test_every_scheduled_fault_is_followed_by_its_restart(tmp_path: Path) -> None:
-    done = run_demo("--quick", "--output", str(tmp_path))
+    done = run_demo("--quick", "--ranks", "2", "--output", str(tmp_path))
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     restarts = timeline.restarts(timeline.read(tmp_path / "nvrx" / "records"))
