@@ -514,9 +514,9 @@ class Agent(NodeEvents, ControlEvents):
         self._history.hung(report)
         self._hangs.suspected(answer, now=time.monotonic())
 
-    def evidence_received(self, node: int, cycle: int, text: str) -> None:
-        """Take what the ranks of a node show of a hang."""
-        self._hangs.evidence_received(node, cycle, text, now=time.monotonic())
+    def evidence_received(self, cycle: int, hang: str) -> None:
+        """Judge a hang by what the ranks of all nodes show."""
+        self._hangs.evidence_received(cycle, hang, now=time.monotonic())
 
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
         """Answer with the progress of the slowest ranks of other nodes."""

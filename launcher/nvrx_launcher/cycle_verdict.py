@@ -29,6 +29,7 @@ from nvrx_launcher.workers.output import WorkerOutput
 
 if TYPE_CHECKING:
     from nvrx_core.attribution import verdict as attribution
+    from nvrx_core.fault.hang_verdict import HangVerdict
 
 __all__ = ["CycleEvidence", "CycleVerdicts", "Nodes", "Workers"]
 
@@ -85,7 +86,7 @@ class CycleEvidence:
         failures: node and text of each failure, the first one first.
         output: that of the workers of this node, by rank.
         log: the file with the output of all workers; "" for none.
-        hang: the line of a hang, as in `hang: rank 3 (host) stands at ...`; "" for none.
+        hang: the verdict on a hang of it; None for none.
         begins_at: where the output of this cycle begins in it.
         events: the folder of the event files; None for none.
     """
@@ -98,7 +99,7 @@ class CycleEvidence:
     log: str
     begins_at: int
     events: str | None
-    hang: str = ""
+    hang: HangVerdict | None = None
 
 
 class CycleVerdicts:
@@ -123,7 +124,7 @@ class CycleVerdicts:
         self._cycle_log, self._host, self._events = cycle_log, host, events
         self._running: Decision | None = None
         self._began, self._failures, self._reason = 0.0, dict[int, str](), ""
-        self._hang = ""
+        self._hang: HangVerdict | None = None
         self._lost, self._gives_up_at = dict[int, str](), math.inf
         self._is_stopped, self.deadline = False, math.inf
         self._collected = list[CycleEvidence]()
@@ -138,7 +139,7 @@ class CycleVerdicts:
                 self._running, self._began = decision, time.time()
                 self._failures.clear()
                 self._lost.clear()
-                self._hang = ""
+                self._hang = None
             case DecisionKind.STOP:
                 self._ended(decision, now + NEXT_CYCLE_TIMEOUT)
             case DecisionKind.LOST:
@@ -155,10 +156,10 @@ class CycleVerdicts:
         """Record that a worker of this node has failed."""
         self._failures[rank] = report
 
-    def hang_judged(self, cycle: int, line: str) -> None:
-        """Take the line of a hang in a cycle."""
+    def hang_judged(self, cycle: int, verdict: HangVerdict) -> None:
+        """Take the verdict on a hang in a cycle."""
         if self._running is not None and self._running.cycle == cycle:
-            self._hang = line
+            self._hang = verdict
 
     def goes_on_without(self, rank: int) -> None:
         """Record that the job goes on, in process, without a worker that has failed."""

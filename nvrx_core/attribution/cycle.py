@@ -15,6 +15,7 @@ from nvrx_core.attribution.cascade import decide
 from nvrx_core.attribution.classification import Classifier
 from nvrx_core.attribution.origin import Line, Origin, parse
 from nvrx_core.attribution.verdict import Action, Evidence, Verdict, shown
+from nvrx_core.fault.hang_verdict import HangVerdict
 
 __all__ = ["LAUNCHER_FILE", "CycleReport", "FailureReport", "verdict_of_cycle"]
 
@@ -59,7 +60,7 @@ class CycleReport:
         events: lines of the ranks' event files: faults of this cycle that no restart in process has followed.
         logs: the last lines of the workers' output, by rank and name of the file; None is the rank of a file in which
             each line has its own.
-        hang: the line of the verdict on a hang, which launchers have given by the reports of all ranks; "" for none.
+        hang: the verdict on a hang, which launchers have given by the reports of all ranks; None for none.
         stopped_by: the signal that has ended the launcher, as SIGTERM; "" for none.
     """
 
@@ -68,7 +69,7 @@ class CycleReport:
     kernel: Mapping[str, tuple[str, ...]] | None = None
     events: tuple[str, ...] = ()
     logs: Mapping[tuple[int | None, str], tuple[str, ...]] | None = None
-    hang: str = ""
+    hang: HangVerdict | None = None
     stopped_by: str = ""
 
 
@@ -90,14 +91,17 @@ def verdict_of_cycle(report: CycleReport) -> Verdict:
             _feed(each, "kernel log", texts, Origin(host=host))
     for failure in report.failures:
         _feed_failure(classifier, failure)
-    if report.hang:
-        classifier.feed(Line(LAUNCHER_FILE, 0, report.hang, report.hang))
+    hang = "" if report.hang is None else f"hang: {report.hang.sentence}"
+    if hang:
+        classifier.feed(Line(LAUNCHER_FILE, 0, hang, hang))
     if report.stopped_by:
         text = f"Received {report.stopped_by} death signal, shutting down workers"
         classifier.feed(Line(LAUNCHER_FILE, 0, text, text))
     found = decide(classifier.findings(), classifier.seen)
     if found.failure == "clean" or not classifier.seen.lines:
         return _unknown(report)
+    if report.hang is not None and found.rank in report.hang.culprits and found.evidence[0].text == shown(hang):
+        return replace(found, confidence=round(report.hang.confidence, 2))
     if found.action is Action.EXCLUDE_NODE and decide(of_kernel.findings(), of_kernel.seen).host != found.host:
         sentence = found.sentence.replace("; exclude the node", "; restart, and check the node: only text names it")
         return replace(found, action=Action.RESTART, node_to_exclude=None, sentence=sentence)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Self
 
 from nvrx_core.fault.hang_report import EXITED, RENDEZVOUS, Collective, HangReport, RankCondition, Waiting
 from nvrx_core.fault.stack_text import Frame
-from nvrx_core.parsing import integers, number, parse_object, ranges, string
+from nvrx_core.parsing import number, parse_object, parse_ranges, ranges, string
 
 __all__ = ["HangOutcome", "HangVerdict", "judge", "whereabouts", "with_peers_stalled"]
 
@@ -26,6 +26,10 @@ MAX_AHEAD: Final = 64
 """Collectives that a rank may be ahead of others in a group. gloo counts messages, too, which differ by more."""
 MAX_NAMED: Final = 4
 """Ranks, or groups of waiting ranks, that the sentence describes one by one."""
+MAX_RUNS: Final = 8
+"""Runs of ranks that a part of the sentence names."""
+MAX_SENTENCE: Final = 8000
+"""Characters."""
 _CANNOT_MOVE: Final = (RankCondition.STOPPED, RankCondition.HOLDS_GIL)
 _OUT: Final = (RankCondition.COMPLETED, RankCondition.RESERVE)
 
@@ -66,7 +70,8 @@ class HangVerdict:
 
     def encode(self) -> str:
         """Return the verdict as JSON."""
-        return json.dumps({**vars(self), "outcome": self.outcome.value}, separators=(",", ":"))
+        of_ranks = {"culprits": ranges(self.culprits), "missing": ranges(self.missing)}
+        return json.dumps({**vars(self), **of_ranks, "outcome": self.outcome.value}, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str | bytes) -> Self:
@@ -77,12 +82,10 @@ class HangVerdict:
         """
         data = parse_object(text)
         sentence = string(data.get("sentence"))
-        if not sentence.isprintable():
+        if not sentence.isprintable() or len(sentence) > MAX_SENTENCE:
             raise ValueError(f"no sentence: {sentence!r:.100}")
-        return cls(
-            HangOutcome(data.get("outcome")), integers(data.get("culprits"), 0), integers(data.get("missing"), 0),
-            float(number(data.get("confidence"))), sentence,
-        )  # fmt: skip
+        culprits, missing = (tuple(sorted(parse_ranges(data.get(which)))) for which in ("culprits", "missing"))
+        return cls(HangOutcome(data.get("outcome")), culprits, missing, float(number(data.get("confidence"))), sentence)
 
 
 class _Awaited(NamedTuple):
@@ -207,7 +210,7 @@ class _Case:
         whose = "it" if len(blamed) == 1 else "them"
         parts = [_stands(self.reports[rank]) for rank in sorted(blamed)[:MAX_NAMED]]
         if len(blamed) > MAX_NAMED:
-            parts.append(f"ranks {ranges(sorted(blamed)[MAX_NAMED:])} likewise")
+            parts.append(f"{_named(sorted(blamed)[MAX_NAMED:])} likewise")
         return self._say(HangOutcome.CULPRITS, blamed, confidence, [*parts, *self._waits(f" for {whose}")])
 
     def _incomplete(self) -> HangVerdict:
@@ -289,7 +292,7 @@ class _Case:
         if missing:
             parts.append(f"no report of {_named(missing)} in time")
         sentence = "".join(each if each.isprintable() else "?" for each in "; ".join(parts))  # reports are not trusted
-        return HangVerdict(outcome, tuple(sorted(blamed)), missing, confidence, sentence)
+        return HangVerdict(outcome, tuple(sorted(blamed)), missing, confidence, sentence[:MAX_SENTENCE])
 
     def _waits(self, whom: str) -> list[str]:
         """Return what the waiting ranks wait in, a part for each operation."""
@@ -343,7 +346,11 @@ def _has_not_joined(other: HangReport, found: Collective) -> bool:
 
 
 def _named(ranks: Collection[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+    runs = ranges(ranks).split(", ")
+    text = ", ".join(runs[:MAX_RUNS])
+    if len(runs) > MAX_RUNS:
+        text += f" and {len(set(ranks)) - len(parse_ranges(text)):,} more"
+    return f"rank{'s' * (len(ranks) > 1)} {text}"
 
 
 def _at(frame: Frame) -> str:

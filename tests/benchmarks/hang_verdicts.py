@@ -88,14 +88,14 @@ def play_monitors(names: list[str]) -> None:
 
 
 def report_monitors(folder: pathlib.Path, names: list[str]) -> None:
-    """Report the time to the last line; a launcher's event of a hung rank says for how long it is overdue."""
+    """Report the time to the line of the launcher that judges; a launcher's event of a hung rank says for how long it is overdue."""
     seconds, right, named = list[float](), 0, 0
     for cycle, name in enumerate(names):
         hung, verdicts = (
             [each for each in events_of(folder, event) if each["iteration"] == cycle]
             for event in ("hung", "hang_verdict")
         )
-        if not hung or len(verdicts) != 2:
+        if not hung or len(verdicts) != 1:
             print(f"{name}: {len(verdicts)} lines")
             continue
         named += 1

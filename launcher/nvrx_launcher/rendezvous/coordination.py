@@ -6,7 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_launcher.rendezvous.coordinator import Coordinator
@@ -18,6 +18,8 @@ from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["Coordination", "LocalCoordination", "NodeEvents"]
 
+Value = TypeVar("Value")
+
 
 class NodeEvents(Protocol):
     """The callbacks of a node; in the thread of its event loop, except for `progress`."""
@@ -28,8 +30,8 @@ class NodeEvents(Protocol):
     def joined(self, node: int) -> None:
         """Handle that the node has joined under a number."""
 
-    def evidence_received(self, node: int, cycle: int, text: str) -> None:
-        """Handle what the ranks of a node show of a hang; where the coordinator runs."""
+    def evidence_received(self, cycle: int, hang: str) -> None:
+        """Handle that all nodes have written what their ranks show of a hang; where the coordinator runs."""
 
     def decided(self, decision: Decision) -> None:
         """Handle a decision for all nodes."""
@@ -78,6 +80,24 @@ class Coordination(Protocol):
                 not, or if not all have published theirs.
         """
 
+    @property
+    def runs_coordinator(self) -> bool:
+        """Whether this launcher runs the coordinator, or each launcher decides for itself."""
+
+    def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
+        """Write what the ranks of this node show of a hang; the last one of so many nodes tells the coordinator."""
+
+    def gather_evidence(
+        self, nodes: Sequence[int], judged: Callable[[Sequence[bytes]], Value], answer: Callable[[Value], object]
+    ) -> None:
+        """Read what the ranks of nodes show of a hang.
+
+        Args:
+            nodes: the nodes.
+            judged: returns the verdict by what they have last written, perhaps in another thread.
+            answer: called with the verdict, in the event loop.
+        """
+
     def store_used(self) -> None:
         """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""
 
@@ -101,6 +121,8 @@ class LocalCoordination:
         store: the store of in-process restart.
     """
 
+    runs_coordinator = True
+
     def __init__(
         self,
         coordinator: Coordinator,
@@ -112,6 +134,7 @@ class LocalCoordination:
         self._coordinator, self._describe, self._node = coordinator, describe, node
         self.store, self.hosts_store = store, False
         self._decisions, self._reports, self._hangs = deque[Decision](), FailureReports({}), HangRelay()
+        self._evidence = b""
 
     @property
     def deadline(self) -> float:
@@ -132,10 +155,9 @@ class LocalCoordination:
         description = self._describe() if kind is MessageKind.READY else None
         message = Message(0, kind, cycle, reason, description)
         self._reports.received(message)
-        if kind is MessageKind.HANG_EVIDENCE:
-            self._node.evidence_received(0, cycle, reason)
         now = time.monotonic()
-        self._decisions += self._hangs.received(message, now=now) + self._coordinator.received(message, now=now)
+        self._decisions += self._hangs.received(message, cycle=self._coordinator.cycle, judge=0, now=now)
+        self._decisions += self._coordinator.received(message, now=now)
 
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Say that there are no other nodes."""
@@ -144,6 +166,17 @@ class LocalCoordination:
     def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
         """Answer with the section times of this node, which is the only one."""
         answer([text.encode()])
+
+    def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
+        """Keep what the ranks of this node show of a hang: there are no other nodes."""
+        self._evidence = text.encode()
+        self._node.evidence_received(cycle, hang)
+
+    def gather_evidence(
+        self, nodes: Sequence[int], judged: Callable[[Sequence[bytes]], Value], answer: Callable[[Value], object]
+    ) -> None:
+        """Answer with the verdict by the ranks of this node."""
+        answer(judged([self._evidence]))
 
     def store_used(self) -> None:
         """Do nothing: there are no other nodes."""

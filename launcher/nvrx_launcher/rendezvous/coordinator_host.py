@@ -50,7 +50,7 @@ class CoordinatorHost:
         settings: the settings of the rendezvous.
         control: returns where this launcher hosts the store of in-process restart; another place after its loss.
         listener: the connections of the other launchers.
-        evidence_received: called with a node, a cycle and what the ranks of the node show of a hang.
+        evidence_received: called with a cycle and a hang of which all nodes have written what their ranks show.
         replaced: called when another launcher runs the coordinator.
         failed: called with the reason, in a thread that has ended by a failure.
 
@@ -71,7 +71,7 @@ class CoordinatorHost:
         settings: RendezvousSettings,
         control: Callable[[], str],
         listener: NodeListener,
-        evidence_received: Callable[[int, int, str], object],
+        evidence_received: Callable[[int, str], object],
         replaced: Callable[[], object],
         failed: Callable[[str], object],
     ) -> None:
@@ -155,10 +155,11 @@ class CoordinatorHost:
     def _received(self, number: int, message: Message) -> None:
         self._handled = number
         if message.kind is MessageKind.HANG_EVIDENCE:
-            self._evidence_received(message.node, message.cycle, message.reason)
+            self._evidence_received(message.cycle, message.reason)
         self.reports.received(message)
         now = time.monotonic()
-        decisions = self._hangs.received(message, now=now) + self._coordinator.received(message, now=now)
+        decisions = self._hangs.received(message, cycle=self._coordinator.cycle, judge=self._term.node, now=now)
+        decisions += self._coordinator.received(message, now=now)
         if message.kind is MessageKind.READY:
             self._roll_call.joined(message.node, now=now)
         self._publish(decisions)

@@ -4,6 +4,9 @@ nodes                how many nodes have joined so far; a node's number is one l
 lease/<node>         a counter that a node increments while it lives
 progress/<node>      how far the ranks of a node are, and of the whole job (-1)
 pace/<node>          the section times of the ranks of a node
+hang                 the name of the last hang that was suspected, which begins with its cycle
+hang/<node>          what the ranks of a node show of a hang: its name, and a line for each rank
+hang-written/<name>  how many nodes have written that
 inbox                how many messages were sent to the coordinator so far
 inbox/<n>            the n-th of them, from 1
 instance             tells this store from another one that is started at its place without these keys
@@ -43,6 +46,19 @@ class RendezvousKeys:
     def pace(self, node: int) -> str:
         """The section times of a node's ranks."""
         return self._key(f"pace/{node}")
+
+    @property
+    def last_hang(self) -> str:
+        """The name of the last hang."""
+        return self._key("hang")
+
+    def evidence(self, node: int) -> str:
+        """What a node's ranks show of a hang."""
+        return self._key(f"hang/{node}")
+
+    def evidence_count(self, hang: str) -> str:
+        """The counter of nodes that have written what their ranks show of a hang."""
+        return self._key(f"hang-written/{hang}")
 
     @property
     def inbox(self) -> str:

@@ -52,7 +52,7 @@ class Leadership:
     def __init__(  # noqa: PLR0913
         self, rules: Rules, connect: Callable[[], Link], keys: RendezvousKeys, *,
         mailbox: Mailbox, settings: RendezvousSettings, control: StoreHost, hosts_store: bool,
-        listener: NodeListener, evidence_received: Callable[[int, int, str], object], failed: Callable[[str], object],
+        listener: NodeListener, evidence_received: Callable[[int, str], object], failed: Callable[[str], object],
     ) -> None:  # fmt: skip
         self._rules, self._connect, self._keys, self._mailbox = rules, connect, keys, mailbox
         self._settings, self._control, self._listener, self._failed = settings, control, listener, failed

@@ -35,8 +35,8 @@ class MessageKind(enum.Enum):
     STORE_LOST = "store lost"  # the store of in-process restart, which it hosts, is lost, and the cycle with it
     STOP = "stop"  # a rank has asked that the job ends
     LEFT = "left"  # it takes part no more
-    HANG_SUSPECTED = "hang suspected"  # a rank monitor of it is about to end its rank
-    HANG_EVIDENCE = "hang evidence"  # what its ranks show of the hang: reports, a line each
+    HANG_SUSPECTED = "hang suspected"  # a rank monitor of it is about to end its rank; the reason names the hang
+    HANG_EVIDENCE = "hang evidence"  # all nodes have written what their ranks show of the hang: the last one says so
     HANG_JUDGED = "hang judged"  # who is to blame; from the launcher of the coordinator
 
 
@@ -139,7 +139,7 @@ class DecisionKind(enum.Enum):
     REFUSE = "refuse"  # a node may not join
     NOTE = "note"  # for people: some nodes log it
     WARNING = "warning"  # the same, of something that may be a mistake
-    HANG_SUSPECTED = "hang suspected"  # the nodes tell what their ranks show of a hang
+    HANG_SUSPECTED = "hang suspected"  # the nodes write what their ranks show of a hang, which the reason names
     HANG_JUDGED = "hang judged"  # who is to blame for it: the reason is the encoded verdict
 
 

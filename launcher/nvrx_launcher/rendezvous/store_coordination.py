@@ -6,9 +6,10 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from nvrx_core.fault_tolerance.peers import Progress
+from nvrx_core.parsing import count_in
 from nvrx_core.store.connection import StoreConnection
 from nvrx_launcher.exit_codes import STORE_LOST
 from nvrx_launcher.loop import EventLoop
@@ -29,9 +30,12 @@ from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["RendezvousStore", "StoreCoordination"]
 
+Value = TypeVar("Value")
 log = logging.getLogger("nvrx_launcher")
 LEVELS: Final = {DecisionKind.NOTE: logging.INFO, DecisionKind.WARNING: logging.WARNING}
 """Of what is only for people."""
+NO_EVIDENCE: Final = "-"
+"""Of a node on any hang: all nodes have a value, so that those of all are read by one request."""
 LAST_MESSAGE_TIMEOUT: Final = 2.0
 """Seconds that a launcher takes at most to hand on its last message."""
 
@@ -87,7 +91,7 @@ class StoreCoordination:
         self._node, self._is_over, self._is_lost = -1, False, False
         self.hosts_store = store.is_hosted
         self._board = ProgressBoard(keys.progress, node.progress)
-        self._shared = (-1, "")
+        self._shared, self._last_hang = (-1, ""), ""
         self._lease = Lease(settings.keep_alive_interval, settings.own_lease_timeout)
         self._connection, self._closed_timeout = connection, settings.closed_timeout
         self._leadership = Leadership(
@@ -134,6 +138,9 @@ class StoreCoordination:
         """Send a message to the coordinator."""
         description = self._describe() if kind is MessageKind.READY else None
         text = json.dumps(Message(self._node, kind, cycle, reason, description).to_json())
+        if kind is MessageKind.HANG_SUSPECTED:
+            self._requests.ask(lambda store: self._suspect(store, cycle, reason, text))
+            return
         self._requests.ask(lambda store: self._send(store, text))
 
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
@@ -160,6 +167,34 @@ class StoreCoordination:
             self._mailbox.post(lambda: answer(found or ()))
 
         self._requests.ask(share)
+
+    @property
+    def runs_coordinator(self) -> bool:
+        """Whether this launcher runs the coordinator."""
+        return self._leadership.is_here
+
+    def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
+        """Write what the ranks of this node show of a hang; the last one of so many nodes tells the coordinator."""
+
+        def share(store: StoreConnection) -> None:
+            store.set(self._keys.evidence(self._node), text)
+            if store.add(self._keys.evidence_count(hang), 1) == nodes:
+                message = Message(self._node, MessageKind.HANG_EVIDENCE, cycle, hang)
+                self._send(store, json.dumps(message.to_json()))
+
+        self._requests.ask(share)
+
+    def gather_evidence(
+        self, nodes: Sequence[int], judged: Callable[[Sequence[bytes]], Value], answer: Callable[[Value], object]
+    ) -> None:
+        """Read what the ranks of nodes show of a hang, and judge, in the request thread."""
+        keys = list(map(self._keys.evidence, nodes))
+
+        def gather(store: StoreConnection) -> None:
+            found = judged(existing(store, keys) or ())
+            self._mailbox.post(lambda: answer(found))
+
+        self._requests.ask(gather)
 
     def tick(self, *, now: float) -> None:
         """Handle that time has passed."""
@@ -217,9 +252,21 @@ class StoreCoordination:
         store.set(key, text)
         store.check([key])  # what is set over a connection that breaks may be lost; whatever breaks is made again
 
+    def _suspect(self, store: StoreConnection, cycle: int, hang: str, text: str) -> None:
+        """Tell the coordinator of a hang, unless another node has: all may be about to, at the same time."""
+        expected = self._last_hang
+        while (found := store.compare_set(self._keys.last_hang, expected, hang).decode()) != hang:
+            self._last_hang = found
+            if found == expected or count_in(found.partition(":")[0]) >= cycle:
+                return
+            expected = found  # that of an earlier cycle, in which this node has taken no part
+        self._last_hang = hang
+        self._send(store, text)
+
     def _join(self, store: StoreConnection) -> None:
         if self._node < 0:
             self._node = store.add(self._keys.nodes, 1) - 1
+        store.set(self._keys.evidence(self._node), NO_EVIDENCE)
         store.add(self._keys.lease(self._node), 1)  # for the others; here it counts once an election is over
         term = self._leadership.enter(store, self._node)
         self._decisions = Follower(
@@ -233,6 +280,7 @@ class StoreCoordination:
     def _join_again(self, store: StoreConnection) -> None:
         node = store.add(self._keys.nodes, 1) - 1
         self._node = node
+        store.set(self._keys.evidence(node), NO_EVIDENCE)
         self._move_lease(store)
         self._mailbox.post(lambda: self._events.joined(node))
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from nvrx_core.fault.hang_report import HangReport
 from nvrx_core.fault_tolerance.evidence import EVIDENCE
@@ -16,9 +15,6 @@ from nvrx_core.parsing import string
 from nvrx_launcher.loop import EventLoop
 
 __all__ = ["NodeEvidence"]
-
-ANSWER_TIMEOUT: Final = 0.45
-"""Seconds for the monitors; a rank whose thread does not answer is seen from outside in less."""
 
 
 class NodeEvidence:
@@ -38,16 +34,16 @@ class NodeEvidence:
         self._answer: Callable[[Mapping[int, HangReport]], object] | None = None
         self.deadline = math.inf
 
-    def ask(self, answer: Callable[[Mapping[int, HangReport]], object], *, now: float) -> None:
-        """Ask all monitors; answer with the reports that come in time, by local rank."""
+    def ask(self, answer: Callable[[Mapping[int, HangReport]], object], *, within: float, now: float) -> None:
+        """Ask all monitors; answer with the reports that come within seconds, by local rank."""
         self.close()
-        self._found, self._answer, self.deadline = {}, answer, now + ANSWER_TIMEOUT
+        self._found, self._answer, self.deadline = {}, answer, now + within
         for local_rank, path in enumerate(self._sockets):
             with suppress(OSError):
                 connection = connect(path, within=0.0)
                 self._asked[local_rank] = connection
                 self._loop.watch(connection.fileno(), partial(self._receive, local_rank))
-                connection.send({"type": EVIDENCE})
+                connection.send({"type": EVIDENCE, "within": within})
         if not self._asked:
             self._finish()
 

@@ -6,6 +6,7 @@ import pytest
 
 from nvrx_core.attribution.cycle import LAUNCHER_FILE, CycleReport, FailureReport, verdict_of_cycle
 from nvrx_core.attribution.verdict import Action, Verdict
+from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict
 
 RANKS = {0: "n0", 1: "n0", 2: "n1", 3: "n1"}
 LOST = "RuntimeError: [gloo/x] Connection closed by peer [127.0.0.1]:1"
@@ -137,39 +138,44 @@ def test_the_first_rank_that_is_reported_to_wait_for_others_is_not_to_blame(wher
     assert (found.failure, found.rank, found.host) == ("hang", rank, "n1" if rank else None)
 
 
-HANG = "hang: rank 2 (n1) stands at train.py:9 in load for 12 s, waiting for a lock; ranks 0-1, 3 wait for it"
+HANG = "rank 2 (n1) stands at train.py:9 in load for 12 s, waiting for a lock; ranks 0-1, 3 wait for it"
+
+
+def hang(sentence: str, *culprits: int, confidence: float = 0.0) -> HangVerdict:
+    return HangVerdict(HangOutcome.CULPRITS if culprits else HangOutcome.ALIKE, culprits, (), confidence, sentence)
 
 
 def test_the_line_of_a_hang_counts_more_than_which_rank_was_ended_for_it() -> None:
     """The timer of a rank that waits in a collective has run out first."""
     ended = failed(0, "was ended by SIGKILL, hung: no heartbeat for 45.0 s: at a: b")
-    named = verdict_of_cycle(CycleReport(RANKS, (ended,), hang=HANG))
+    named = verdict_of_cycle(CycleReport(RANKS, (ended,), hang=hang(HANG, 2, confidence=0.57)))
     assert (named.failure, named.rank, named.host) == ("hang", 2, "n1")
-    assert named.evidence[0].text == HANG
+    assert named.evidence[0].text == f"hang: {HANG}"
+    assert named.confidence == 0.57
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "hang: all ranks are alike, none is to blame; ranks 0-3 at train.py:9 in load",
-        "hang: no rank is behind: all have begun what they wait in; ranks 0-3 wait in all_reduce #5",
-        "hang: the ranks wait for each other; ranks 0-3 wait in recv",
-        "hang: the ranks call different collectives, as number 5 of one group; rank 0 waits in barrier",
+        "all ranks are alike, none is to blame; ranks 0-3 at train.py:9 in load",
+        "no rank is behind: all have begun what they wait in; ranks 0-3 wait in all_reduce #5",
+        "the ranks wait for each other; ranks 0-3 wait in recv",
+        "the ranks call different collectives, as number 5 of one group; rank 0 waits in barrier",
     ],
 )
 def test_a_hang_for_which_nobody_is_to_blame_has_no_culprit_though_a_rank_was_ended(line: str) -> None:
     ended = failed(0, "was ended by SIGKILL, hung: no heartbeat for 45.0 s: at a: b")
-    verdict = verdict_of_cycle(CycleReport(RANKS, (ended,), hang=line))
+    verdict = verdict_of_cycle(CycleReport(RANKS, (ended,), hang=hang(line)))
     assert (verdict.failure, verdict.rank) == ("hang", None)
 
 
 def test_a_rank_without_a_report_may_be_named() -> None:
-    line = "hang: rank 3 has not joined the others, or they wait for each other; no report of rank 3 in time"
+    line = "rank 3 has not joined the others, or they wait for each other; no report of rank 3 in time"
     ended = failed(0, "was ended by SIGKILL, hung: no heartbeat for 45.0 s")
-    assert verdict_of_cycle(CycleReport(RANKS, (ended,), hang=line)).rank == 3
+    assert verdict_of_cycle(CycleReport(RANKS, (ended,), hang=hang(line, 3, confidence=0.6))).rank == 3
 
 
 def test_where_it_is_not_known_who_is_to_blame_the_monitors_own_lines_count() -> None:
     ended = failed(1, "was ended by SIGKILL, hung: no heartbeat for 45.0 s, at train.py:9 load")
-    line = "hang: who is to blame is not known; no report of ranks 0-3 in time"
-    assert verdict_of_cycle(CycleReport(RANKS, (ended,), hang=line)).rank == 1
+    line = "who is to blame is not known; no report of ranks 0-3 in time"
+    assert verdict_of_cycle(CycleReport(RANKS, (ended,), hang=hang(line))).rank == 1

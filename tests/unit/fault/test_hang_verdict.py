@@ -368,7 +368,16 @@ def test_a_verdict_is_read_as_it_was_written():
 
 
 @pytest.mark.parametrize(
-    "changed", [{"outcome": "guilty"}, {"culprits": [-1]}, {"sentence": "a\nb"}, {"sentence": 1}, {"confidence": "x"}]
+    "changed",
+    [
+        {"outcome": "guilty"},
+        {"culprits": [1]},
+        {"culprits": "-1"},
+        {"sentence": "a\nb"},
+        {"sentence": 1},
+        {"sentence": "x" * 8001},
+        {"confidence": "x"},
+    ],
 )
 def test_a_malformed_verdict_is_an_error(changed):
     with pytest.raises(ValueError, match=r"."):
@@ -379,3 +388,18 @@ def test_a_missing_rank_is_named_only_where_it_would_have_a_report_if_it_could_a
     reports = {rank: waits(rank) for rank in (0, 1, 2)}
     assert judge(reports, WORLD).culprits == (3,)
     assert judge(reports, WORLD, may_name_missing=False).culprits == ()
+
+
+def test_a_sentence_names_at_most_eight_runs_of_ranks_and_how_many_more():
+    every_other = {rank: waits(rank) for rank in range(0, 1000, 2)}
+    found = judge(every_other, range(1000))
+    assert "no report of ranks 1, 3, 5, 7, 9, 11, 13, 15 and 492 more in time" in found.sentence
+    assert found.missing == tuple(range(1, 1000, 2))
+    assert HangVerdict.decode(found.encode()) == found
+
+
+def test_a_sentence_of_many_long_reports_can_be_read():
+    long = {rank: stands(rank, section="x" * 5000) for rank in range(4)}
+    found = judge(long | {4: waits(4)}, range(5))
+    assert len(found.sentence) == 8000
+    assert HangVerdict.decode(found.encode()) == found

@@ -19,6 +19,7 @@ from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member
 from nvrx_launcher.workers.environment import Placement
 from nvrx_launcher.workers.output import WorkerOutput
 
+from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict
 from nvrx_core.process.helper_thread import HelperThreadError
 
 ENDED = "rank 1 (local rank 1, pid 7) was ended by SIGSEGV"
@@ -287,11 +288,12 @@ def test_a_launcher_that_was_sent_a_signal_does_not_wait_long_for_logs(
 def test_the_line_of_a_hang_names_the_culprit_of_its_own_cycle(world: World) -> None:
     ended = "rank 1 (local rank 1, pid 7) was ended by SIGKILL, hung: no heartbeat for 45 s (timeout 45 s)"
     world.reported = CycleFailures(HOSTS, ((0, ended),), frozenset(HOSTS))
-    line = "hang: rank 2 (n1) stands at train.py:9 in load for 12 s"
+    hang = HangVerdict(HangOutcome.CULPRITS, (2,), (), 0.6, "rank 2 (n1) stands at train.py:9 in load for 12 s")
     for cycle in (0, 1):
         world.decided(run(cycle))
-        world.verdicts.hang_judged(0, line)
+        world.verdicts.hang_judged(0, hang)
         world.decided(stop(f"n0: {ended}", cycle))
     world.decided(run(2))
-    found = {each["iteration"]: each["verdict"]["rank"] for each in world.events()}  # type: ignore[index]
-    assert found == {0: 2, 1: 1}
+    found = {each["iteration"]: each["verdict"] for each in world.events()}
+    assert {cycle: each["rank"] for cycle, each in found.items()} == {0: 2, 1: 1}  # type: ignore[index]
+    assert found[0]["confidence"] == 0.6  # type: ignore[index]

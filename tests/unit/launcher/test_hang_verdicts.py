@@ -5,18 +5,27 @@ from __future__ import annotations
 import logging
 import math
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from nvrx_launcher.hang_verdicts import COLLECT_TIMEOUT, VERDICT_TIMEOUT, HangVerdicts
-from nvrx_launcher.rendezvous.failure_reports import CycleFailures
+from nvrx_launcher import hang_verdicts
+from nvrx_launcher.hang_verdicts import (
+    COLLECT_TIMEOUT,
+    JUDGE_TIMEOUT,
+    RANKS_TIMEOUT,
+    VERDICT_TIMEOUT,
+    HangVerdicts,
+)
 from nvrx_launcher.rendezvous.hang_relay import ONE_HANG, HangRelay
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, Message, MessageKind
 
 from nvrx_core.fault.hang_report import Collective, HangReport, Waiting
 from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict
 from nvrx_core.fault.stack_text import Frame
+from nvrx_core.fault_tolerance.process import VERDICT_TIMEOUT as MONITOR_TIMEOUT
 
 WAITS = HangReport(
     rank=0, initial_rank=0, waiting=Waiting.WAITS, collective=Collective("all_reduce", "0", "", 5), begun={"0": 5},
@@ -34,13 +43,17 @@ class Node:
         self.reports = {local: replace(WAITS, rank=2 * number + local) for local in range(2)}
         self.answers, self.is_mute, self.asked = True, False, 0
         self.pending = list[Callable[[Mapping[int, HangReport]], object]]()
-        self.events, self.lines = list[tuple[int, HangVerdict]](), list[str]()
-        self.verdicts = HangVerdicts(self, self, self, self)
+        self.events, self.verdicts_of_cycle = list[tuple[int, HangVerdict]](), list[tuple[int, HangVerdict]]()
+        events: Any = SimpleNamespace(hang_judged=lambda *each: self.events.append(each))
+        cycles: Any = SimpleNamespace(hang_judged=lambda *each: self.verdicts_of_cycle.append(each))
+        self.verdicts = HangVerdicts(self, self, events, cycles)
+        self.runs_coordinator = not number
         self.verdicts.joined(number)
 
     # The ranks of this node
 
-    def ask(self, answer: Callable[[Mapping[int, HangReport]], object], *, now: float) -> None:
+    def ask(self, answer: Callable[[Mapping[int, HangReport]], object], *, within: float, now: float) -> None:
+        assert within == RANKS_TIMEOUT
         self.asked += 1
         if self.answers:
             answer(self.reports)
@@ -53,16 +66,17 @@ class Node:
         if not self.is_mute:
             self.job.messages.append(Message(self.number, kind, cycle, reason))
 
-    def failures(self, cycle: int) -> CycleFailures | None:
-        return None if self.number else CycleFailures({})
+    def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
+        self.job.evidence[self.number] = text.encode()
+        self.job.written[hang] = self.job.written.get(hang, 0) + 1
+        if self.job.written[hang] == nodes:
+            self.tell(MessageKind.HANG_EVIDENCE, cycle, hang)
 
-    # Where verdicts go
-
-    def hang_judged(self, cycle: int, verdict: HangVerdict | str) -> None:
-        if isinstance(verdict, HangVerdict):
-            self.events.append((cycle, verdict))
-        else:
-            self.lines.append(verdict)
+    def gather_evidence(
+        self, nodes: Sequence[int], judged: Callable[[Sequence[bytes]], Any], answer: Callable[[Any], object]
+    ) -> None:
+        if self.job.store_answers:
+            answer(judged([self.job.evidence.get(node, b"-") for node in nodes]))
 
 
 class Job:
@@ -70,10 +84,12 @@ class Job:
 
     def __init__(self, nodes: int) -> None:
         self.messages, self.relay = list[Message](), HangRelay()
+        self.evidence, self.written, self.store_answers = dict[int, bytes](), dict[str, int](), True
         self.nodes = [Node(self, number) for number in range(nodes)]
         self.run(0)
 
     def run(self, cycle: int) -> None:
+        self.cycle = cycle
         members = tuple(Member(number, 2 * number, 2) for number in range(len(self.nodes)))
         self.decide(Decision(DecisionKind.RUN, cycle, "", members=members), 0.0)
 
@@ -87,8 +103,8 @@ class Job:
         while self.messages:
             message = self.messages.pop(0)
             if message.kind is MessageKind.HANG_EVIDENCE:
-                self.nodes[0].verdicts.evidence_received(message.node, message.cycle, message.reason, now=now)
-            for decision in self.relay.received(message, now=now):
+                self.nodes[0].verdicts.evidence_received(message.cycle, message.reason, now=now)
+            for decision in self.relay.received(message, cycle=self.cycle, judge=0, now=now):
                 self.decide(decision, now)
 
     def suspect(self, node: int, now: float) -> list[float]:
@@ -106,7 +122,9 @@ class Job:
 
     def verdict(self) -> HangVerdict:
         """Return the verdict, which is the only one, and the same on all nodes."""
-        ((_, found),) = {(cycle, verdict) for node in self.nodes if not node.is_mute for cycle, verdict in node.events}
+        told = [each for node in self.nodes if not node.is_mute for each in node.verdicts_of_cycle]
+        ((_, found),) = set(told)
+        assert set(told) == {each for node in self.nodes for each in node.events}
         return found
 
 
@@ -123,9 +141,9 @@ def test_all_nodes_write_one_line_that_names_the_rank_the_place_and_what_the_oth
         "ranks 0-2 wait for it in all_reduce #5 of the default group"
     )
     assert job.verdict() == HangVerdict(HangOutcome.CULPRITS, (3,), (), 0.95, sentence)
-    assert [node.lines for node in job.nodes] == [[f"hang: {sentence}"]] * 2
+    assert [len(node.verdicts_of_cycle) for node in job.nodes] == [1, 1]
+    assert [len(node.events) for node in job.nodes] == [1, 0]
     assert caplog.messages == [f"hang: {sentence}"] * 2
-    assert {record.levelno for record in caplog.records} == {logging.ERROR}
     assert [node.asked for node in job.nodes] == [1, 1]
     assert {node.verdicts.deadline for node in job.nodes} == {math.inf}
 
@@ -134,9 +152,9 @@ def test_monitors_that_end_their_ranks_soon_after_belong_to_the_same_hang() -> N
     job = Job(2)
     assert job.suspect(0, 1.0) == [1.0]
     assert job.suspect(1, 1.0 + ONE_HANG / 2) == [1.0 + ONE_HANG / 2]
-    assert [len(node.events) for node in job.nodes] == [1, 1]
+    assert [len(node.verdicts_of_cycle) for node in job.nodes] == [1, 1]
     assert job.suspect(1, 1.0 + ONE_HANG) == [1.0 + ONE_HANG]
-    assert [len(node.events) for node in job.nodes] == [2, 2]
+    assert [len(node.verdicts_of_cycle) for node in job.nodes] == [2, 2]
 
 
 def test_two_nodes_that_ask_at_once_get_one_verdict() -> None:
@@ -146,8 +164,107 @@ def test_two_nodes_that_ask_at_once_get_one_verdict() -> None:
         node.verdicts.suspected(lambda number=number: answered.append(number), now=1.0)  # type: ignore[misc]
     job.deliver(1.0)
     assert sorted(answered) == [0, 0, 1, 1]
-    assert [len(node.events) for node in job.nodes] == [1, 1]
+    assert [len(node.verdicts_of_cycle) for node in job.nodes] == [1, 1]
     assert [node.asked for node in job.nodes] == [1, 1]
+
+
+@pytest.mark.parametrize("culprit", [1, 2])
+def test_the_line_is_an_error_where_it_was_judged_and_where_the_culprit_is(
+    culprit: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(3)
+    job.nodes[culprit].reports[0] = replace(STANDS, rank=2 * culprit)
+    with caplog.at_level(logging.INFO, "nvrx_launcher"):
+        job.suspect(1, 1.0)
+    levels = [record.levelno for record in caplog.records]
+    assert levels == [logging.ERROR if node in (0, culprit) else logging.INFO for node in range(3)]
+
+
+def test_the_times_are_one_budget_that_ends_before_the_monitor_does() -> None:
+    assert 0 < RANKS_TIMEOUT < COLLECT_TIMEOUT < JUDGE_TIMEOUT < VERDICT_TIMEOUT < MONITOR_TIMEOUT
+
+
+def test_the_launcher_of_the_coordinator_judges_by_what_it_has_if_the_store_does_not_answer() -> None:
+    job = Job(2)
+    job.nodes[0].reports[1] = replace(STANDS, rank=1)
+    job.nodes[1].answers = job.store_answers = False
+    answered = job.suspect(1, 1.0)
+    job.tick(1.0 + COLLECT_TIMEOUT)
+    assert not answered
+    job.tick(1.0 + JUDGE_TIMEOUT)
+    assert answered
+    assert (job.verdict().culprits, job.verdict().missing) == ((1,), (2, 3))
+
+
+def test_a_launcher_of_the_coordinator_that_hears_nothing_of_its_own_question_tells_its_verdict() -> None:
+    """The coordinator's decisions are late: its own ranks are what it has."""
+    job = Job(2)
+    told = list[MessageKind]()
+    job.nodes[0].tell = lambda kind, *_: told.append(kind)  # type: ignore[method-assign]
+    job.suspect(0, 1.0)
+    for now in (1.0 + COLLECT_TIMEOUT, 1.0 + JUDGE_TIMEOUT, 1.0 + VERDICT_TIMEOUT):
+        job.tick(now)
+    assert told == [MessageKind.HANG_SUSPECTED, MessageKind.HANG_JUDGED]
+    assert job.nodes[0].verdicts_of_cycle[0][1].missing == (2, 3)
+
+
+def test_a_node_that_is_lost_is_not_waited_for() -> None:
+    job = Job(3)
+    job.nodes[0].reports[1] = replace(STANDS, rank=1)
+    job.nodes[2].answers = False
+    answered = job.suspect(0, 1.0)
+    assert not answered
+    job.decide(Decision(DecisionKind.LOST, 0, "its launcher has ended", node=2), 1.1)
+    job.deliver(1.1)
+    assert answered
+    assert (job.verdict().culprits, job.verdict().missing) == ((1,), (4, 5))
+
+
+def test_a_node_that_was_lost_before_is_not_counted() -> None:
+    job = Job(3)
+    job.nodes[2].is_mute = True
+    job.decide(Decision(DecisionKind.LOST, 0, "its launcher has ended", node=2), 0.5)
+    assert job.suspect(0, 1.0)
+    assert job.verdict().missing == (4, 5)
+
+
+def test_what_a_node_writes_is_bounded_and_its_short_reports_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(1)
+    job.nodes[0].reports[0] = replace(WAITS, wait="x" * 200)
+    monkeypatch.setattr(hang_verdicts, "EVIDENCE_BYTES", len(WAITS.encode()) + 100)
+    assert job.suspect(0, 1.0)
+    assert job.verdict().missing == (0,)
+    assert len(job.evidence[0]) <= hang_verdicts.EVIDENCE_BYTES
+
+
+@pytest.mark.parametrize("text", [b"", b"-", b"another hang", b"%s\n" % WAITS.encode().encode(), b"x" * (1 << 23)])
+def test_what_another_node_has_written_that_is_no_evidence_of_this_hang_is_missing(text: bytes) -> None:
+    job = Job(2)
+    job.nodes[1].answers = False
+    job.suspect(0, 1.0)
+    job.evidence[1] = text
+    job.tick(1.0 + COLLECT_TIMEOUT)
+    assert job.verdict().missing == (2, 3)
+
+
+def test_a_node_speaks_for_its_own_ranks_alone() -> None:
+    job = Job(2)
+    job.nodes[1].answers = False
+    job.suspect(0, 1.0)
+    hang, own = job.evidence[0].split(b"\n")[:2]
+    job.evidence[1] = b"\n".join([hang, own, b"no report"])
+    job.tick(1.0 + COLLECT_TIMEOUT)
+    assert job.verdict().missing == (2, 3)
+
+
+def test_evidence_that_cannot_be_judged_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> HangVerdict:
+        raise KeyError(7)
+
+    monkeypatch.setattr(hang_verdicts, "judge", fail)
+    job = Job(1)
+    assert job.suspect(0, 1.0)
+    assert job.verdict().sentence == "who is to blame is not known"
 
 
 def test_evidence_that_is_late_is_missing_and_that_is_stated() -> None:
@@ -162,7 +279,7 @@ def test_evidence_that_is_late_is_missing_and_that_is_stated() -> None:
     assert job.verdict().sentence.endswith("no report of ranks 2-3 in time")
     job.nodes[1].pending[0](job.nodes[1].reports)
     job.tick(1.0 + VERDICT_TIMEOUT)
-    assert [len(node.events) for node in job.nodes] == [1, 1]
+    assert [len(node.verdicts_of_cycle) for node in job.nodes] == [1, 1]
 
 
 def test_without_the_launcher_of_the_coordinator_a_node_judges_by_its_own_ranks_in_time() -> None:
@@ -203,10 +320,11 @@ def test_the_ranks_of_a_job_whose_script_renumbers_them_have_the_launchers_rank_
 
 def test_a_spare_gives_no_evidence_and_has_the_line() -> None:
     job = Job(2)
+    job.cycle = 1
     job.decide(Decision(DecisionKind.RUN, 1, "", members=(Member(0, 0, 2),)), 0.0)
     assert job.suspect(0, 1.0)
     assert [node.asked for node in job.nodes] == [1, 0]
-    assert [len(node.events) for node in job.nodes] == [1, 1]
+    assert [len(node.verdicts_of_cycle) for node in job.nodes] == [1, 1]
 
 
 def test_what_is_of_another_cycle_or_malformed_has_no_effect() -> None:
@@ -217,9 +335,9 @@ def test_what_is_of_another_cycle_or_malformed_has_no_effect() -> None:
         Decision(DecisionKind.HANG_JUDGED, 0, "no JSON"), NO_CYCLE,
     ):  # fmt: skip
         node.verdicts.decided(decision, now=1.0)
-    node.verdicts.evidence_received(0, 7, "", now=1.0)
+    node.verdicts.evidence_received(7, "hang", now=1.0)
     assert (node.asked, node.events, node.verdicts.deadline) == (0, [], math.inf)
-    node.verdicts.evidence_received(1, 0, "\nno report\n", now=1.0)
+    node.verdicts.evidence_received(0, "hang", now=1.0)
     assert node.verdicts.deadline == 1.0 + COLLECT_TIMEOUT
 
 
@@ -257,13 +375,26 @@ def test_before_the_first_cycle_no_monitor_waits() -> None:
 def test_old_evidence_is_not_given_again() -> None:
     """The coordinator was lost, or has forgotten the hang."""
     job = Job(2)
-    job.decide(Decision(DecisionKind.HANG_SUSPECTED, 0, ""), 1.0)
+    job.decide(Decision(DecisionKind.HANG_SUSPECTED, 0, "hang"), 1.0)
     job.messages.clear()
-    job.decide(Decision(DecisionKind.HANG_SUSPECTED, 0, ""), 1.0 + ONE_HANG / 2)
+    job.decide(Decision(DecisionKind.HANG_SUSPECTED, 0, "hang"), 1.0 + ONE_HANG / 2)
     assert not job.messages
-    job.decide(Decision(DecisionKind.HANG_SUSPECTED, 0, ""), 1.0 + ONE_HANG)
+    job.decide(Decision(DecisionKind.HANG_SUSPECTED, 0, "another hang"), 1.0 + ONE_HANG)
     assert [node.asked for node in job.nodes] == [2, 2]
-    assert len(job.messages) == 2
+    assert len(job.messages) == 1
+
+
+def test_a_verdict_that_never_came_back_does_not_keep_the_next_hang_from_one() -> None:
+    """No rank of the coordinator's launcher is overdue: it does not give up."""
+    job = Job(2)
+    job.suspect(1, 1.0)
+    job.nodes[0].verdicts._said_at = -math.inf
+    job.decide(Decision(DecisionKind.HANG_SUSPECTED, 0, "a"), 20.0)
+    job.nodes[0].verdicts.tick(now=20.0 + COLLECT_TIMEOUT)
+    job.messages.clear()  # what is told is lost
+    job.decide(Decision(DecisionKind.HANG_SUSPECTED, 0, "b"), 30.0)
+    job.deliver(30.0)
+    assert [len(node.verdicts_of_cycle) for node in job.nodes] == [2, 2]
 
 
 def test_groups_of_the_same_ranks_in_one_job_are_not_taken_for_one() -> None:

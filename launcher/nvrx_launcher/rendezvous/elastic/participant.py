@@ -65,7 +65,7 @@ class Participant(NodeEvents):
         if self._is_waiting:
             self.coordination.tell(MessageKind.READY, self._cycle, "")
 
-    def evidence_received(self, node: int, cycle: int, text: str) -> None:
+    def evidence_received(self, cycle: int, hang: str) -> None:
         """Do nothing: an agent of torch's has no rank monitors."""
 
     def decided(self, decision: Decision) -> None:

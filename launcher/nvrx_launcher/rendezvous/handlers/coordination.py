@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, TypeVar
 
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
@@ -41,6 +41,7 @@ from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["HandlerCoordination"]
 
+Value = TypeVar("Value")
 log = logging.getLogger("nvrx_launcher")
 END_TIMEOUT: Final = 5.0
 """The maximum number of seconds for a launcher's last message, and to shut the handler down."""
@@ -68,7 +69,7 @@ class HandlerCoordination:
         close_timeout: seconds that it waits for the others at the end.
     """
 
-    hosts_store = False
+    hosts_store, runs_coordinator = False, True
     deadline: Final = float("inf")
 
     def __init__(  # noqa: PLR0913
@@ -90,6 +91,7 @@ class HandlerCoordination:
         self._requests = SimpleQueue[Callable[[], object] | None]()
         self._cycle: HandlerCycle | None = None
         self._agreed, self._count, self._begins_at = Agreement(BEFORE, BudgetState()), 0, 0.0
+        self._evidence = b""
         self._host, self._ending, self._is_entering = "", threading.Event(), False
         self._thread = HelperThread(
             self._run, name="nvrx-handler",
@@ -111,10 +113,8 @@ class HandlerCoordination:
             description = self._describe()
             self._host = description.host
             self._requests.put(partial(self._enter, JoiningNode(description, self.store.own_endpoint())))
-        elif kind is MessageKind.HANG_EVIDENCE:
-            self._post(self._node.evidence_received, 0, cycle, reason)
         elif kind in (MessageKind.HANG_SUSPECTED, MessageKind.HANG_JUDGED):  # each node judges by its own ranks
-            self._post(self._node.decided, Decision(DecisionKind(kind.value), cycle, reason))
+            self._post(self._node.decided, Decision(DecisionKind(kind.value), cycle, reason, node=0))
         else:
             self._requests.put(partial(self._say, kind, cycle, f"{self._host}: {reason}"))
 
@@ -125,6 +125,17 @@ class HandlerCoordination:
     def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
         """Answer with the section times of this node: nothing is known of other nodes."""
         answer([text.encode()])
+
+    def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
+        """Keep what the ranks of this node show of a hang: it is all that is judged by."""
+        self._evidence = text.encode()
+        self._post(self._node.evidence_received, cycle, hang)
+
+    def gather_evidence(
+        self, nodes: Sequence[int], judged: Callable[[Sequence[bytes]], Value], answer: Callable[[Value], object]
+    ) -> None:
+        """Answer with the verdict by the ranks of this node; to each launcher it is the only one of its job."""
+        self._post(answer, judged([self._evidence] * len(nodes)))
 
     def store_used(self) -> None:
         """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""

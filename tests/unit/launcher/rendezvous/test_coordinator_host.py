@@ -67,21 +67,21 @@ def test_a_coordinator_that_stood_still_does_not_take_its_nodes_for_lost(monkeyp
     assert len(posted) == 1
 
 
-def test_what_nodes_say_of_a_hang_is_handed_on_to_all_and_their_evidence_to_this_launcher() -> None:
-    store, evidence = dist.HashStore(), list[tuple[int, int, str]]()
+def test_what_nodes_say_of_a_hang_is_handed_on_to_all_and_evidence_to_this_launcher() -> None:
+    store, evidence = dist.HashStore(), list[tuple[int, str]]()
     host = hosted(store, evidence_received=lambda *given: evidence.append(given))
     host._requests.start()
-    host._received(1, Message(1, MessageKind.HANG_SUSPECTED, 0))
-    host._received(2, Message(1, MessageKind.HANG_EVIDENCE, 0, "reports"))
+    host._received(1, Message(1, MessageKind.HANG_SUSPECTED, 0, "name"))
+    host._received(2, Message(1, MessageKind.HANG_EVIDENCE, 0, "name"))
     host._received(3, Message(0, MessageKind.HANG_JUDGED, 0, "verdict"))
     host._requests.finish(10.0)
     assert store.check([KEYS.decision(2), KEYS.decision(3)])
     told = [Entry.from_text(store.get(KEYS.decision(number))).decisions for number in (2, 3)]
     assert told == [
-        (Decision(DecisionKind.HANG_SUSPECTED, 0, "", node=1),),
+        (Decision(DecisionKind.HANG_SUSPECTED, 0, "name", node=1),),
         (Decision(DecisionKind.HANG_JUDGED, 0, "verdict", node=0),),
     ]
-    assert evidence == [(1, 0, "reports")]
+    assert evidence == [(0, "name")]
     assert not store.check([KEYS.decision(4)])
 
 

@@ -14,7 +14,7 @@ from nvrx_launcher.rendezvous.rules import Rules
 def test_evidence_and_verdict_of_a_hang_come_back_to_the_node_in_its_loop() -> None:
     said, posted = list[object](), list[Callable[[], object]]()
     node: Any = SimpleNamespace(
-        decided=said.append, evidence_received=lambda *evidence: said.append(evidence), coordinator_lost=print
+        decided=said.append, evidence_received=lambda *hang: said.append(hang), coordinator_lost=print
     )
     mailbox: Any = SimpleNamespace(post=posted.append)
     more: dict[str, Any] = {"describe": print, "control": None, "interval": 1.0, "is_fixed": False}
@@ -23,12 +23,13 @@ def test_evidence_and_verdict_of_a_hang_come_back_to_the_node_in_its_loop() -> N
         handler, mailbox, node, rules=Rules(2, 2, 0), close_timeout=0.0, **more
     )  # fmt: skip
     coordination.tell(MessageKind.HANG_SUSPECTED, 3, "")
-    coordination.tell(MessageKind.HANG_EVIDENCE, 3, "reports")
+    coordination.share_evidence(3, "hang", "reports", 2)
+    coordination.gather_evidence([0, 1], list, said.append)
     coordination.tell(MessageKind.HANG_JUDGED, 3, "verdict")
     assert not said
     for call in posted:
         call()
     assert said == [
-        Decision(DecisionKind.HANG_SUSPECTED, 3, ""), (0, 3, "reports"),
-        Decision(DecisionKind.HANG_JUDGED, 3, "verdict"),
+        Decision(DecisionKind.HANG_SUSPECTED, 3, "", node=0), (3, "hang"), [b"reports", b"reports"],
+        Decision(DecisionKind.HANG_JUDGED, 3, "verdict", node=0),
     ]  # fmt: skip
