@@ -105,7 +105,7 @@ def with_peers_stalled(reports: Mapping[int, HangReport]) -> dict[int, HangRepor
     """
     least = min((each.silent for each in reports.values() if each.stalled), default=0.0) / 2
     return {
-        rank: replace(each, stalled=each.stalled or (least > 0 and each.silent >= least))
+        rank: replace(each, stalled=True) if 0 < least <= each.silent and not each.stalled else each
         for rank, each in reports.items()
     }
 
