@@ -88,7 +88,7 @@ def play_monitors(names: list[str]) -> None:
 
 
 def report_monitors(folder: pathlib.Path, names: list[str]) -> None:
-    """Report the time to the line of the launcher that judges; the event of a hung rank says for how long it is overdue."""
+    """Report the time to the line of the launcher that judges; the event of a hung rank says since when."""
     seconds, right, named = list[float](), 0, 0
     for cycle, name in enumerate(names):
         hung, verdicts = (
