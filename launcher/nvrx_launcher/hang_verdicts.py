@@ -291,7 +291,7 @@ def _judged(
             continue
         missing.discard(member.node)
         for line in lines:
-            with suppress(ValueError):
+            with suppress(Exception):  # boundary, as below
                 report = HangReport.decode(line)
                 if 0 <= report.initial_rank - member.first_rank < member.workers:
                     reports.append(report)

@@ -257,6 +257,16 @@ def test_a_node_speaks_for_its_own_ranks_alone() -> None:
     assert job.verdict().missing == (2, 3)
 
 
+def test_a_report_whose_reading_fails_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> HangReport:
+        raise KeyError(7)
+
+    monkeypatch.setattr(HangReport, "decode", fail)
+    job = Job(1)
+    assert job.suspect(0, 1.0)
+    assert job.verdict().missing == (0, 1)
+
+
 def test_evidence_that_cannot_be_judged_names_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> HangVerdict:
         raise KeyError(7)
