@@ -257,6 +257,17 @@ def test_a_node_speaks_for_its_own_ranks_alone() -> None:
     assert job.verdict().missing == (2, 3)
 
 
+def test_a_store_without_a_value_of_all_nodes_leaves_the_launchers_own_ranks() -> None:
+    job = Job(2)
+    job.nodes[1].answers = False
+    job.nodes[0].gather_evidence = lambda _, judged, answer: answer(judged(()))  # type: ignore[method-assign]
+    job.suspect(0, 1.0)
+    job.tick(1.0 + COLLECT_TIMEOUT)
+    assert not job.nodes[0].events
+    job.tick(1.0 + JUDGE_TIMEOUT)
+    assert job.verdict().missing == (2, 3)
+
+
 def test_a_report_whose_reading_fails_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> HangReport:
         raise KeyError(7)
