@@ -23,7 +23,8 @@ SHARE_PACKAGES := import sys; print(*(f"import site; site.addsitedir({p!r})" for
 TORCH_AS_FOUND := from importlib.metadata import version; print("torch==" + version("torch"))
 
 # The parts of `make test`, two of which run at a time. The tests of jobs mostly wait: SIDE_BY_SIDE files of them, and of
-# whole products, run at a time, beside what only computes, at a lower priority, and the documents.
+# whole products, run at a time, those of products first, which take longest, beside what only computes, at a lower
+# priority, and the documents.
 SIDE_BY_SIDE ?= 3
 PURE := $(wildcard tests/unit tests/sim)
 DOCUMENTS := $(wildcard tests/docs tests/package)
@@ -66,7 +67,7 @@ test-parts: $(VENV)/.integrations
 # The folder of the tests is named in the paths of sockets, which are short.
 test-jobs:
 	@folder=$$(mktemp -d) && $(PY) $(PART)"jobs and products" --numprocesses=$(SIDE_BY_SIDE) --dist=loadfile \
-	  --basetemp=$$folder $(JOBS) && rm -rf $$folder
+	  --no-loadscope-reorder --basetemp=$$folder $(JOBS) && rm -rf $$folder
 
 test-searches:
 	@nice $(PY) $(PART)searches -m "exhaustive and not nightly" tests/sim

@@ -25,6 +25,7 @@ LIMIT = 240
 """Seconds within which even a busy machine is through with it."""
 SVG = "{http://www.w3.org/2000/svg}"
 COLUMNS = 100
+CTRL_C = "\x03"
 
 
 def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +48,7 @@ def read(path: Path) -> str:
 
 
 def test_every_scheduled_fault_is_followed_by_its_restart(tmp_path: Path) -> None:
-    done = run_demo("--quick", "--output", str(tmp_path))
+    done = run_demo("--quick", "--ranks", "2", "--output", str(tmp_path))
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     restarts = timeline.restarts(timeline.read(tmp_path / "nvrx" / "records"))
@@ -68,21 +69,26 @@ def test_every_scheduled_fault_is_followed_by_its_restart(tmp_path: Path) -> Non
     assert processes_of(tmp_path) == []
 
 
-def test_the_runs_are_compared_in_the_table_and_in_the_pictures(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "others", [("--no-torchrun",), pytest.param((), marks=pytest.mark.nightly)], ids=["nvrx", "torchrun, too"]
+)
+def test_the_runs_are_compared_in_the_table_and_in_the_pictures(tmp_path: Path, others: tuple[str, ...]) -> None:
     """Where a spare takes the rank of one that is lost, a fault changes no bit of the weights."""
     drawn = tmp_path / "images" / "demo.svg"
     faults = ("--faults", "stop:0@12", "--ranks", "2", "--spares", "1", "--steps", "24")
-    done = run_demo(*faults, "--output", str(tmp_path), "--svg", str(drawn))
+    done = run_demo(*faults, *others, "--output", str(tmp_path), "--svg", str(drawn))
     told = done.stdout + done.stderr
     assert done.returncode == 0, told
     weights = dict(re.findall(r"^  (undisturbed|nvrx|torchrun) .*  ([0-9a-f]{12})\b", told, re.MULTILINE))
     assert {weights["undisturbed"]} == {weights["nvrx"]}, told
-    assert re.search(r"^  SIGSTOP .* → spare 2  hung, \d.* 0 / \d+$", told, re.MULTILINE), told
+    unseen = "" if others else r"  hung, \d.* 0 / \d+"
+    assert re.search(rf"^  SIGSTOP .* → spare 2{unseen}", told, re.MULTILINE), told
     runs = ElementTree.parse(drawn.with_stem("demo-runs"))
-    assert {line.get("class") for line in runs.iter(f"{SVG}polyline")} == {"undisturbed", "nvrx", "torchrun"}
+    drawn_runs = {line.get("class") for line in runs.iter(f"{SVG}polyline")}
+    assert drawn_runs == {"undisturbed", "nvrx", *(() if others else ("torchrun",))}
     texts = [element.text or "" for element in runs.iter(f"{SVG}text")]
     assert any(text.startswith("SIGSTOP: ") for text in texts)
-    assert any(text.startswith("SIGSTOP, then killed: ") for text in texts)  # torchrun does not see it
+    assert any(text.startswith("SIGSTOP, then killed: ") for text in texts) == (not others)  # torchrun does not see it
     terminal = ElementTree.parse(drawn)
     assert any("SHA-256" in "".join(line.itertext()) for line in terminal.iter(f"{SVG}text"))
     assert processes_of(tmp_path) == []
@@ -175,16 +181,17 @@ def test_the_viewer_kills_and_stops_processes_and_the_training_goes_on(tmp_path:
         os.kill(second["rank 1"], signal.SIGSTOP)
         third = pids(watching.wait_for(r"process 1 is lost[^§]*?rank 0: \d+[\r\n]")[0])
         assert third == {"rank 0": second["rank 0"]}
-        watching.press("q")
+        watching.press(CTRL_C)
         assert watching.end() == 0, watching.seen
     assert "2 restarts; every process has been ended" in watching.seen
     assert processes_of(tmp_path) == []
 
 
-def test_ctrl_c_ends_the_play_in_order(tmp_path: Path) -> None:
+@pytest.mark.nightly
+def test_q_ends_the_play_in_order(tmp_path: Path) -> None:
     with viewer(tmp_path) as watching:
         watching.wait_for("steps/s")
-        watching.press("\x03")
+        watching.press("q")
         assert watching.end() == 0, watching.seen
     assert "0 restarts; every process has been ended" in watching.seen
     assert processes_of(tmp_path) == []

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from nvrx_core.events import timeline
 
 DEMO = Path(__file__).parents[2] / "examples" / "launcher" / "demo.py"
@@ -21,6 +23,18 @@ def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
+def test_a_restart_is_made_of_standbys_when_they_are_ready(tmp_path: Path) -> None:
+    options = ("--steps", "18", "--no-torchrun", "--no-wrapper", "--wait", "100", "--output", str(tmp_path))
+    done = run_demo("--faults", "exception", *options)
+    told = done.stdout + done.stderr
+    assert done.returncode == 0, told
+    happened = r"^  (· all standby|✗ step \d+|✓ .* 4 new processes, of which 4 were standby)"
+    assert [found[0] for found in re.findall(happened, told, re.MULTILINE)] == list("·✗✓"), told
+    assert re.search(r"exception +[\d.]+ m?s, started ", told), told
+    assert re.search(r"^  ft_launcher .*  [0-9a-f]{12}\b", told, re.MULTILINE), told
+
+
+@pytest.mark.nightly
 def test_the_cheapest_layer_takes_each_fault(tmp_path: Path) -> None:
     """An exception restarts in process under the wrapper; a lost node is replaced by the one that waits.
 

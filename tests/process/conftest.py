@@ -15,6 +15,7 @@ from tests.harness.process.history import history
 from tests.harness.process.host import alive, eventually
 from tests.harness.process.job import Job, Template
 from tests.harness.process.launch import Launch as LaunchedJob, Nodes, Start, left_in, rendezvous_options
+from tests.harness.process.template import WHOLE_END
 from tests.harness.process.workers.plan import Plan, schedule_text
 
 Launch = Callable[..., Job]
@@ -31,6 +32,12 @@ _JOBS = pytest.StashKey[list[Job]]()
 def template() -> Iterator[Template]:
     with closing(Template()) as template:
         yield template
+
+
+@pytest.fixture
+def whole_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreters of forked ranks are torn down at their ends, with the process groups that they hold."""
+    monkeypatch.setenv(WHOLE_END, "1")
 
 
 @pytest.fixture

@@ -60,7 +60,9 @@ def test_the_culprits_traceback_is_in_the_log_of_its_cycle_and_of_its_launcher(n
     assert sum("Traceback (most recent call last):\n  File" in log for log in logs) == 1, logs
 
 
-@pytest.mark.parametrize("server", [(), server_options()], ids=["each node", "server"])
+@pytest.mark.parametrize(
+    "server", [pytest.param((), marks=pytest.mark.nightly), server_options()], ids=["each node", "server"]
+)
 def test_the_last_words_of_a_worker_that_is_killed_arrive(nodes: Nodes, prefix, server) -> None:
     options = ("--nnodes", "2", "--max-restarts", "1", "--ft-per-cycle-applog-prefix", str(prefix), *server)
     ends = [job.finish() for job in nodes(2, "is_killed", *options, **WORKER)]
@@ -68,7 +70,7 @@ def test_the_last_words_of_a_worker_that_is_killed_arrive(nodes: Nodes, prefix, 
     assert of_cycle(prefix, 0) == ["2: the last words"]
 
 
-@pytest.mark.parametrize("leaves", [0, 2])
+@pytest.mark.parametrize("leaves", [pytest.param(0, marks=pytest.mark.nightly), 2])
 def test_a_server_that_is_killed_under_load_loses_no_line(nodes: Nodes, prefix, leaves) -> None:
     options = (
         "--nnodes", "2", "--ft-per-cycle-applog-prefix", str(prefix), *server_options(),

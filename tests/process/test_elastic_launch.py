@@ -46,7 +46,7 @@ def launched(folder: Path, case: str, method: str) -> tuple[dict[str, Any], str]
     return said, errors
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["spawn", "fork", pytest.param("forkserver", marks=pytest.mark.nightly)])
 def test_a_function_returns_its_results_by_rank(tmp_path: Path, method: str) -> None:
     said, _ = launched(tmp_path, "returns", method)
     for rank in ("0", "1"):

@@ -12,6 +12,7 @@ from tests.harness.process.oracle import assert_nothing_lost, assert_restarts, r
 from .conftest import Launch
 from .test_options import by_rank, results, run_prepared
 
+pytestmark = pytest.mark.usefixtures("whole_ends")
 GROUPS = "tests.harness.process.workers.groups"
 EXCEPTION = restart("EXCEPTION", by=[1])
 Harm = dict[str, list[list[int]]]

@@ -54,9 +54,10 @@ def assert_restarted_for_free(jobs: list[Launch], folder: Path, signum: int) -> 
 @pytest.mark.parametrize(
     ("signum", "moment"),
     [
-        (signal.SIGKILL, "entry"), (signal.SIGSTOP, "middle"), (signal.SIGKILL, "question"),
+        (signal.SIGSTOP, "entry"), (signal.SIGKILL, "question"),
         *(pytest.param(*case, marks=night) for case in
-          ((signal.SIGSTOP, "entry"), (signal.SIGKILL, "middle"), (signal.SIGSTOP, "question"))),
+          ((signal.SIGKILL, "entry"), (signal.SIGKILL, "middle"), (signal.SIGSTOP, "middle"),
+           (signal.SIGSTOP, "question"))),
     ],
 )  # fmt: skip
 def test_a_lost_store_is_replaced_in_a_new_cycle(launcher: Start, tmp_path: Path, moment: str, signum: int) -> None:

@@ -23,6 +23,10 @@ ENDS = {
     "ctrl-c": ("os.kill(os.getpid(), signal.SIGINT); time.sleep(60)", -signal.SIGINT),
     "a thread that is waited for": ("threading.Timer(0.1, print, ('in a thread',)).start()", 0),
     "a thread that is not": ("threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", 0),
+    "threads of a process group": (
+        "import torch.distributed as dist; dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)",
+        0,
+    ),
     "an error at exit": ("atexit.register(lambda: 1 / 0)", 0),
 }
 

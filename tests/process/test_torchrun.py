@@ -10,7 +10,9 @@ from tests.harness.process.oracle import assert_no_process_left, assert_restarts
 from .conftest import Launch
 
 
-@pytest.mark.parametrize("collective", [False, True], ids=["alone", "in a collective"])
+@pytest.mark.parametrize(
+    "collective", [pytest.param(False, marks=pytest.mark.nightly), True], ids=["alone", "in a collective"]
+)
 def test_exceptions_are_survived_under_torchrun(prepare: Launch, collective: bool) -> None:
     job = prepare({(1, 0, 3): "exception", (0, 1, 3): "exception"}, world=2, collective=collective)
     options = ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(job.port), "-m", TRAIN]
@@ -30,7 +32,7 @@ def run_agent(job: Job, node: int, when: str) -> None:
     job.run_command(f"torchrun-{node}", *command, key=-1 - node, NVRX_TEST_KILL=when)
 
 
-@pytest.mark.parametrize("when", ["function", "entry"])
+@pytest.mark.parametrize("when", ["function", pytest.param("entry", marks=pytest.mark.nightly)])
 def test_ranks_of_two_agents_rendezvous_again_after_one_has_restarted(prepare: Launch, when: str) -> None:
     job = prepare(world=2)
     job.start_store()

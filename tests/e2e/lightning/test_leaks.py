@@ -5,10 +5,13 @@ from __future__ import annotations
 import statistics
 
 from tests.harness.lightning.setting import Setting
+from tests.harness.process.template import WHOLE_END
 from tests.harness.process.workers.record import HELD
 
 
-def test_twenty_restarts_hold_no_more_than_the_first(run):
+def test_twenty_restarts_hold_no_more_than_the_first(run, monkeypatch):
+    """The interpreters are torn down at the end, with the process groups that they hold."""
+    monkeypatch.setenv(WHOLE_END, "1")
     job = run(
         Setting(
             restarts=20,

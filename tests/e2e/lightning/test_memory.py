@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -16,7 +17,10 @@ from tests.harness.lightning.account import (
     what_is_shown,
 )
 from tests.harness.lightning.setting import Fault, Setting
-from tests.harness.process.job import Job
+from tests.harness.process.job import Job, Template
+from tests.harness.process.workers.plan import Plan
+
+from .conftest import FIT
 
 TENS = {"every_n_train_steps": 10, "save_top_k": -1}
 FULL = Setting(
@@ -40,15 +44,22 @@ def kill(where: str, rank: int, step: int) -> tuple[Fault, ...]:
 Twin = Callable[[Setting], Job]
 
 
-@pytest.fixture
-def twin(run) -> Twin:
-    """Runs the same training under Lightning's own strategy, without faults."""
+@pytest.fixture(scope="module")
+def twin(lightning_template: Template, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twin]:
+    """The same training under Lightning's own strategy, without faults, once for all tests."""
+    jobs: dict[str, Job] = {}
 
     def twin(setting: Setting) -> Job:
-        job: Job = run(dataclasses.replace(setting, faults=(), active=0, strategy=setting.plain().strategy))
-        return job
+        undisturbed = dataclasses.replace(
+            setting, faults=(), active=0, options={}, strategy=setting.plain().strategy
+        ).written()
+        if (key := json.dumps(undisturbed)) not in jobs:
+            job = Job(lightning_template, tmp_path_factory.mktemp("twin") / "job", Plan(), world=2)
+            jobs[key] = job.start(FIT, **undisturbed).finish(60)
+        return jobs[key]
 
-    return twin
+    yield twin
+    lightning_template.sweep()
 
 
 def assert_as_in(job: Job, undisturbed: Job) -> None:

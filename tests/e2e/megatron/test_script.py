@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 from pathlib import Path
 
@@ -12,10 +13,18 @@ from tests.harness.megatron.job import Launch
 SHAPES = ("0.16", "0.18")
 
 
+SCRIPTS = ("pretrain_gpt.py", "pretrain_enabled.py", "alone:pretrain_gpt.py", "package/pretrain.py")
+ALWAYS = set(zip(SHAPES * 2, SCRIPTS, strict=True))
+"""Each script, half of them in either shape."""
+
+
 @pytest.mark.parametrize(
-    "script", ["pretrain_gpt.py", "pretrain_enabled.py", "alone:pretrain_gpt.py", "package/pretrain.py"]
+    ("shape", "script"),
+    [
+        pytest.param(*case, marks=[pytest.mark.nightly] * (case not in ALWAYS))
+        for case in itertools.product(SHAPES, SCRIPTS)
+    ],
 )
-@pytest.mark.parametrize("shape", SHAPES)
 def test_an_unmodified_script_restarts_in_each_shape(run: Launch, shape: str, script: str) -> None:
     undisturbed, job = run(script, shape=shape), run(script, shape=shape, faults="1:0:3=exception")
     assert set(job.codes.values()) == {0}, job.told()

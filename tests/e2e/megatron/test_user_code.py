@@ -12,6 +12,7 @@ from nvrx_megatron import manifest
 from tests.harness.megatron.job import Launch, MegatronJob
 from tests.harness.megatron.plan import Plan
 from tests.harness.process.job import Template
+from tests.harness.process.template import WHOLE_END
 
 Train = Callable[..., MegatronJob]
 
@@ -43,7 +44,9 @@ def ways_of(module: str, megatron: Template, tmp_path: Path) -> Iterator[Train]:
         job.clear()
 
 
-def test_the_function_can_be_called_again_and_restarts_again(train: Train) -> None:
+def test_the_function_can_be_called_again_and_restarts_again(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreters are torn down at the end, with the process groups that they hold."""
+    monkeypatch.setenv(WHOLE_END, "1")
     job = train("twice")
     assert job.codes == {0: 0, 1: 0}, job.told()
     assert [len(job.lines("enter", iteration=1, call=call)) for call in (0, 1)] == [2, 2], job.told()
