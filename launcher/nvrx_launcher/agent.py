@@ -514,6 +514,11 @@ class Agent(NodeEvents, ControlEvents):
         self._history.hung(report)
         self._hangs.suspected(answer, now=time.monotonic())
 
+    def recovered(self, rank: int) -> None:
+        """Handle that a rank has gone on before its monitor has ended it: what ends it later is something else."""
+        if self._hung.pop(rank, None) is not None:
+            log.warning("rank %d goes on, and is not ended as hung", rank, extra={"rank": rank})
+
     def evidence_received(self, node: int, cycle: int, text: str) -> None:
         """Take what the ranks of a node show of a hang."""
         self._hangs.evidence_received(node, cycle, text, now=time.monotonic())
