@@ -103,17 +103,21 @@ def _waiting(
     return (Waiting.MAY_WAIT if may_wait else Waiting.ELSEWHERE), None
 
 
-def observe_process(wait: ThreadWait, text: str, packages: frozenset[str] = frozenset()) -> ThreadObservation:
+def observe_process(
+    wait: ThreadWait, text: str, packages: frozenset[str] = frozenset(), *, holds_gil: bool = True
+) -> ThreadObservation:
     """Return where the main thread of another process is, whose threads do not run.
 
     Args:
         wait: what the kernel says of its main thread.
         text: what faulthandler has written of it; "" for nothing.
         packages: the installed packages that are the user's.
+        holds_gil: a call is known to hold the GIL, unless the process is stopped.
     """
     stack = main_thread(text)
     place, inner = place_of(stack, packages)
-    condition = RankCondition.STOPPED if wait.stopped else RankCondition.HOLDS_GIL
+    own = RankCondition.RUNS if wait.runs else RankCondition.BLOCKED
+    condition = RankCondition.STOPPED if wait.stopped else RankCondition.HOLDS_GIL if holds_gil else own
     waiting = Waiting.MAY_WAIT if waits_for_peers(stack) else Waiting.ELSEWHERE
     return ThreadObservation(condition, waiting, place, inner, wait.text)
 

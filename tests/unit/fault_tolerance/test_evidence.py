@@ -147,7 +147,8 @@ def test_a_rank_that_creates_a_group_waits_in_a_rendezvous(
 
 def test_the_stacks_of_a_rank_whose_threads_do_not_run_are_taken_by_the_signal(monitored: Monitored) -> None:
     thread = monitored.start()
-    thread.close()  # its number stays on the page, and there is no such thread: the request is told another one
+    thread.close()
+    assert monitored.page[ProgressField.EVIDENCE_THREAD] == 0
     monitored.page[ProgressField.EVIDENCE_THREAD] = os.getpid()
     request = monitored.ask(now=0.0)
     request.tick(now=request.deadline - 0.01, may_read_stacks=True)
@@ -167,7 +168,7 @@ def test_the_stacks_of_a_rank_whose_threads_do_not_run_are_taken_by_the_signal(m
 
 def _look_blocked(request: Any) -> None:
     """Let the thread of the rank be one that waits for the GIL."""
-    request._waits_for_a_processor = lambda: False
+    request._thread_state = lambda: "S"
 
 
 @pytest.mark.parametrize("signum", [0, 9])
@@ -185,7 +186,7 @@ def test_a_thread_that_waits_for_a_processor_or_for_another_reader_gets_more_tim
 ) -> None:
     """No call is said to hold the GIL because the machine is busy."""
     request: Any = monitored.ask()
-    request._waits_for_a_processor = lambda: may_read_stacks
+    request._thread_state = lambda: "R" if may_read_stacks else "S"
     request.tick(now=request.deadline, may_read_stacks=may_read_stacks)
     assert not request.is_over
     request.tick(now=request.deadline, may_read_stacks=may_read_stacks)
@@ -197,9 +198,10 @@ def test_a_thread_that_waits_for_a_processor_or_for_another_reader_gets_more_tim
 def test_whether_a_thread_waits_for_a_processor_is_what_the_kernel_says(monitored: Monitored) -> None:
     request = monitored.ask()
     monitored.page[ProgressField.EVIDENCE_THREAD] = os.getpid()  # the thread that asks, which runs
-    assert request._waits_for_a_processor()
-    monitored.page[ProgressField.EVIDENCE_THREAD] = 1 << 30
-    assert request._waits_for_a_processor()
+    assert request._thread_state() == "R"
+    for number in (0, 1 << 30):
+        monitored.page[ProgressField.EVIDENCE_THREAD] = number
+        assert request._thread_state() == ""
 
 
 def test_a_stopped_rank_is_not_asked(monitored: Monitored, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +229,7 @@ def test_a_descriptor_that_other_code_has_closed_and_uses_is_left_alone(monitore
     thread.start()
     thread._thread.join(10.0)
     thread.close()
+    assert monitored.page[ProgressField.EVIDENCE_THREAD] == 0
     assert os.read(number, 10) == b"theirs"
     for each in (ours, theirs):
         each.close()
@@ -263,3 +266,39 @@ def test_a_rank_that_is_not_silent_for_long_is_sent_no_signal(monitored: Monitor
     _look_blocked(request)
     request.tick(now=request.deadline, may_read_stacks=True)
     assert (request.is_over, request.report) == (True, None)
+
+
+@pytest.mark.parametrize("which", ["_ending", "_end"])
+def test_no_end_of_its_pipe_that_other_code_uses_is_written_to_or_closed(monitored: Monitored, which: str) -> None:
+    thread = EvidenceThread(os.dup(monitored.questions), monitored.page)
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    number: int = getattr(thread, which)
+    os.dup2(writer, number)
+    thread.close()
+    assert not readable([reader], 0.0)
+    os.write(number, b"theirs")
+    assert os.read(reader, 10) == b"theirs"
+    for each in (reader, writer, number):
+        os.close(each)
+
+
+def test_without_a_thread_the_stacks_are_asked_for_and_no_call_is_said_to_hold_the_gil(monitored: Monitored) -> None:
+    request = monitored.ask()
+    request.tick(now=request.deadline, may_read_stacks=True)
+    assert request.reads_stacks
+    while monitored.reader not in readable([monitored.reader], 10.0):
+        pass
+    request.receive(monitored.reader, now=1.0)
+    request.tick(now=request.deadline, may_read_stacks=True)
+    assert request.report is not None
+    assert request.report.condition in (RankCondition.BLOCKED, RankCondition.RUNS)
+    assert request.report.place is not None
+
+
+def test_a_child_of_fork_keeps_no_descriptor_of_the_thread(monitored: Monitored) -> None:
+    thread = monitored.start()
+    fds = list(thread._identities)
+    thread.disown()  # as in a child, which closes its copies
+    assert [fd for fd in fds if Path(f"/proc/self/fd/{fd}").exists()] == []
+    thread._thread.join(10.0)
+    assert not thread._thread.is_alive()
