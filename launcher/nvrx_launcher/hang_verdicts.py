@@ -16,7 +16,6 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final, Protocol
 
 from nvrx_core.fault.hang_report import HangReport
@@ -171,8 +170,7 @@ class HangVerdicts:
             return
         first = next((member.first_rank for member in self._members if member.node == self._node), 0)
         self._own = {
-            first + local_rank: replace(report, initial_rank=first + local_rank, host=self._host)
-            for local_rank, report in reports.items()
+            first + local_rank: report.placed(first + local_rank, self._host) for local_rank, report in reports.items()
         }
         if self._asked_at > -math.inf:
             self._tell_evidence(now)

@@ -21,6 +21,7 @@ from typing import Final
 
 from nvrx_core.fault.hang_report import (
     EXITED,
+    EXITING,
     MAX_CHILDREN,
     RENDEZVOUS,
     Collective,
@@ -29,7 +30,7 @@ from nvrx_core.fault.hang_report import (
     Waiting,
 )
 from nvrx_core.fault_tolerance.peers import Progress
-from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
+from nvrx_core.fault_tolerance.watched import WatchedRank, runs
 from nvrx_core.hang_evidence import ThreadObservation, observe_process, observe_thread
 from nvrx_core.parsing import integer, parse_object, string
 from nvrx_core.process import torch_calls
@@ -41,9 +42,10 @@ from nvrx_core.process.thread_wait import dead_children, wait_of
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import open_section, signs_of_life, take_sample
+from nvrx_core.progress.stage import Stage
 from nvrx_core.settings import environment
 
-__all__ = ["EVIDENCE", "EvidenceRequest", "EvidenceThread", "evidence_sockets", "exited_report"]
+__all__ = ["EVIDENCE", "EvidenceRequest", "EvidenceThread", "absent_report", "evidence_sockets"]
 
 log = logging.getLogger("nvrx_core.fault_tolerance")
 EVIDENCE: Final = "evidence"
@@ -165,12 +167,28 @@ class EvidenceThread:
             return ""
 
 
-def exited_report(page: Page) -> HangReport | None:
-    """Return the report of a rank whose process has exited in order, for which others may wait; None for any other."""
-    pid = page[ProgressField.DETACHED_PID]
-    if not pid or pid != page[ProgressField.ATTACHED_PID] or start_time(pid) == page[ProgressField.ATTACHED_START]:
-        return None
-    look = ThreadObservation(RankCondition.COMPLETED, Waiting.ELSEWHERE, wait=EXITED)
+def absent_report(page: Page, *, asked: bool = False) -> HangReport:
+    """Return the report of a rank that cannot be asked, or has not answered: it has exited in order, or why not.
+
+    Others may wait for one that has exited.
+
+    Args:
+        page: its page.
+        asked: it was asked, and has not answered.
+    """
+    pid, condition = page[ProgressField.ATTACHED_PID], RankCondition.UNKNOWN
+    if not pid:
+        wait = "never monitored"
+    elif not runs(pid, page[ProgressField.ATTACHED_START]):
+        is_in_order = page[ProgressField.DETACHED_PID] == pid
+        condition, wait = (RankCondition.COMPLETED, EXITED) if is_in_order else (condition, "dead")
+    elif not page[ProgressField.ATTACHED_AT]:
+        wait = "not monitored any more"
+    elif page[ProgressField.STAGE] != Stage.OUTSIDE:
+        wait = "in a wrapped call"
+    else:
+        wait = "asked, and late" if asked else "not asked"
+    look = ThreadObservation(condition, Waiting.ELSEWHERE, wait=wait)
     return replace(_report_of(look, page[ProgressField.RANK]), pid=pid, stalled=False)
 
 
@@ -209,8 +227,14 @@ class EvidenceRequest:
         self._stacks: StackRequest | None = None
         self.report: HangReport | None = None
         self.is_over, self._is_late, self.deadline = False, False, now + ANSWER_TIMEOUT
-        if wait_of(rank.pid, rank.pid).stopped:
+        wait = wait_of(rank.pid, rank.pid)
+        if wait.stopped:
             self._end("")
+            return
+        if page[ProgressField.DETACHED_PID] == rank.pid:
+            condition = RankCondition.RUNS if wait.runs else RankCondition.BLOCKED
+            look = ThreadObservation(condition, Waiting.ELSEWHERE, wait=EXITING)
+            self._take(_report_of(look, page[ProgressField.RANK]))
             return
         with suppress(OSError):
             while self._channel.recv(MAX_PACKET):  # late answers to earlier questions

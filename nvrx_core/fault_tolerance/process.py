@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from nvrx_core.fault.stack_text import in_one_line
 from nvrx_core.fault_tolerance.clients import Clients
-from nvrx_core.fault_tolerance.evidence import EVIDENCE, EvidenceRequest, exited_report
+from nvrx_core.fault_tolerance.evidence import EVIDENCE, EvidenceRequest, absent_report
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
 from nvrx_core.fault_tolerance.peers import PROGRESS, RECOVERED, HungRank, Progress, Survey
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
@@ -248,8 +248,8 @@ class RankMonitor:
             evidence.tick(now=now, may_read_stacks=self._inquiry is None or not self._inquiry.reads_stacks)
             if not evidence.is_over:
                 return evidence.deadline
-        report = exited_report(self.page) if evidence is None else evidence.report
-        text = "" if report is None else report.encode()
+        report = None if evidence is None else evidence.report
+        text = (report or absent_report(self.page, asked=evidence is not None)).encode()
         self._evidence, asking, self._asking = None, self._asking, []
         for connection in asking:
             if self._clients.has(connection):

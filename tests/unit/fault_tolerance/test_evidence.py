@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +16,13 @@ import pytest
 
 from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault_tolerance import evidence as module
-from nvrx_core.fault_tolerance.evidence import EvidenceRequest, EvidenceThread, evidence_sockets, exited_report
+from nvrx_core.fault_tolerance.evidence import EvidenceRequest, EvidenceThread, absent_report, evidence_sockets
 from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
 from nvrx_core.process.signalled_stacks import answer_requests, answer_requests_no_more, stack_pipe
 from nvrx_core.process.thread_wait import ThreadWait
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, ProgressField, SectionField
+from nvrx_core.progress.stage import Stage
 
 SECOND = 10**9
 
@@ -239,13 +241,43 @@ def test_a_descriptor_that_other_code_has_closed_and_uses_is_left_alone(monitore
 def test_a_rank_that_has_exited_in_order_has_a_report_as_others_may_wait_for_it(monitored: Monitored) -> None:
     page = monitored.page
     page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = os.getpid(), 1
-    assert exited_report(page) is None  # it has not said so
     page[ProgressField.DETACHED_PID] = os.getpid()
-    report = exited_report(page)
-    assert report is not None
+    report = absent_report(page)
     assert (report.rank, report.condition, report.wait) == (7, RankCondition.COMPLETED, "exited")
+
+
+def test_it_is_said_why_a_rank_has_no_report(monitored: Monitored) -> None:
+    page = monitored.page
+
+    def why(**more: bool) -> str:
+        report = absent_report(page, **more)
+        assert (report.condition, report.stalled, report.rank) == (RankCondition.UNKNOWN, False, 7)
+        return report.wait
+
+    assert why() == "never monitored"
+    page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = os.getpid(), 1
+    assert why() == "dead"
     page[ProgressField.ATTACHED_START] = start_time(os.getpid())
-    assert exited_report(page) is None  # its process goes on
+    assert (why(), why(asked=True)) == ("not asked", "asked, and late")
+    page[ProgressField.STAGE] = Stage.RUNNING
+    assert why() == "in a wrapped call"
+    page[ProgressField.ATTACHED_AT] = 0
+    assert why() == "not monitored any more"
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # as one that its parent has not reaped
+    page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = child.pid, start_time(child.pid)
+    assert why() == "dead"
+    child.wait()
+
+
+def test_a_rank_whose_interpreter_ends_is_not_asked(monitored: Monitored) -> None:
+    monitored.page[ProgressField.DETACHED_PID] = os.getpid()
+    request = monitored.ask()
+    assert request.is_over
+    assert request.report is not None
+    assert (request.report.wait, request.report.waiting) == ("the end of its interpreter", Waiting.ELSEWHERE)
+    assert request.report.stalled
+    assert not readable([monitored.questions], 0.0)
 
 
 def test_no_signal_is_delivered_to_the_thread(monitored: Monitored) -> None:
