@@ -276,8 +276,13 @@ class _Case:
         if len(self.elsewhere) == 1 and stuck:
             return self._culprits(stuck, 0.7)
         places = {self.reports[rank].place for rank in present}
-        outcome = HangOutcome.ALIKE if len(places) == 1 else HangOutcome.UNKNOWN
-        first = "all ranks are alike, none is to blame" if len(places) == 1 else "who is to blame is not known"
+        is_alike = len(places) == 1 and not any(  # a thread that is not looked at may be in a collective
+            self._behind_in_count(group, begun)
+            for rank in present
+            for group, begun in (self.reports[rank].begun or {}).items()
+        )
+        outcome = HangOutcome.ALIKE if is_alike else HangOutcome.UNKNOWN
+        first = "all ranks are alike, none is to blame" if is_alike else "who is to blame is not known"
         return self._say(outcome, (), 0.0, [first, *self._places()])
 
     def _present(self, ranks: Collection[int]) -> set[int]:

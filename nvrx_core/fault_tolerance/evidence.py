@@ -31,7 +31,7 @@ from nvrx_core.fault.hang_report import (
 )
 from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_core.fault_tolerance.watched import WatchedRank, runs
-from nvrx_core.hang_evidence import ThreadObservation, observe_process, observe_thread
+from nvrx_core.hang_evidence import ThreadObservation, observe_process, observe_thread, training_thread
 from nvrx_core.parsing import integer, parse_object, string
 from nvrx_core.process import torch_calls
 from nvrx_core.process.descriptors import identity
@@ -152,7 +152,7 @@ class EvidenceThread:
         """Return what this process knows; what the page has is added by the monitor."""
         try:
             status = torch_calls.flight_status()
-            look = observe_thread(self._main, os.getpid(), pending=any(status.values()) if status else None)
+            look = observe_thread(*training_thread(self._main), pending=any(status.values()) if status else None)
             begun, in_group = torch_calls.counts_of_groups(), torch_calls.rank_and_size()
             if look.collective is not None and look.collective.operation in _CREATIONS:
                 look = replace(look, collective=Collective(RENDEZVOUS))

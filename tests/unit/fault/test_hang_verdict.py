@@ -207,6 +207,12 @@ def test_nobody_is_named_where_all_stand_alike():
     )
 
 
+def test_ranks_at_one_place_are_not_alike_where_their_groups_have_begun_more():
+    """As of those that train in a thread of which nothing is known."""
+    found = verdict(stands(0, 57), stands(1), stands(2, 57), stands(3, 57))
+    assert (found.outcome, found.culprits) == (HangOutcome.UNKNOWN, ())
+
+
 def test_nobody_is_named_where_each_stands_elsewhere():
     found = verdict(*(stands(rank, place=None if rank == 0 else Frame("a.py", rank, "f")) for rank in range(4)))
     assert (found.outcome, found.culprits) == (HangOutcome.UNKNOWN, ())
