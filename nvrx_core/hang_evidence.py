@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from itertools import dropwhile
 from types import FrameType
@@ -22,11 +23,13 @@ from nvrx_core.process.thread_wait import ThreadWait, wait_of
 from nvrx_core.process.user_packages import user_packages
 from nvrx_core.values import value
 
-__all__ = ["ThreadObservation", "observe_process", "observe_thread"]
+__all__ = ["ThreadObservation", "observe_process", "observe_thread", "training_thread"]
 
 MAX_FRAMES: Final = 128
 _OF_A_STORE: Final = frozenset({"wait", "get"})
 """The methods of a store that wait for another rank."""
+_OF_A_RESULT: Final = {"result": "/concurrent/futures/_base.py", "run_forever": "/asyncio/base_events.py"}
+"""Functions in which a thread waits for what others do, and their files."""
 _OUT: Final = (RankCondition.COMPLETED, RankCondition.RESERVE)
 
 
@@ -80,6 +83,39 @@ def observe_thread(
     return ThreadObservation(condition, waiting, place, inner, wait.text, collective)
 
 
+def training_thread(main: int) -> tuple[int, int]:
+    """Return identity and kernel's id of the thread that trains: the main one, unless that only waits for another one.
+
+    It waits for the end of a thread that runs the user's code, or for a result, which has no name: then
+    it is the one thread that is inside torch.distributed.
+
+    Args:
+        main: the identity of the main thread.
+    """
+    stacks = {thread: list(_outwards(frame)) for thread, frame in sys._current_frames().items()}
+    found = _awaited_by(stacks.get(main, []), {thread: each for thread, each in stacks.items() if thread != main})
+    native = {each.ident: each.native_id for each in list(threading._active.values())}  # type: ignore[attr-defined]
+    stacks.clear()
+    return (main, os.getpid()) if found is None else (found, native.get(found) or os.getpid())
+
+
+def _awaited_by(frames: list[FrameType], others: dict[int, list[FrameType]]) -> int | None:
+    """Return the one of some threads that a thread waits for."""
+    packages = user_packages()
+    for frame in frames:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if is_users(file, packages):
+            return None
+        if (file, name) == (threading.__file__, "join"):
+            joined = getattr(frame.f_locals.get("self"), "ident", None)
+            is_theirs = any(is_users(each.f_code.co_filename, packages) for each in others.get(joined or 0, []))
+            return joined if is_theirs else None
+        if name in _OF_A_RESULT and file.endswith(_OF_A_RESULT[name]):
+            inside = [thread for thread, each in others.items() if torch_calls.call_of(each) is not None]
+            return inside[0] if len(inside) == 1 else None
+    return None
+
+
 def _waiting(
     frames: list[FrameType], inner: Frame | None, pending: bool | None, wait: ThreadWait
 ) -> tuple[Waiting, Collective | None]:
@@ -103,17 +139,21 @@ def _waiting(
     return (Waiting.MAY_WAIT if may_wait else Waiting.ELSEWHERE), None
 
 
-def observe_process(wait: ThreadWait, text: str, packages: frozenset[str] = frozenset()) -> ThreadObservation:
+def observe_process(
+    wait: ThreadWait, text: str, packages: frozenset[str] = frozenset(), *, holds_gil: bool = True
+) -> ThreadObservation:
     """Return where the main thread of another process is, whose threads do not run.
 
     Args:
         wait: what the kernel says of its main thread.
         text: what faulthandler has written of it; "" for nothing.
         packages: the installed packages that are the user's.
+        holds_gil: a call is known to hold the GIL, unless the process is stopped.
     """
     stack = main_thread(text)
     place, inner = place_of(stack, packages)
-    condition = RankCondition.STOPPED if wait.stopped else RankCondition.HOLDS_GIL
+    own = RankCondition.RUNS if wait.runs else RankCondition.BLOCKED
+    condition = RankCondition.STOPPED if wait.stopped else RankCondition.HOLDS_GIL if holds_gil else own
     waiting = Waiting.MAY_WAIT if waits_for_peers(stack) else Waiting.ELSEWHERE
     return ThreadObservation(condition, waiting, place, inner, wait.text)
 

@@ -518,6 +518,11 @@ class Agent(NodeEvents, ControlEvents):
         """Judge a hang by what the ranks of all nodes show."""
         self._hangs.evidence_received(cycle, hang, now=time.monotonic())
 
+    def recovered(self, rank: int) -> None:
+        """Handle that a rank has gone on before its monitor has ended it: what ends it later is something else."""
+        if self._hung.pop(rank, None) is not None:
+            log.warning("rank %d goes on, and is not ended as hung", rank, extra={"rank": rank})
+
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
         """Answer with the progress of the slowest ranks of other nodes."""
         self._coordination.ask_progress(answer)

@@ -13,8 +13,9 @@ from typing import Any, Final, Protocol
 
 from nvrx_core.fault_tolerance.clients import Clients
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
-from nvrx_core.fault_tolerance.peers import HANG_REPORT, PROGRESS, HungRank, Progress
+from nvrx_core.fault_tolerance.peers import HANG_REPORT, PROGRESS, RECOVERED, HungRank, Progress
 from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError
+from nvrx_core.parsing import integer
 from nvrx_launcher.loop import EventLoop
 
 __all__ = ["Control", "ControlEvents"]
@@ -32,6 +33,9 @@ class ControlEvents(Protocol):
 
     def hung(self, report: HungRank, answer: Callable[[], None]) -> None:
         """Handle the report that a monitor is about to end its rank; answer when it may."""
+
+    def recovered(self, rank: int) -> None:
+        """Handle that a monitor does not end its rank, which goes on."""
 
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
         """Handle a monitor's question for the progress of the slowest ranks of other nodes."""
@@ -85,6 +89,8 @@ class Control:
             case kind if kind == HANG_REPORT:
                 self._events.hung(HungRank.from_json(message), lambda: self._answer(connection, {"type": "ok"}))
                 return False
+            case kind if kind == RECOVERED:
+                self._events.recovered(integer(message.get("rank"), 0))
             case kind if kind == REQUEST:
                 request = WorkloadControlRequest(
                     WorkloadAction[str(message.get("action"))], str(message.get("description", ""))

@@ -17,7 +17,6 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -199,8 +198,7 @@ class HangVerdicts:
             return
         first = next((member.first_rank for member in self._members if member.node == self._node), 0)
         self._own = {
-            first + local_rank: replace(report, initial_rank=first + local_rank, host=self._host)
-            for local_rank, report in reports.items()
+            first + local_rank: report.placed(first + local_rank, self._host) for local_rank, report in reports.items()
         }
         if self._hang:
             self._share_evidence(now)

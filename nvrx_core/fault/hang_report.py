@@ -17,7 +17,17 @@ from typing import Any, Final, Self
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.parsing import integer, number, parse_ranges, ranges, string
 
-__all__ = ["EXITED", "MAX_BYTES", "MAX_CHILDREN", "RENDEZVOUS", "Collective", "HangReport", "RankCondition", "Waiting"]
+__all__ = [
+    "EXITED",
+    "EXITING",
+    "MAX_BYTES",
+    "MAX_CHILDREN",
+    "RENDEZVOUS",
+    "Collective",
+    "HangReport",
+    "RankCondition",
+    "Waiting",
+]
 
 MAX_BYTES: Final = 4096
 MAX_TEXT: Final = 300
@@ -27,6 +37,8 @@ MAX_CHILDREN: Final = 4
 RENDEZVOUS: Final = "rendezvous"
 EXITED: Final = "exited"
 """What a completed rank waits for whose process has exited."""
+EXITING: Final = "the end of its interpreter"
+"""What a rank waits for whose process is about to exit in order."""
 
 
 class Waiting(enum.Enum):
@@ -54,6 +66,8 @@ class RankCondition(enum.Enum):
     """It has returned from the function; of a rank without one, its process has exited."""
     RESERVE = "reserve"
     """It does not run the function."""
+    UNKNOWN = "unknown"
+    """It has no report; `wait` says why."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +141,11 @@ class HangReport:
             if len(text := short._to_json()) <= MAX_BYTES:
                 return text
         return self._least()._to_json()
+
+    def placed(self, initial_rank: int, host: str) -> Self:
+        """Return the report of a rank of this identity; where there is none, it is taken for its rank, too."""
+        rank = initial_rank if self.condition is RankCondition.UNKNOWN else self.rank
+        return replace(self, rank=rank, initial_rank=initial_rank, host=host)
 
     def _without_groups(self) -> Self:
         """Return the report without the members of a large group, which the others' reports tell."""

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
-from nvrx_core.fault.hang_report import EXITED, RENDEZVOUS, Collective, HangReport, RankCondition, Waiting
+from nvrx_core.fault.hang_report import EXITED, EXITING, RENDEZVOUS, Collective, HangReport, RankCondition, Waiting
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.parsing import number, parse_object, parse_ranges, ranges, string
 
@@ -132,8 +132,10 @@ class _Case:
 
     def __init__(self, reports: Mapping[int, HangReport], ranks: Collection[int], *, may_name_missing: bool) -> None:
         self._may_name_missing = may_name_missing
-        self.reports = dict(sorted(reports.items()))
-        self.missing = frozenset(set(ranks) - reports.keys())
+        unknown = RankCondition.UNKNOWN
+        self.reports = {rank: each for rank, each in sorted(reports.items()) if each.condition is not unknown}
+        self._reasons = {rank: each.wait for rank, each in reports.items() if each.condition is unknown}
+        self.missing = frozenset((set(ranks) | self._reasons.keys()) - self.reports.keys())
         self.awaited = dict[int, _Awaited]()
         self._joined = dict[tuple[Collective, int], _Awaited]()
         self._counted = dict[tuple[str, int], frozenset[int]]()
@@ -277,8 +279,13 @@ class _Case:
         if len(self.elsewhere) == 1 and stuck:
             return self._culprits(stuck, 0.7)
         places = {self.reports[rank].place for rank in present}
-        outcome = HangOutcome.ALIKE if len(places) == 1 else HangOutcome.UNKNOWN
-        first = "all ranks are alike, none is to blame" if len(places) == 1 else "who is to blame is not known"
+        is_alike = len(places) == 1 and not any(  # a thread that is not looked at may be in a collective
+            self._behind_in_count(group, begun)
+            for rank in present
+            for group, begun in (self.reports[rank].begun or {}).items()
+        )
+        outcome = HangOutcome.ALIKE if is_alike else HangOutcome.UNKNOWN
+        first = "all ranks are alike, none is to blame" if is_alike else "who is to blame is not known"
         return self._say(outcome, (), 0.0, [first, *self._places()])
 
     def _present(self, ranks: Collection[int]) -> set[int]:
@@ -289,8 +296,11 @@ class _Case:
 
     def _say(self, outcome: HangOutcome, blamed: Collection[int], confidence: float, parts: list[str]) -> HangVerdict:
         missing = tuple(sorted(self.missing))
-        if missing:
-            parts.append(f"no report of {_named(missing)} in time")
+        by_reason = dict[str, list[int]]()
+        for rank in missing:
+            by_reason.setdefault(self._reasons.get(rank, ""), []).append(rank)
+        for reason, some in list(by_reason.items())[:MAX_NAMED]:
+            parts.append(f"no report of {_named(some)}{f' ({reason})' if reason else ' in time'}")
         sentence = "".join(each if each.isprintable() else "?" for each in "; ".join(parts))  # reports are not trusted
         return HangVerdict(outcome, tuple(sorted(blamed)), missing, confidence, sentence[:MAX_SENTENCE])
 
@@ -320,8 +330,7 @@ class _Case:
         for rank in self.reports if ranks is None else sorted(ranks):
             report = self.reports[rank]
             if not self._has_completed(rank):
-                place = "at an unknown place" if report.place is None else f"at {_at(report.place)}"
-                groups.setdefault(f"{place}{_wait(report)}", set()).add(rank)
+                groups.setdefault(f"{_place(report)}{_wait(report)}", set()).add(rank)
         parts = [f"{_named(found)} {text}" for text, found in groups.items()]
         return parts[:MAX_NAMED] + (["and so on"] if len(parts) > MAX_NAMED else [])
 
@@ -357,6 +366,12 @@ def _at(frame: Frame) -> str:
     return f"{frame.file.rpartition('/')[2]}:{frame.line} in {frame.function}"
 
 
+def _place(report: HangReport) -> str:
+    if report.wait == EXITING:
+        return f"at {EXITING}"
+    return "at an unknown place" if report.place is None else f"at {_at(report.place)}"
+
+
 def _operation(found: Collective | None) -> str:
     if found is None:
         return " in a collective"
@@ -377,18 +392,17 @@ def _wait(report: HangReport) -> str:
         case RankCondition.RUNS:
             return ", running"
         case _:
-            return f", waiting for {report.wait}" if report.wait else ""
+            return f", waiting for {report.wait}" if report.wait not in ("", EXITING) else ""
 
 
 def whereabouts(report: HangReport) -> str:
     """Return where a rank's main thread is, since when, and what it waits for."""
-    place = "at an unknown place" if report.place is None else f"at {_at(report.place)}"
     inner = "" if report.inner is None else f" (in {_at(report.inner)})"
     section = f", section {report.section!r} open for {report.section_seconds:.3g} s" if report.section else ""
     dead = [f"{name} pid {pid}" for pid, name in report.children]
     children = f", with dead child processes: {', '.join(dead)}" if dead else ""
     since = f" for {report.silent:.3g} s" if report.stalled else f", with signs of life until {report.silent:.2g} s ago"
-    return f"{place}{inner}{since}{_wait(report)}{section}{children}"
+    return f"{_place(report)}{inner}{since}{_wait(report)}{section}{children}"
 
 
 def _stands(report: HangReport) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from nvrx_core.fault_tolerance.data import RankInfo, RankMonitorClientError, WorkloadControlRequest
@@ -34,6 +35,7 @@ __all__ = [
     "this_rank",
 ]
 
+log = logging.getLogger("nvrx_core.fault_tolerance")
 ANSWERS_WITHIN: Final = 30.0
 """Seconds for an answer; a replaced monitor answers after 2 s at most."""
 TELLS_WITHIN: Final = 0.5
@@ -85,7 +87,7 @@ class AttachedRank:
     ) -> None:
         self.owner, self.path, self.recorder, self._info = owner, path, recorder, info
         self._stacks, self._stack_signal = stacks, 0
-        self._evidence_thread = None if questions < 0 else EvidenceThread(questions, recorder.page)
+        self._evidence_thread = _evidence_thread(questions, recorder.page)
         self._in_call = self._is_over = False
 
     @property
@@ -101,13 +103,15 @@ class AttachedRank:
         page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = info.pid, start_time(info.pid)
         if self._stacks >= 0:
             self._stack_signal = page[ProgressField.STACK_SIGNAL] = answer_requests(self._stacks)
+        atexit.register(self._detach)
         if self._evidence_thread is not None:
-            with suppress(RuntimeError):  # no more threads: where this rank is in a hang is seen from outside only
+            try:
                 self._evidence_thread.start()
+            except RuntimeError as error:
+                log.debug("where this rank is in a hang is seen from outside only: %s", error)
         page[ProgressField.ATTACHED_AT] = time.monotonic_ns()
         monitored.register(self)
         disown_in_children(self)
-        atexit.register(self._detach)
         look(self.path)
 
     def end(self) -> None:
@@ -163,7 +167,9 @@ class AttachedRank:
     def disown(self) -> None:
         """In a child of `os.fork`, which is not a rank: notify nobody."""
         self.recorder.disown()
-        self._evidence_thread = None  # its thread is the parent's
+        if self._evidence_thread is not None:
+            self._evidence_thread.disown()
+            self._evidence_thread = None
         self.owner.local_monitor = None
         monitored.unregister(self)
 
@@ -190,6 +196,18 @@ class AttachedRank:
         if self.owner.local_monitor is not None:
             self.owner.local_monitor.end()
             self.owner.local_monitor = None
+
+
+def _evidence_thread(questions: int, page: Page) -> EvidenceThread | None:
+    """Return the thread that answers on a socket, which is closed where there can be none."""
+    if questions < 0:
+        return None
+    try:
+        return EvidenceThread(questions, page)
+    except OSError as error:
+        os.close(questions)
+        log.debug("where this rank is in a hang is seen from outside only: %s", error)
+        return None
 
 
 class Attachment(NamedTuple):
@@ -281,16 +299,15 @@ def _get_page(path: str) -> Attachment:
     with connect(path, within=ANSWERS_WITHIN) as connection:
         connection.send({"type": "init", "version": 1})
         answer, descriptors = connection.receive()
-    files = [os.fdopen(fd, "rb") for fd in descriptors]
-    try:
+    with ExitStack() as failing:
+        failing.callback(close_all, descriptors)
         _check(answer, f"the rank monitor at {path}")
-        if not files or not isinstance(answer.get("config"), dict):
+        if not descriptors or not isinstance(answer.get("config"), dict):
             raise OSError("its answer has no page")
-        page = Page.attach(files[0].fileno())
-        return Attachment(page, answer["config"], *(os.dup(file.fileno()) for file in files[1:3]))
-    finally:
-        for file in files:
-            file.close()
+        page = Page.attach(descriptors[0])
+        failing.pop_all()
+    close_all((descriptors[0], *descriptors[3:]))
+    return Attachment(page, answer["config"], *descriptors[1:3])
 
 
 def _check(answer: Mapping[str, Any], who: str) -> None:

@@ -21,6 +21,7 @@ from typing import Final
 
 from nvrx_core.fault.hang_report import (
     EXITED,
+    EXITING,
     MAX_CHILDREN,
     RENDEZVOUS,
     Collective,
@@ -29,11 +30,11 @@ from nvrx_core.fault.hang_report import (
     Waiting,
 )
 from nvrx_core.fault_tolerance.peers import Progress
-from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
-from nvrx_core.hang_evidence import ThreadObservation, observe_process, observe_thread
+from nvrx_core.fault_tolerance.watched import WatchedRank, runs
+from nvrx_core.hang_evidence import ThreadObservation, observe_process, observe_thread, training_thread
 from nvrx_core.parsing import integer, parse_object, string
 from nvrx_core.process import torch_calls
-from nvrx_core.process.descriptors import identity, notify
+from nvrx_core.process.descriptors import identity
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 from nvrx_core.process.lifeline import catches
 from nvrx_core.process.signalled_stacks import StackRequest
@@ -41,9 +42,10 @@ from nvrx_core.process.thread_wait import dead_children, wait_of
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.sampling import open_section, signs_of_life, take_sample
+from nvrx_core.progress.stage import Stage
 from nvrx_core.settings import environment
 
-__all__ = ["EVIDENCE", "EvidenceRequest", "EvidenceThread", "evidence_sockets", "exited_report"]
+__all__ = ["EVIDENCE", "EvidenceRequest", "EvidenceThread", "absent_report", "evidence_sockets"]
 
 log = logging.getLogger("nvrx_core.fault_tolerance")
 EVIDENCE: Final = "evidence"
@@ -76,12 +78,15 @@ class EvidenceThread:
     Args:
         questions: the rank's end of the sockets, which becomes the thread's own.
         page: the rank's page, on which it writes its own number.
+
+    Raises:
+        OSError: when there are no descriptors left; the socket stays the caller's.
     """
 
     def __init__(self, questions: int, page: Page) -> None:
+        self._ending, self._end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)  # of an eventfd no inode tells whose it is
         self._socket, self._page = socket.socket(fileno=questions), page
-        self._ending = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._identity = identity(questions)
+        self._identities = {fd: identity(fd) for fd in (questions, self._ending, self._end)}
         self._main = threading.main_thread().ident or 0
         self._thread = HelperThread(self._serve, name="nvrx-evidence", failed=_fail)
 
@@ -99,26 +104,39 @@ class EvidenceThread:
 
     def close(self) -> None:
         """End the thread, and close the socket; one that gets no turn within a second keeps both."""
-        with suppress(OSError):  # other code has closed it: the thread cannot be told
-            notify(self._ending)
+        if self._is_ours(self._end):  # else the thread cannot be told
+            with suppress(OSError):  # other code has closed the other end
+                os.write(self._end, b"e")
         if self._thread.ident is not None:
             self._thread.join(END_TIMEOUT)
         if not self._thread.is_alive():
-            if self._is_ours():
-                self._socket.close()
-            else:
-                self._socket.detach()
-            with suppress(OSError):
-                os.close(self._ending)
+            self.disown()
 
-    def _is_ours(self) -> bool:
-        """Whether the descriptor is still that of the socket: other code may have closed it, and use its number."""
-        return identity(self._socket.fileno()) == self._identity
+    def disown(self) -> None:
+        """Close the descriptors, in a child of `os.fork`, which has no such thread."""
+        self._socket.detach()
+        for fd in self._identities:
+            if self._is_ours(fd):
+                os.close(fd)
+        self._identities = {}
+
+    def _is_ours(self, fd: int) -> bool:
+        """Whether a descriptor is still what it was: other code may have closed it, and use its number."""
+        return fd in self._identities and identity(fd) == self._identities[fd] is not None
 
     def _serve(self) -> None:
-        self._page[ProgressField.EVIDENCE_THREAD] = threading.get_native_id()
-        while self._ending not in readable([self._socket.fileno(), self._ending]):
-            if not self._is_ours():
+        number = self._page[ProgressField.EVIDENCE_THREAD] = threading.get_native_id()
+        try:
+            self._answer(self._socket.fileno())
+        finally:
+            with suppress(ValueError):  # the page is closed
+                if self._page[ProgressField.EVIDENCE_THREAD] == number:
+                    self._page[ProgressField.EVIDENCE_THREAD] = 0
+
+    def _answer(self, questions: int) -> None:
+        """Answer questions until the thread is told to end, or other code has closed the socket."""
+        while self._ending not in readable([questions, self._ending]):
+            if not self._is_ours(questions):
                 return
             try:
                 packet = self._socket.recv(MAX_PACKET)
@@ -134,7 +152,7 @@ class EvidenceThread:
         """Return what this process knows; what the page has is added by the monitor."""
         try:
             status = torch_calls.flight_status()
-            look = observe_thread(self._main, os.getpid(), pending=any(status.values()) if status else None)
+            look = observe_thread(*training_thread(self._main), pending=any(status.values()) if status else None)
             begun, in_group = torch_calls.counts_of_groups(), torch_calls.rank_and_size()
             if look.collective is not None and look.collective.operation in _CREATIONS:
                 look = replace(look, collective=Collective(RENDEZVOUS))
@@ -149,12 +167,28 @@ class EvidenceThread:
             return ""
 
 
-def exited_report(page: Page) -> HangReport | None:
-    """Return the report of a rank whose process has exited in order, for which others may wait; None for any other."""
-    pid = page[ProgressField.DETACHED_PID]
-    if not pid or pid != page[ProgressField.ATTACHED_PID] or start_time(pid) == page[ProgressField.ATTACHED_START]:
-        return None
-    look = ThreadObservation(RankCondition.COMPLETED, Waiting.ELSEWHERE, wait=EXITED)
+def absent_report(page: Page, *, asked: bool = False) -> HangReport:
+    """Return the report of a rank that cannot be asked, or has not answered: it has exited in order, or why not.
+
+    Others may wait for one that has exited.
+
+    Args:
+        page: its page.
+        asked: it was asked, and has not answered.
+    """
+    pid, condition = page[ProgressField.ATTACHED_PID], RankCondition.UNKNOWN
+    if not pid:
+        wait = "never monitored"
+    elif not runs(pid, page[ProgressField.ATTACHED_START]):
+        is_in_order = page[ProgressField.DETACHED_PID] == pid
+        condition, wait = (RankCondition.COMPLETED, EXITED) if is_in_order else (condition, "dead")
+    elif not page[ProgressField.ATTACHED_AT]:
+        wait = "not monitored any more"
+    elif page[ProgressField.STAGE] != Stage.OUTSIDE:
+        wait = "in a wrapped call"
+    else:
+        wait = "asked, and late" if asked else "not asked"
+    look = ThreadObservation(condition, Waiting.ELSEWHERE, wait=wait)
     return replace(_report_of(look, page[ProgressField.RANK]), pid=pid, stalled=False)
 
 
@@ -193,8 +227,14 @@ class EvidenceRequest:
         self._stacks: StackRequest | None = None
         self.report: HangReport | None = None
         self.is_over, self._is_late, self.deadline = False, False, now + ANSWER_TIMEOUT
-        if wait_of(rank.pid, rank.pid).stopped:
+        wait = wait_of(rank.pid, rank.pid)
+        if wait.stopped:
             self._end("")
+            return
+        if page[ProgressField.DETACHED_PID] == rank.pid:
+            condition = RankCondition.RUNS if wait.runs else RankCondition.BLOCKED
+            look = ThreadObservation(condition, Waiting.ELSEWHERE, wait=EXITING)
+            self._take(_report_of(look, page[ProgressField.RANK]))
             return
         with suppress(OSError):
             while self._channel.recv(MAX_PACKET):  # late answers to earlier questions
@@ -236,23 +276,23 @@ class EvidenceRequest:
             return
         if self._stacks is not None:
             self._end(self._stacks.text)
-        elif not self._is_late and (self._waits_for_a_processor() or not may_read_stacks):
+        elif not self._is_late and (self._thread_state() == "R" or not may_read_stacks):
             self._is_late, self.deadline = True, now + EXTRA_TIMEOUT
-        elif may_read_stacks and not self._waits_for_a_processor() and self._may_signal():
+        elif may_read_stacks and self._thread_state() != "R" and self._may_signal():
             signum = self._page[ProgressField.STACK_SIGNAL]
             self._stacks = StackRequest(self._reader, self._rank.pidfd, signum, now=now)
             self.deadline = self._stacks.deadline
         else:
             self._take(None)
 
-    def _waits_for_a_processor(self) -> bool:
-        """Whether the thread that answers could run, and does not: the machine is busy."""
+    def _thread_state(self) -> str:
+        """Return the state of the thread that answers; R: it could run, as the machine is busy; "": there is none."""
         thread = self._page[ProgressField.EVIDENCE_THREAD]
         try:
             text = Path(f"/proc/{self._rank.pid}/task/{thread}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
-            return True  # there is no such thread, so that nothing is known of the GIL
-        return text.rpartition(")")[2].split()[:1] == ["R"]
+            return ""
+        return "".join(text.rpartition(")")[2].split()[:1])
 
     def _may_signal(self) -> bool:
         """Whether the rank has a handler, and is silent for so long that it is not merely busy."""
@@ -264,7 +304,8 @@ class EvidenceRequest:
 
     def _end(self, text: str) -> None:
         """Report what is seen from outside."""
-        look = observe_process(wait_of(self._rank.pid, self._rank.pid), text)
+        wait, has_thread = wait_of(self._rank.pid, self._rank.pid), self._thread_state() != ""
+        look = observe_process(wait, text, holds_gil=has_thread)
         self._take(_report_of(look, self._page[ProgressField.RANK]))
 
     def _take(self, report: HangReport | None) -> None:

@@ -21,6 +21,7 @@ from nvrx_core.progress.page import Page, ProgressField, SectionField
 __all__ = [
     "HANG_REPORT",
     "PROGRESS",
+    "RECOVERED",
     "SUFFIX",
     "HungRank",
     "Progress",
@@ -33,6 +34,8 @@ PROGRESS: Final = "progress"
 """The type of the question."""
 HANG_REPORT: Final = "hang"
 """The type of the message to the launcher that says why a rank is about to be ended; it answers when that is judged."""
+RECOVERED: Final = "recovered"
+"""The type of the message to the launcher that takes this back: the rank goes on."""
 ANSWERS_WITHIN: Final = 0.2
 """Seconds; a monitor that does not answer says nothing about its rank."""
 LAUNCHER_ANSWERS_WITHIN: Final = 1.0

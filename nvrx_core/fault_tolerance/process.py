@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from nvrx_core.fault.stack_text import in_one_line
 from nvrx_core.fault_tolerance.clients import Clients
-from nvrx_core.fault_tolerance.evidence import EVIDENCE, EvidenceRequest, exited_report
+from nvrx_core.fault_tolerance.evidence import EVIDENCE, EvidenceRequest, absent_report
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
-from nvrx_core.fault_tolerance.peers import PROGRESS, HungRank, Progress, Survey
+from nvrx_core.fault_tolerance.peers import PROGRESS, RECOVERED, HungRank, Progress, Survey
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.states import RankMonitorStateMachine
 from nvrx_core.fault_tolerance.watched import WatchedRank
@@ -127,16 +127,18 @@ class RankMonitor:
     def _follow_rank(self) -> None:
         """Monitor the process that the page names."""
         if self._rank is not None and not self._rank.is_on(self.page):
+            self._forget()
             self._rank.close()
             self._rank = self._evidence = None
-            self._forget()
         if self._rank is None and (rank := WatchedRank.of_page(self.page)) is not None:
             self._rank = rank
             self.states.attached()
 
     def _forget(self) -> None:
-        """Discard the state of the judgement."""
+        """Discard the state of the judgement; a rank that was about to be ended is not."""
         self.detector = HangDetector(self._rules)
+        if self._verdict is not None:
+            self._take_back(self._verdict)
         if self._inquiry is not None:
             self._inquiry.close()
             self._inquiry = None
@@ -152,6 +154,8 @@ class RankMonitor:
                     self._inquiry = Inquiry(own, survey, rank, signum, reader=self.plan.stacks[0])
                 case TerminateRank(reason):
                     self._terminate(rank, reason)
+                case KillRank() if self._verdict is not None:
+                    pass  # the grace period is shorter than the wait for the verdict
                 case KillRank(reason):
                     log.error("kill rank %d (pid %d): %s", self.page[ProgressField.RANK], rank.pid, reason)
                     send(rank.pidfd, [signal.SIGKILL])
@@ -180,37 +184,53 @@ class RankMonitor:
         beside = "" if found.slowest is None else Progress.of_page(self.page).beside(found.slowest)
         why = f"{reason}{where}{beside and f', {beside}'}"
         report = HungRank(number, rank.pid, why, found.text[:STACK])
-        self._verdict = _PendingTermination(self._tell_launcher(report), rank, time.monotonic() + VERDICT_TIMEOUT, why)
+        asked = self._tell_launcher(report.to_json())
+        self._verdict = _PendingTermination(asked, rank, time.monotonic() + VERDICT_TIMEOUT, report)
         self._await_verdict()
 
-    def _tell_launcher(self, report: HungRank) -> Connection | None:
-        """Notify the launcher; return the connection on which it answers, None if there is no launcher."""
+    def _tell_launcher(self, message: Mapping[str, Any]) -> Connection | None:
+        """Send the launcher a message; return the connection on which it may answer, None if there is no launcher."""
         if not self.plan.launcher:
             return None
         with ExitStack() as failing, suppress(OSError):
             connection = failing.enter_context(connect(self.plan.launcher, within=0.0))
-            connection.send(report.to_json())
+            connection.send(message)
             failing.pop_all()
             return connection
         return None
 
     def _await_verdict(self) -> float:
-        """End the rank, once it is said who is to blame, or that takes too long; return when that is due."""
+        """End the rank, once it is said who is to blame, or that takes too long; return when that is due.
+
+        It may have gone on meanwhile, or begun a wrapped call.
+        """
         awaited = self._verdict
         if awaited is None:
             return math.inf
-        is_gone = awaited.rank is not self._rank
-        if not is_gone and awaited.connection is not None and time.monotonic() < awaited.deadline:
+        if awaited.connection is not None and time.monotonic() < awaited.deadline:
             return awaited.deadline
+        limit = take_sample(self.page, self.awake.at).limit
+        if self.page[ProgressField.STAGE] != Stage.OUTSIDE or limit is None or self._now() < limit.deadline:
+            self._forget()
+            return time.monotonic()
         self._verdict = None
         if awaited.connection is not None:
             awaited.connection.close()
-        if not is_gone:
-            rank, signum = awaited.rank, self.plan.termination_signal
-            number, name = self.page[ProgressField.RANK], signal.Signals(signum).name
-            log.error("rank %d (pid %d) is hung: %s; it is sent %s", number, rank.pid, awaited.why, name)
-            send(rank.pidfd, [signum, signal.SIGCONT])
+        report, signum = awaited.report, self.plan.termination_signal
+        name = signal.Signals(signum).name
+        log.error("rank %d (pid %d) is hung: %s; it is sent %s", report.rank, report.pid, report.reason, name)
+        send(awaited.rank.pidfd, [signum, signal.SIGCONT])
         return math.inf
+
+    def _take_back(self, awaited: _PendingTermination) -> None:
+        """Do not end the rank; tell the launcher, unless the rank has exited, for which it may have been the reason."""
+        self._verdict, report = None, awaited.report
+        if awaited.connection is not None:
+            awaited.connection.close()
+        if not awaited.rank.has_exited():
+            log.warning("rank %d (pid %d) has gone on, and is not ended: %s", report.rank, report.pid, report.reason)
+            if (told := self._tell_launcher({"type": RECOVERED, "rank": report.rank})) is not None:
+                told.close()
 
     def _give_evidence(self) -> float:
         """Answer the launcher that has asked where the rank is, once that is known; return when that is due."""
@@ -228,8 +248,8 @@ class RankMonitor:
             evidence.tick(now=now, may_read_stacks=self._inquiry is None or not self._inquiry.reads_stacks)
             if not evidence.is_over:
                 return evidence.deadline
-        report = exited_report(self.page) if evidence is None else evidence.report
-        text = "" if report is None else report.encode()
+        report = None if evidence is None else evidence.report
+        text = (report or absent_report(self.page, asked=evidence is not None)).encode()
         self._evidence, asking, self._asking = None, self._asking, []
         for connection in asking:
             if self._clients.has(connection):
@@ -322,13 +342,13 @@ class _PendingTermination:
         connection: on which the launcher answers; None: nothing is waited for.
         rank: the process.
         deadline: when it is ended without the verdict, monotonic seconds.
-        why: why it is ended.
+        report: why it is ended.
     """
 
     connection: Connection | None
     rank: WatchedRank
     deadline: float
-    why: str
+    report: HungRank
 
     def fileno(self) -> int:
         """Return the descriptor to wait for; -1 for none."""

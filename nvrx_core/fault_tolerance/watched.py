@@ -10,7 +10,7 @@ from nvrx_core.process.lifeline import open_pidfd
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, ProgressField
 
-__all__ = ["WatchedRank", "start_time"]
+__all__ = ["WatchedRank", "runs", "start_time"]
 
 
 class WatchedRank:
@@ -55,8 +55,19 @@ class WatchedRank:
 
 def start_time(pid: int) -> int:
     """Return when a process was started, field 22 of /proc/<pid>/stat (proc(5)); -1 when there is no such process."""
+    return _state_and_start(pid)[1]
+
+
+def runs(pid: int, start: int) -> bool:
+    """Return whether the process that was started then is there, and not dead and unreaped."""
+    state, started = _state_and_start(pid)
+    return started == start and state not in ("Z", "X")
+
+
+def _state_and_start(pid: int) -> tuple[str, int]:
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return int(text.rpartition(")")[2].split()[19])
+        fields = text.rpartition(")")[2].split()
+        return fields[0], int(fields[19])
     except (OSError, ValueError, IndexError):
-        return -1
+        return "", -1

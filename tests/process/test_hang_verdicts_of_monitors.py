@@ -35,6 +35,7 @@ SHAPES = {
     "busy": Shape(says=rf"in busy for \S+ s, running; {REDUCE}"),
     "early": Shape(says=r"in lock for \S+ s, waiting for a lock; rank 0 waits for it in"),
     "in_section": Shape(says=rf"in lock .*, section 'step' open for .*, with dead child processes: false .*; {REDUCE}"),
+    "in_thread": Shape(says=rf"in lock for \S+ s, waiting for a lock; {REDUCE}"),
     "new_group": Shape(says="rank 0 waits for it in the creation of a process group"),
     "alike": Shape((), "all ranks are alike, none is to blame; ranks 0-1 at .* in sleep", "alike"),
     "subgroup": Shape(says=r"in lock .*rank 0 waits for it in all_reduce #1 of group"),

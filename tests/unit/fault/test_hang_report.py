@@ -89,3 +89,10 @@ def test_what_is_malformed_is_an_error(what):
     text = broken if isinstance(broken, str) else json.dumps(json.loads(REPORT.encode()) | broken)
     with pytest.raises(ValueError, match="not a report of a hang"):
         HangReport.decode(text)
+
+
+def test_a_rank_without_a_report_is_taken_for_its_identity():
+    """Its monitor does not know which rank it would be in the iteration."""
+    assert (REPORT.placed(9, "node3").rank, REPORT.placed(9, "node3").initial_rank) == (REPORT.rank, 9)
+    unknown = replace(REPORT, condition=RankCondition.UNKNOWN)
+    assert unknown.placed(9, "node3") == replace(unknown, rank=9, initial_rank=9, host="node3")

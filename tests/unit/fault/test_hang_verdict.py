@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from nvrx_core.fault.hang_report import EXITED, Collective, HangReport, RankCondition, Waiting
+from nvrx_core.fault.hang_report import EXITED, EXITING, Collective, HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict, judge, with_peers_stalled
 from nvrx_core.fault.stack_text import Frame
 
@@ -207,6 +207,12 @@ def test_nobody_is_named_where_all_stand_alike():
     )
 
 
+def test_ranks_at_one_place_are_not_alike_where_their_groups_have_begun_more():
+    """As of those that train in a thread of which nothing is known."""
+    found = verdict(stands(0, 57), stands(1), stands(2, 57), stands(3, 57))
+    assert (found.outcome, found.culprits) == (HangOutcome.UNKNOWN, ())
+
+
 def test_nobody_is_named_where_each_stands_elsewhere():
     found = verdict(*(stands(rank, place=None if rank == 0 else Frame("a.py", rank, "f")) for rank in range(4)))
     assert (found.outcome, found.culprits) == (HangOutcome.UNKNOWN, ())
@@ -241,6 +247,22 @@ def test_a_rank_without_a_report_is_named_if_the_others_can_only_wait_for_it():
     assert found.sentence.endswith("no report of ranks 2-3 in time")
     found = verdict(waits(0, 0, "recv", peers=[2]), stands(1), stands(3))
     assert found.culprits == (2,)
+
+
+def test_it_is_said_why_a_rank_has_no_report():
+    absent = [
+        HangReport(rank=rank, initial_rank=rank, condition=RankCondition.UNKNOWN, stalled=False, wait=why)
+        for rank, why in ((1, "never monitored"), (2, "never monitored"))
+    ]
+    found = verdict(waits(0), *absent)
+    assert (found.outcome, found.culprits, found.missing) == (HangOutcome.UNKNOWN, (), (1, 2, 3))
+    assert found.sentence.endswith("; no report of ranks 1-2 (never monitored); no report of rank 3 in time")
+
+
+def test_of_a_rank_whose_interpreter_ends_it_is_said_so():
+    found = verdict(stands(0, place=None, wait=EXITING, silent=12.0), waits(1), waits(2), waits(3))
+    assert found.culprits == (0,)
+    assert " stands at the end of its interpreter for 12 s; ranks 1-3 wait for it in" in found.sentence
 
 
 def test_who_is_named_is_named_without_the_report_of_another_one():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +16,13 @@ import pytest
 
 from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault_tolerance import evidence as module
-from nvrx_core.fault_tolerance.evidence import EvidenceRequest, EvidenceThread, evidence_sockets, exited_report
+from nvrx_core.fault_tolerance.evidence import EvidenceRequest, EvidenceThread, absent_report, evidence_sockets
 from nvrx_core.fault_tolerance.watched import WatchedRank, start_time
 from nvrx_core.process.signalled_stacks import answer_requests, answer_requests_no_more, stack_pipe
 from nvrx_core.process.thread_wait import ThreadWait
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, ProgressField, SectionField
+from nvrx_core.progress.stage import Stage
 
 SECOND = 10**9
 
@@ -147,7 +149,8 @@ def test_a_rank_that_creates_a_group_waits_in_a_rendezvous(
 
 def test_the_stacks_of_a_rank_whose_threads_do_not_run_are_taken_by_the_signal(monitored: Monitored) -> None:
     thread = monitored.start()
-    thread.close()  # its number stays on the page, and there is no such thread: the request is told another one
+    thread.close()
+    assert monitored.page[ProgressField.EVIDENCE_THREAD] == 0
     monitored.page[ProgressField.EVIDENCE_THREAD] = os.getpid()
     request = monitored.ask(now=0.0)
     request.tick(now=request.deadline - 0.01, may_read_stacks=True)
@@ -167,7 +170,7 @@ def test_the_stacks_of_a_rank_whose_threads_do_not_run_are_taken_by_the_signal(m
 
 def _look_blocked(request: Any) -> None:
     """Let the thread of the rank be one that waits for the GIL."""
-    request._waits_for_a_processor = lambda: False
+    request._thread_state = lambda: "S"
 
 
 @pytest.mark.parametrize("signum", [0, 9])
@@ -185,7 +188,7 @@ def test_a_thread_that_waits_for_a_processor_or_for_another_reader_gets_more_tim
 ) -> None:
     """No call is said to hold the GIL because the machine is busy."""
     request: Any = monitored.ask()
-    request._waits_for_a_processor = lambda: may_read_stacks
+    request._thread_state = lambda: "R" if may_read_stacks else "S"
     request.tick(now=request.deadline, may_read_stacks=may_read_stacks)
     assert not request.is_over
     request.tick(now=request.deadline, may_read_stacks=may_read_stacks)
@@ -197,9 +200,10 @@ def test_a_thread_that_waits_for_a_processor_or_for_another_reader_gets_more_tim
 def test_whether_a_thread_waits_for_a_processor_is_what_the_kernel_says(monitored: Monitored) -> None:
     request = monitored.ask()
     monitored.page[ProgressField.EVIDENCE_THREAD] = os.getpid()  # the thread that asks, which runs
-    assert request._waits_for_a_processor()
-    monitored.page[ProgressField.EVIDENCE_THREAD] = 1 << 30
-    assert request._waits_for_a_processor()
+    assert request._thread_state() == "R"
+    for number in (0, 1 << 30):
+        monitored.page[ProgressField.EVIDENCE_THREAD] = number
+        assert request._thread_state() == ""
 
 
 def test_a_stopped_rank_is_not_asked(monitored: Monitored, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +231,7 @@ def test_a_descriptor_that_other_code_has_closed_and_uses_is_left_alone(monitore
     thread.start()
     thread._thread.join(10.0)
     thread.close()
+    assert monitored.page[ProgressField.EVIDENCE_THREAD] == 0
     assert os.read(number, 10) == b"theirs"
     for each in (ours, theirs):
         each.close()
@@ -236,13 +241,43 @@ def test_a_descriptor_that_other_code_has_closed_and_uses_is_left_alone(monitore
 def test_a_rank_that_has_exited_in_order_has_a_report_as_others_may_wait_for_it(monitored: Monitored) -> None:
     page = monitored.page
     page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = os.getpid(), 1
-    assert exited_report(page) is None  # it has not said so
     page[ProgressField.DETACHED_PID] = os.getpid()
-    report = exited_report(page)
-    assert report is not None
+    report = absent_report(page)
     assert (report.rank, report.condition, report.wait) == (7, RankCondition.COMPLETED, "exited")
+
+
+def test_it_is_said_why_a_rank_has_no_report(monitored: Monitored) -> None:
+    page = monitored.page
+
+    def why(**more: bool) -> str:
+        report = absent_report(page, **more)
+        assert (report.condition, report.stalled, report.rank) == (RankCondition.UNKNOWN, False, 7)
+        return report.wait
+
+    assert why() == "never monitored"
+    page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = os.getpid(), 1
+    assert why() == "dead"
     page[ProgressField.ATTACHED_START] = start_time(os.getpid())
-    assert exited_report(page) is None  # its process goes on
+    assert (why(), why(asked=True)) == ("not asked", "asked, and late")
+    page[ProgressField.STAGE] = Stage.RUNNING
+    assert why() == "in a wrapped call"
+    page[ProgressField.ATTACHED_AT] = 0
+    assert why() == "not monitored any more"
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # as one that its parent has not reaped
+    page[ProgressField.ATTACHED_PID], page[ProgressField.ATTACHED_START] = child.pid, start_time(child.pid)
+    assert why() == "dead"
+    child.wait()
+
+
+def test_a_rank_whose_interpreter_ends_is_not_asked(monitored: Monitored) -> None:
+    monitored.page[ProgressField.DETACHED_PID] = os.getpid()
+    request = monitored.ask()
+    assert request.is_over
+    assert request.report is not None
+    assert (request.report.wait, request.report.waiting) == ("the end of its interpreter", Waiting.ELSEWHERE)
+    assert request.report.stalled
+    assert not readable([monitored.questions], 0.0)
 
 
 def test_no_signal_is_delivered_to_the_thread(monitored: Monitored) -> None:
@@ -263,3 +298,39 @@ def test_a_rank_that_is_not_silent_for_long_is_sent_no_signal(monitored: Monitor
     _look_blocked(request)
     request.tick(now=request.deadline, may_read_stacks=True)
     assert (request.is_over, request.report) == (True, None)
+
+
+@pytest.mark.parametrize("which", ["_ending", "_end"])
+def test_no_end_of_its_pipe_that_other_code_uses_is_written_to_or_closed(monitored: Monitored, which: str) -> None:
+    thread = EvidenceThread(os.dup(monitored.questions), monitored.page)
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    number: int = getattr(thread, which)
+    os.dup2(writer, number)
+    thread.close()
+    assert not readable([reader], 0.0)
+    os.write(number, b"theirs")
+    assert os.read(reader, 10) == b"theirs"
+    for each in (reader, writer, number):
+        os.close(each)
+
+
+def test_without_a_thread_the_stacks_are_asked_for_and_no_call_is_said_to_hold_the_gil(monitored: Monitored) -> None:
+    request = monitored.ask()
+    request.tick(now=request.deadline, may_read_stacks=True)
+    assert request.reads_stacks
+    while monitored.reader not in readable([monitored.reader], 10.0):
+        pass
+    request.receive(monitored.reader, now=1.0)
+    request.tick(now=request.deadline, may_read_stacks=True)
+    assert request.report is not None
+    assert request.report.condition in (RankCondition.BLOCKED, RankCondition.RUNS)
+    assert request.report.place is not None
+
+
+def test_a_child_of_fork_keeps_no_descriptor_of_the_thread(monitored: Monitored) -> None:
+    thread = monitored.start()
+    fds = list(thread._identities)
+    thread.disown()  # as in a child, which closes its copies
+    assert [fd for fd in fds if Path(f"/proc/self/fd/{fd}").exists()] == []
+    thread._thread.join(10.0)
+    assert not thread._thread.is_alive()

@@ -113,6 +113,13 @@ def new_group() -> None:
     dist.new_group(list(range(dist.get_world_size())))
 
 
+def in_thread() -> None:
+    """The ranks train in another thread than the main one."""
+    thread = threading.Thread(target=others_wait(lock), daemon=True)
+    thread.start()
+    thread.join()
+
+
 def alike() -> None:
     sleep()
 
@@ -129,7 +136,7 @@ def subgroup() -> None:
 
 SHAPES: dict[str, Callable[[], None]] = {
     each.__name__: others_wait(each) for each in (lock, sleep, holds_gil, loader, stopped, busy)
-} | {each.__name__: each for each in (early, in_section, new_group, alike, subgroup)}
+} | {each.__name__: each for each in (early, in_section, in_thread, new_group, alike, subgroup)}
 
 
 def main() -> None:

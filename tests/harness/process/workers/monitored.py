@@ -55,6 +55,12 @@ def heartbeat(client: RankMonitorClient) -> None:
     hang()
 
 
+def ignores(client: RankMonitorClient) -> None:
+    """Hangs, and ignores the termination signal."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    heartbeat(client)
+
+
 def nothing(client: RankMonitorClient) -> None:
     """Sends no heartbeat, and executes no bytecode."""
     hang()
@@ -153,6 +159,7 @@ CASES: dict[str, Callable[[RankMonitorClient], None]] = {
         nested,
         crossing,
         heartbeat,
+        ignores,
         nothing,
         out_of_section,
         stopped,
