@@ -23,7 +23,6 @@ class RankMonitorPlan:
         stacks: the reading and the writing end of the pipe for the rank's stacks.
         launcher: the socket of the launcher, which knows the progress of other nodes; "" for none.
         interval: the maximum number of seconds between two samples of the page.
-        grace: seconds from the termination signal until the rank's process is killed.
         termination_signal: the signal that ends a hung rank.
         log_level: of the monitor's own log, on stderr.
         log_format: the form of that log, text or json.
@@ -39,7 +38,6 @@ class RankMonitorPlan:
     stacks: Sequence[int]
     interval: float
     launcher: str = ""
-    grace: float = 15.0
     termination_signal: int = signal.SIGKILL
     log_level: int = logging.INFO
     log_format: str = "text"
