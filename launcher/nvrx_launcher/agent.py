@@ -180,6 +180,7 @@ class Agent(NodeEvents, ControlEvents):
                 self._memory.tick(now=now)
                 self._checkpoint.tick(now=now)
                 self._handle_health()
+                self._tell_ready()
                 self._cycle_logs.tick(now=now)
                 self._verdicts.tick(now=now)
                 self._stragglers.tick(now=now)
@@ -382,6 +383,7 @@ class Agent(NodeEvents, ControlEvents):
         self._coordination.tell(kind, cycle, reason)
 
     def _tell_ready(self) -> None:
+        """Tell the coordinator that this node is ready, if it is asked to and waits for nothing more."""
         is_waiting = self._memory.is_waiting or self._checkpoint.is_reading
         if self._ready is not None and self._may_join and not is_waiting:
             ready, self._ready = self._ready, None
@@ -395,7 +397,6 @@ class Agent(NodeEvents, ControlEvents):
                 case Exclude(reason):
                     log.error("this node is unhealthy and takes no part in the job: %s", reason)
                     self._exclude(f"{socket.gethostname()} is unhealthy: {reason}")
-        self._tell_ready()
 
     def _start(self, action: StartWorkers) -> None:
         failpoint.hit("cycle-begin", action.decision.cycle)

@@ -25,7 +25,6 @@ class RankMonitorPlan:
         questions: the monitor's and the rank's end of the sockets over which the rank is asked where it is; none
             without a launcher.
         interval: the maximum number of seconds between two samples of the page.
-        grace: seconds from the termination signal until the rank's process is killed.
         termination_signal: the signal that ends a hung rank.
         log_level: of the monitor's own log, on stderr.
         log_format: the form of that log, text or json.
@@ -42,7 +41,6 @@ class RankMonitorPlan:
     interval: float
     launcher: str = ""
     questions: Sequence[int] = ()
-    grace: float = 15.0
     termination_signal: int = signal.SIGKILL
     log_level: int = logging.INFO
     log_format: str = "text"

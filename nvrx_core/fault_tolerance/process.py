@@ -53,6 +53,8 @@ log = logging.getLogger("nvrx_core.fault_tolerance.monitor")
 MAX_CONNECTIONS: Final = 64
 SLACK: Final = 0.25
 """Seconds by which it may wake late; what is more is a pause of the machine, which costs its rank no time."""
+GRACE: Final = 15.0
+"""Seconds from the termination signal until the rank's process is killed."""
 LONGEST_WAIT: Final = 3600.0
 MAX_CHILDREN: Final = 4
 STDERR: Final = 2
@@ -76,7 +78,7 @@ class RankMonitor:
         self.awake = AwakeClock(SLACK)
         self.states = RankMonitorStateMachine(log=plan.is_restarter_logger)
         self._rank: WatchedRank | None = None
-        self._rules = RankMonitorRules(plan.interval, plan.grace)
+        self._rules = RankMonitorRules(plan.interval, GRACE)
         self.detector = HangDetector(self._rules)
         self._inquiry: Inquiry | None = None
         self._findings = Findings()

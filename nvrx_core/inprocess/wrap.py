@@ -18,7 +18,7 @@ from nvrx_core.inprocess.call import current
 from nvrx_core.inprocess.call.call import WrappedCall
 from nvrx_core.inprocess.call.current import OneCall
 from nvrx_core.inprocess.call.handles import AtomicLock, CallHandles, MonitorHandle
-from nvrx_core.inprocess.call.injection import bind, parameters_for, refuse_arguments, refuse_shape
+from nvrx_core.inprocess.call.injection import BoundFunction, bind, parameters_for, refuse_arguments, refuse_shape
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.user_errors import plainly, print_shortened, trim
 from nvrx_core.inprocess.compose import Compose
@@ -277,7 +277,7 @@ class Wrapper(Parameters):
             try:
                 with OneCall():
                     bound, call = self._prepare(fn, names, args, kwargs)
-                    result: Result = call.run(self._injected(bound))
+                    result: Result = call.run(bound)
                     current.ended(call.iteration)
             except BaseException as error:  # boundary: the caller sees the frames of its function, not those in between
                 if call is not None:
@@ -289,26 +289,22 @@ class Wrapper(Parameters):
 
         return wrapped
 
-    def _injected(self, bound: Callable[[object], Any]) -> Callable[[CallHandles], Any]:
-        """Call the function with a `CallWrapper` for those of its parameters, in each iteration a new one."""
-
-        def run(handles: CallHandles) -> Any:
-            handle = CallWrapper(handles, self)
-            current.hold(handle, handle.iteration)
-            return bound(handle)
-
-        return run
+    def _new_handle(self, handles: CallHandles) -> CallWrapper:
+        """Return the `CallWrapper` of the iteration that enters the function."""
+        handle = CallWrapper(handles, self)
+        current.hold(handle, handle.iteration)
+        return handle
 
     def _prepare(
         self, fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Callable[[object], Any], WrappedCall]:
+    ) -> tuple[BoundFunction, WrappedCall]:
         """Check what can be checked before anything is started."""
         if dist.is_initialized():
             raise ValueError(
                 "the wrapper needs 'not torch.distributed.is_initialized()': a process group exists already; "
                 "create it inside the wrapped function, or destroy it before the call"
             )
-        bound = bind(fn, names, args, kwargs, kind=CallWrapper)
+        bound = bind(fn, names, args, kwargs, kind=CallWrapper, new_handle=self._new_handle)
         check_variables()
         return bound, WrappedCall(self, next(_calls))
 

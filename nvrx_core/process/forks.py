@@ -82,10 +82,10 @@ def keep_in_children(owner: Forkable) -> None:
     _live.discard(owner)
 
 
-def run_in_rank_only(run: Callable[[Callable[..., Any]], Any], function: Callable[..., Any]) -> Any:
-    """Return `run(function)`; in a child forked by the function, return or raise the outcome of the function there."""
+def run_in_rank_only(run: Callable[[], Any]) -> Any:
+    """Return `run()`; where that raises `EndedInChild`, return or raise the outcome of the function in the child."""
     try:
-        return run(functools.partial(_call, function, os.getpid()))
+        return run()
     except EndedInChild as ended:
         child = ended
     if child.error is not None:
@@ -100,18 +100,6 @@ def keep_for_good(*owners: object) -> None:
 
 
 _live: set[Forkable] = set()
-
-
-def _call(function: Callable[..., Any], rank_pid: int, *args: Any) -> Any:
-    try:
-        result = function(*args)
-    except BaseException as error:  # boundary: in a child, the wrapper passes it through
-        if os.getpid() != rank_pid:
-            raise EndedInChild(error=error) from None
-        raise
-    if os.getpid() != rank_pid:
-        raise EndedInChild(result)
-    return result
 
 
 @functools.cache

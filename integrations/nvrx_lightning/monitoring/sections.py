@@ -16,8 +16,8 @@ from collections.abc import Collection
 from typing import Final
 
 __all__ = [
-    "CHECKPOINTING", "DATA", "PHASES", "SECTIONS", "SETUP", "STEP", "TEARDOWN", "VALIDATION", "phase_of", "section_of",
-    "sections_in_use",
+    "CHECKPOINTING", "DATA", "PHASES", "REPEATED", "SECTIONS", "SETUP", "STEP", "TEARDOWN", "VALIDATION", "phase_of",
+    "section_of", "sections_in_use",
 ]  # fmt: skip
 
 SETUP: Final = "setup"
@@ -27,6 +27,8 @@ VALIDATION: Final = "validation"
 CHECKPOINTING: Final = "checkpointing"
 TEARDOWN: Final = "teardown"
 SECTIONS: Final = frozenset({SETUP, DATA, STEP, VALIDATION, CHECKPOINTING, TEARDOWN})
+REPEATED: Final = (DATA, STEP, VALIDATION, CHECKPOINTING)
+"""The sections whose timeouts each training can learn: they are open again and again."""
 _ALWAYS: Final = frozenset({SETUP, STEP, CHECKPOINTING})
 
 PHASES: Final = ("setup", "data", "forward", "backward", "optimizer", "validation", "checkpointing", "teardown")

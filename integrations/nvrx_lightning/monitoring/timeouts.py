@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from nvrx_core.fault_tolerance.data import HeartbeatTimeouts, SectionTimeouts
 from nvrx_core.fault_tolerance.timeouts import Measured, from_state, learn_heartbeat, learn_sections, to_state
-from nvrx_lightning.monitoring.sections import CHECKPOINTING, DATA, SETUP, STEP, VALIDATION
+from nvrx_lightning.monitoring.sections import CHECKPOINTING, REPEATED, SETUP, VALIDATION
 
 __all__ = ["TimeoutLearning", "TrainingHistory", "due"]
 
@@ -23,7 +23,6 @@ REGULAR: Final = 1024
 """Batches between two calculations, after the first ones, whose intervals double."""
 STEPS: Final = 2
 """Optimizer steps before anything is learned: gradients may be accumulated over many batches."""
-_REPEATED: Final = (DATA, STEP, VALIDATION, CHECKPOINTING)
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class TimeoutLearning:
         """Learn from the measurements of all ranks; return the timeouts to enforce."""
         if evidence.steps >= STEPS:
             complete = evidence.is_complete(measured)
-            names = (*_REPEATED, SETUP) if evidence.resumed else _REPEATED
+            names = (*REPEATED, SETUP) if evidence.resumed else REPEATED
             known = [name for name in names if name not in self._fixed and measured.sections.get(name, 0.0) > 0]
             out = complete and self._out_is_free and measured.out_of_section > 0
             self._sections = learn_sections(self._sections, measured, safety_factor, known, out_of_section=out)

@@ -12,9 +12,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import Any
 
 import nvrx_core
@@ -28,6 +27,7 @@ from nvrx_core.inprocess.call.environment_checks import log_start, nccl_checks
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle, UserStores
 from nvrx_core.inprocess.call.hang_reporter import HangReporter, RoundProgress
+from nvrx_core.inprocess.call.injection import BoundFunction
 from nvrx_core.inprocess.call.leaving import Leaving
 from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
 from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, ThreadFaults
@@ -333,17 +333,14 @@ class WrappedCall:
         """The present iteration."""
         return self._state.iteration
 
-    def run(self, function: Callable[[CallHandles], Any]) -> Any:
+    def run(self, function: BoundFunction) -> Any:
         """Run the function until all ranks have completed it.
-
-        Args:
-            function: gets the parts that it may use while it runs.
 
         Raises:
             BaseException: the exception with which this rank or the job ends.
         """
         try:
-            return run_in_rank_only(self._run, function)
+            return run_in_rank_only(lambda: self._run(function))
         finally:
             self._over.set()
 
@@ -353,7 +350,7 @@ class WrappedCall:
         keep_for_good(self)
         self._cleanup.disown()
 
-    def _run(self, function: Callable[[CallHandles], Any]) -> Any:
+    def _run(self, function: BoundFunction) -> Any:
         remember(None)
         with self._cleanup as cleanup:
             resources = acquire(self._parameters, self._number, self._state, cleanup)
@@ -364,7 +361,7 @@ class WrappedCall:
             raise ended.error
         return ended.result
 
-    def _run_flow(self, resources: Resources, function: Callable[[CallHandles], Any]) -> IterationResult:
+    def _run_flow(self, resources: Resources, function: BoundFunction) -> IterationResult:
         monitor = resources.monitor
         handles = CallHandles(
             self._state,
@@ -383,7 +380,7 @@ class WrappedCall:
             hosts_store=connections.is_hosted_by(self._state.initial_rank),
             store_is_hosted=bool(connections.critical),
         )
-        ports = self._ports(resources, partial(function, handles))
+        ports = self._ports(resources, function, handles)
         flow = MainThread(rounds, self._state, rules, ports=ports, now=time.monotonic)
         try:
             changed = resources.thread.changed
@@ -397,7 +394,7 @@ class WrappedCall:
             del flow
             ports.release()
 
-    def _ports(self, resources: Resources, function: Callable[[], Any]) -> CallPorts:
+    def _ports(self, resources: Resources, function: BoundFunction, handles: CallHandles) -> CallPorts:
         """Return the ports of the flow; each part gets only what it needs."""
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer = resources.connections, resources.observer
@@ -420,6 +417,7 @@ class WrappedCall:
             plug_ins=plug_ins,
             function=WrappedFunction(
                 function=function,
+                handles=handles,
                 state=state,
                 plug_ins=plug_ins,
                 interrupt=resources.interrupt,

@@ -187,7 +187,10 @@ class FunctionAbort:
 
     @operation
     def interrupt_function(self, reason: str) -> None:
-        """Ask the main thread to leave the function, and wait until it is in no atomic section."""
+        """Ask the main thread to leave the function, and wait until it is in no atomic section.
+
+        A main thread that has left the function already ends this at once: it is not interrupted, nor waited for.
+        """
         self._interrupt.request(lambda: RankShouldRestart(reason))
         self._interrupt.fire()
         self._interrupt.wait_unmasked()

@@ -1,15 +1,23 @@
-"""The wrapped function as the user wrote it: the form of `Wrapper(...)`, its signature, the injected `CallWrapper`."""
+"""The wrapped function as the user wrote it: the form of `Wrapper(...)`, its signature, the injected `CallWrapper`.
+
+`bind` checks a call of it; the `BoundFunction` that it returns is what each iteration enters.
+"""
 
 from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = ["NAMES", "bind", "parameters_for", "refuse_arguments", "refuse_shape"]
+from nvrx_core.inprocess.call.handles import CallHandles
+from nvrx_core.process.forks import EndedInChild
+from nvrx_core.values import value
+
+__all__ = ["NAMES", "BoundFunction", "bind", "parameters_for", "refuse_arguments", "refuse_shape"]
 
 NAMES: Final = ("call_wrapper", "inprocess_call_wrapper")
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -18,6 +26,50 @@ _SHAPES: Final = (
     (inspect.isasyncgenfunction, "an async generator function", "asyncio.run(...) over {name}(...)"),
     (inspect.isgeneratorfunction, "a generator function", "for item in {name}(...): ..."),
 )
+
+
+@value
+class BoundFunction:
+    """The wrapped function with the arguments of one call.
+
+    Attributes:
+        function: as the user wrote it.
+        args: its positional arguments.
+        kwargs: its other arguments.
+        places: the places in `args` that take the `CallWrapper`.
+        names: the parameters that take it by name.
+        new_handle: makes the `CallWrapper` of an iteration.
+        rank_pid: the process that the function was called in.
+    """
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    places: tuple[int, ...]
+    names: tuple[str, ...]
+    new_handle: Callable[[CallHandles], object]
+    rank_pid: int
+
+    def enter(self, handles: CallHandles) -> Any:
+        """Run the function, with a `CallWrapper` of its own; return its result.
+
+        Raises:
+            EndedInChild: with its outcome, in a child of `os.fork`.
+            BaseException: the exception of the function.
+        """
+        try:
+            handle = self.new_handle(handles)
+            result = self.function(
+                *(handle if place in self.places else given for place, given in enumerate(self.args)),
+                **{**self.kwargs, **dict.fromkeys(self.names, handle)},
+            )
+        except BaseException as error:  # boundary: in a child, the wrapper passes it through
+            if os.getpid() != self.rank_pid:
+                raise EndedInChild(error=error) from None
+            raise
+        if os.getpid() != self.rank_pid:
+            raise EndedInChild(result)
+        return result
 
 
 def refuse_arguments(signature: inspect.Signature, given: tuple[object, ...], named: Mapping[str, object]) -> None:
@@ -66,9 +118,15 @@ def parameters_for(kind: type, fn: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def bind(
-    fn: Callable[..., Any], names: tuple[str, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any], *, kind: type
-) -> Callable[[object], Any]:
-    """Check the arguments against the signature of `fn`; return its call, which takes the `CallWrapper`.
+    fn: Callable[..., Any],
+    names: tuple[str, ...],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    kind: type,
+    new_handle: Callable[[CallHandles], object],
+) -> BoundFunction:
+    """Check the arguments against the signature of `fn`; return its call in this process.
 
     The arguments are those of the function without the parameters `names`. Where they do not fit so, or where one is a
     `kind` itself, a positional argument may fill such a parameter.
@@ -78,7 +136,7 @@ def bind(
     """
     signature, errors = _signature(fn, False), []
     if signature is None:
-        return lambda handle: fn(*args, **{**kwargs, **dict.fromkeys(names, handle)})
+        return BoundFunction(fn, args, kwargs, (), names, new_handle, os.getpid())
     for positional, places in (_placed(signature, names, args, kind), (args, ())):
         try:
             filled = signature.bind_partial(*positional).arguments
@@ -87,10 +145,7 @@ def bind(
         except TypeError as error:
             errors.append(str(error))
         else:
-            return lambda handle: fn(
-                *(handle if place in places else value for place, value in enumerate(positional)),
-                **{**kwargs, **dict.fromkeys(free, handle)},
-            )
+            return BoundFunction(fn, positional, kwargs, places, free, new_handle, os.getpid())
     raise TypeError(_called_wrongly(fn, signature, names, errors[0]))
 
 

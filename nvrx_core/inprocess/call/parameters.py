@@ -150,14 +150,21 @@ class Parameters:
     @property
     def timeouts(self) -> HangTimeouts:
         """The timeouts of progress, and what is derived from them."""
-        times = (self.soft_timeout, self.hard_timeout, self.progress_watchdog_interval, self.heartbeat_interval)
-        return HangTimeouts(*(time.total_seconds() for time in times))
+        return HangTimeouts(
+            soft=self.soft_timeout.total_seconds(),
+            hard=self.hard_timeout.total_seconds(),
+            watchdog=self.progress_watchdog_interval.total_seconds(),
+            heartbeat=self.heartbeat_interval.total_seconds(),
+        )
 
     @property
     def round_timeouts(self) -> RoundTimeouts:
         """The bounds of a round."""
-        times = (self.barrier_timeout, self.completion_timeout, self.last_call_wait)
-        return RoundTimeouts(*(time.total_seconds() for time in times))
+        return RoundTimeouts(
+            barrier=self.barrier_timeout.total_seconds(),
+            completion=self.completion_timeout.total_seconds(),
+            last_call=self.last_call_wait.total_seconds(),
+        )
 
     @property
     def sole_move(self) -> RankMove | None:

@@ -9,7 +9,6 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 from nvrx_core.errors import StoreLost
 from nvrx_core.failpoint import hit
@@ -17,6 +16,8 @@ from nvrx_core.flow import operation
 from nvrx_core.inprocess.call import current
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
+from nvrx_core.inprocess.call.handles import CallHandles
+from nvrx_core.inprocess.call.injection import BoundFunction
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.own_faults import OwnFaults, ThreadFaults
 from nvrx_core.inprocess.call.plug_ins import PlugIns
@@ -51,6 +52,7 @@ class WrappedFunction:
 
     Attributes:
         function: the wrapped function, with its arguments.
+        handles: the parts that it may use while it runs.
         state: the state of this rank.
         plug_ins: run `initialize`.
         interrupt: armed while the function runs.
@@ -63,7 +65,8 @@ class WrappedFunction:
         trace: records the steps of a restart.
     """
 
-    function: Callable[[], Any]
+    function: BoundFunction
+    handles: CallHandles
     state: State
     plug_ins: PlugIns
     interrupt: Interrupt
@@ -160,7 +163,7 @@ class WrappedFunction:
             self.interrupt.arm()
             self.early_exit.raise_if_due()
             self.trace.entered()
-            return IterationResult(Outcome.RETURNED, result=self.function())
+            return IterationResult(Outcome.RETURNED, result=self.function.enter(self.handles))
         finally:  # in this order, and nothing before them
             self.interrupt.armed = False
             try:

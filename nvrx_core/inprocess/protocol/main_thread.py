@@ -298,6 +298,7 @@ class MainThread:
         await self._play(view, view.round.arrive(arrival, now=self.now()))
         if view.round.iteration >= 0:
             await self.ports.status.collect_garbage()
+        # `view`, not `rounds.view`: the monitor thread goes on to the next round before it shows this one's decision.
         await self._await(view, RoundView.is_decided)
         await self.ports.status.enter(Stage.STARTING)
         assert view.decision is not None

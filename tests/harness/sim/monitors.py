@@ -194,7 +194,7 @@ class Host:
         return self.ended
 
     def _new(self, number: int) -> Monitor:
-        plan = RankMonitorPlan(0, 0, "", (0, 0), INTERVAL, grace=GRACE, termination_signal=signal.SIGTERM)
+        plan = RankMonitorPlan(0, 0, "", (0, 0), INTERVAL, termination_signal=signal.SIGTERM)
         listener = SimpleNamespace(path=str(number))
         return Monitor(self.modules.process.RankMonitor(plan, self.ranks[number].page, listener))
 

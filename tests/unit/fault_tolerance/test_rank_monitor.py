@@ -30,7 +30,7 @@ class Host:
         sent: the signals that the monitor has sent.
     """
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *, grace: float = 15.0) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.sent, self.told = 1000.0, list[signal.Signals](), list[Connection]()
         self.launcher, self.listener = Listener(folder / "launcher.ipc"), Listener(folder / "rank-0.socket")
         self.page = Page(1)
@@ -44,7 +44,7 @@ class Host:
         nobody.is_complete = lambda *, now: True
         monkeypatch.setattr(module, "Survey", lambda *_, **__: nobody)
         plan = RankMonitorPlan(
-            0, 0, "", (0, 0), 5.0, launcher=str(self.launcher.path), grace=grace, termination_signal=signal.SIGTERM
+            0, 0, "", (0, 0), 5.0, launcher=str(self.launcher.path), termination_signal=signal.SIGTERM
         )
         self.monitor = RankMonitor(plan, self.page, self.listener)
 
@@ -158,7 +158,8 @@ def test_of_a_rank_that_exits_meanwhile_it_stays_the_reason(host: Host) -> None:
 def test_a_grace_period_that_is_shorter_than_the_wait_kills_nobody(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = Host(tmp_path_factory.mktemp("m"), monkeypatch, grace=0.2)
+    monkeypatch.setattr(module, "GRACE", 0.2)
+    host = Host(tmp_path_factory.mktemp("m"), monkeypatch)
     host.judge()
     host.turn(0.5)
     assert host.sent == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
@@ -51,6 +52,26 @@ def test_defaults_come_from_the_environment_and_options_win():
     environ = {"PET_NPROC_PER_NODE": "3", "PET_MAX_RESTARTS": "7", "PET_MODULE": "1"}
     found = options("--max-restarts", "2", environ=environ)
     assert (found.workers, found.max_restarts, found.module) == (3, 2, True)
+
+
+class Recorded(argparse.Namespace):
+    """A parsed command line that notes which of its values are read."""
+
+    def __init__(self, parsed):
+        super().__init__(**vars(parsed))
+        self.__dict__["noted"] = set()
+
+    def __getattribute__(self, name):
+        values = object.__getattribute__(self, "__dict__")
+        values.get("noted", set()).add(name)
+        return object.__getattribute__(self, name)
+
+
+def test_every_option_is_read():
+    given = Recorded(parse_arguments(["train.py"], {})[0])
+    LaunchOptions.of(given, lambda _: 4, {})
+    unread = {option.dest for option in OPTIONS} - vars(given)["noted"]
+    assert not unread, f"declared in OPTIONS, and LaunchOptions.of does not read it: {unread}"
 
 
 VALUES = {

@@ -20,7 +20,7 @@ from .processes import stands_at
 
 __all__ = ["ChaosFailure", "Watch", "await_workers", "check"]
 
-WHY = re.compile(r"the job ends with code (?P<code>\d+): .|the launcher ends: .|ft_launcher: error: .")
+WHY = re.compile(r"the (?:job|launcher) ends with code (?P<code>\d+): .|the launcher ends: .|ft_launcher: error: .")
 TRACE = re.compile(r"Traceback \(most recent call last\):\r?\n(?:(?:\[\w+\]:)?  .*\n)+")
 """Workers may have their own."""
 NOISE = re.compile(r"\[[WEF]\d{4} .*\.cpp:\d+\].*")

@@ -98,6 +98,10 @@ def test_a_body_that_would_run_after_the_call_is_refused(function, shape):
     refuse_shape(plain)
 
 
+def bound(function, names, args, kwargs):
+    return bind(function, names, args, kwargs, kind=CallWrapper, new_handle=lambda parts: parts)
+
+
 @pytest.mark.parametrize(
     ("function", "args", "kwargs", "told"),
     [
@@ -108,7 +112,7 @@ def test_a_body_that_would_run_after_the_call_is_refused(function, shape):
 )
 def test_arguments_that_do_not_fit_are_refused(function, args, kwargs, told):
     with pytest.raises(TypeError, match=told):
-        bind(function, parameters_for(CallWrapper, function), args, kwargs, kind=CallWrapper)
+        bound(function, parameters_for(CallWrapper, function), args, kwargs)
 
 
 class Training:
@@ -164,12 +168,12 @@ def keyword(*x, call: CallWrapper):
     ],
 )
 def test_a_function_is_called_without_the_parameter_wherever_it_stands(function, args, called_with):
-    assert bind(function, parameters_for(CallWrapper, function), args, {}, kind=CallWrapper)("handle") == called_with
+    assert bound(function, parameters_for(CallWrapper, function), args, {}).enter("handle") == called_with
 
 
 def test_a_parameter_that_is_filled_already_is_left_alone():
     own = CallWrapper()
-    assert bind(last, ("call",), (1, 2), {}, kind=CallWrapper)("handle") == (1, 2)
-    assert bind(first, ("call",), (own, 2), {}, kind=CallWrapper)("handle") == (own, 2)
-    made = bind(types.SimpleNamespace, ("call",), (), {}, kind=CallWrapper)("handle")
+    assert bound(last, ("call",), (1, 2), {}).enter("handle") == (1, 2)
+    assert bound(first, ("call",), (own, 2), {}).enter("handle") == (own, 2)
+    made = bound(types.SimpleNamespace, ("call",), (), {}).enter("handle")
     assert made == types.SimpleNamespace(call="handle")
