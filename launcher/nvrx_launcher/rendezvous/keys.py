@@ -7,14 +7,12 @@ pace/<node>          the section times of the ranks of a node
 hang                 the name of the last hang that was suspected, which begins with its cycle
 hang/<node>          what the ranks of a node show of a hang: its name, and a line for each rank
 hang-written/<name>  how many nodes have written that
-inbox                how many messages were sent to the coordinator so far
-inbox/<n>            the n-th of them, from 1
+inbox, inbox/<n>     how many messages were sent to the coordinator so far; the n-th of them, from 1
 instance             tells this store from another one that is started at its place without these keys
 leader               the current term: whose launcher runs the coordinator
 decision/<n>         the n-th decision, for all nodes, from 1; written once
 state/<n>/<term>     the state of the coordinator of a term at that decision
-in-use               how many stores of in-process restart were taken into use so far
-in-use/<n>           the endpoint of the n-th of them
+in-use, in-use/<n>   how many stores of in-process restart were taken into use so far; the endpoint of the n-th
 """
 
 from __future__ import annotations
