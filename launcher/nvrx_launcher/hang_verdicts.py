@@ -41,14 +41,14 @@ EVIDENCE_BYTES: Final = 1 << 23
 EVIDENCE_BYTES_OF_NODE: Final = 1 << 18
 
 
-class Ranks(Protocol):
+class EvidenceOfRanks(Protocol):
     """The monitored ranks of this node (`NodeEvidence`)."""
 
     def ask(self, answer: Callable[[Mapping[int, HangReport]], object], *, within: float, now: float) -> None:
         """Answer with the reports that come within seconds, by local rank."""
 
 
-class Nodes(Protocol):
+class EvidenceExchange(Protocol):
     """The connection to the other nodes (`Coordination`)."""
 
     @property
@@ -77,7 +77,7 @@ class HangEvents(Protocol):
         """Record who was to blame for a hang."""
 
 
-class CycleVerdicts(Protocol):
+class HangsOfCycles(Protocol):
     """The verdicts of cycles."""
 
     def hang_judged(self, cycle: int, verdict: HangVerdict) -> None:
@@ -97,7 +97,9 @@ class HangVerdicts:
         deadline: when `tick` is due, monotonic seconds.
     """
 
-    def __init__(self, ranks: Ranks, nodes: Nodes, events: HangEvents, cycles: CycleVerdicts) -> None:
+    def __init__(
+        self, ranks: EvidenceOfRanks, nodes: EvidenceExchange, events: HangEvents, cycles: HangsOfCycles
+    ) -> None:
         self._ranks, self._nodes, self._events, self._cycles = ranks, nodes, events, cycles
         self._host, self._node = socket.gethostname(), -1
         self._cycle, self._members, self._lost = -1, tuple[Member, ...](), set[int]()
