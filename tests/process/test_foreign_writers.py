@@ -9,6 +9,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from nvrx_core.store.keys import StoreKeys
+from tests.harness.process import host
 from tests.harness.process.job import Job
 from tests.harness.process.oracle import assert_nothing_left, assert_nothing_lost, assert_promises, restart
 
@@ -21,7 +22,10 @@ GARBAGE = b"\xff{garbage"
 
 
 def jobs_with(launch: Launch, tmp_path: Path, writings: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], Job]:
-    """For each of the writings a job whose rank 1 fails after the stranger has written; side by side."""
+    """For each of the writings a job whose rank 1 fails after the stranger has written; side by side.
+
+    The store outlives the ranks: monitor processes report those that leave, and would look for a lost store for 5 s.
+    """
     go = tmp_path / "go"
     jobs = {writing: launch({(1, 0, 3): "exception"}, gate=str(go), wrapper=QUICK) for writing in writings}
     for writing, job in jobs.items():
@@ -30,14 +34,18 @@ def jobs_with(launch: Launch, tmp_path: Path, writings: Iterable[tuple[str, byte
         write(job, *writing)
     go.touch()
     for job in jobs.values():
-        job.finish(20)
+        job.finish_ranks(20)
+    stores = {job.store_pid for job in jobs.values()}
+    assert host.eventually(lambda: all(job.template.leftovers().keys() <= stores for job in jobs.values()), 5)
+    for job in jobs.values():
+        job.stop_store()
     return jobs
 
 
 def write(job: Job, key: str, value: bytes) -> None:
     assert job.endpoint is not None
-    host, _, port = job.endpoint.rpartition(":")
-    dist.TCPStore(host, int(port), timeout=timedelta(seconds=5)).set(key, value)
+    address, _, port = job.endpoint.rpartition(":")
+    dist.TCPStore(address, int(port), timeout=timedelta(seconds=5)).set(key, value)
 
 
 def test_values_written_a_second_time_change_nothing(launch: Launch, tmp_path: Path) -> None:

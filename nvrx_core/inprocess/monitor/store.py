@@ -104,9 +104,7 @@ class LeaseKeeper:
             StoreFailure: when the store does not answer.
         """
         membership = self.store.connect().membership
-        if not self.page[
-            ProgressField.MONITOR_BEAT
-        ]:  # it has answered: a rank that leaves lets this process end itself
+        if not self.page[ProgressField.MONITOR_BEAT]:  # a rank that leaves from now on lets this process end itself
             self.page[ProgressField.MONITOR_BEAT] = time.monotonic_ns()
         if self.page[ProgressField.STAGE] == Stage.LEFT:  # meanwhile: the keys may be deleted
             return
