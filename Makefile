@@ -60,7 +60,7 @@ test-selection: $(VENV)/.integrations
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
 test-parts: $(VENV)/.integrations
-	@echo "4 parts, 2 at a time: jobs and products, units and simulations, searches, documents. 15 to 20 minutes on 2 cores."
+	@echo "4 parts, 2 at a time: jobs and products, units and simulations, searches, documents. 20 to 25 minutes on 2 cores."
 	@echo "Each part tells how far it is, and at its end its failures and its 10 slowest tests."
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-jobs coverage test-searches test-documents
 
