@@ -18,9 +18,10 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from nvrx_core.fault_tolerance import RankMonitorClient
+from tests.harness.process.workers.hang_shapes import Slow
 
 FOREVER = 1e6
 RANK, CYCLE = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -51,18 +52,6 @@ def dead_worker() -> None:
     worker = subprocess.Popen(["false"])
     lock()
     worker.wait()
-
-
-class Slow(Dataset[int]):
-    """Samples of which one never comes."""
-
-    def __len__(self) -> int:
-        return 8
-
-    def __getitem__(self, index: int) -> int:
-        if index == 4:
-            time.sleep(FOREVER)
-        return index
 
 
 def loader() -> None:
