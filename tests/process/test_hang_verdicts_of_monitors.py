@@ -101,6 +101,6 @@ def test_a_node_whose_launcher_does_not_answer_holds_up_neither_the_line_nor_the
     here.finish()
     (verdict,) = [each for each in events_of(tmp_path, "hang_verdict") if each["pid"] == first]
     assert re.match(r"rank 1 \(\S+\) stands at .* in lock .*; no report of ranks 2-3 in time", verdict["sentence"])
-    (hung,), (failed, *_) = events_of(tmp_path, "hung"), events_of(tmp_path, "worker_failed")
-    assert hung["rank"] == failed["rank"] == 1
-    assert hung["monotonic"] < verdict["monotonic"] < failed["monotonic"]
+    hung, failed = events_of(tmp_path, "hung"), events_of(tmp_path, "worker_failed")
+    assert hung[0]["monotonic"] < verdict["monotonic"] < failed[0]["monotonic"]
+    assert {each["rank"] for each in failed} <= {each["rank"] for each in hung}  # all are overdue at about the same time
