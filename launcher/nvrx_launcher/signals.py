@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import FrameType
 from typing import Final
 
@@ -39,7 +38,6 @@ def signal_numbers(names: Iterable[str]) -> list[signal.Signals]:
     return found
 
 
-@dataclass
 class EarlyEnd:
     """The line of a launcher that a signal ends before it has joined its job.
 
@@ -47,7 +45,8 @@ class EarlyEnd:
         formatter: that of the launcher's log, as soon as the options are known.
     """
 
-    formatter: logging.Formatter = logging.Formatter("ft_launcher: %(message)s")
+    def __init__(self) -> None:
+        self.formatter = logging.Formatter("ft_launcher: %(message)s")
 
     def line(self, code: int, number: int) -> str:
         """Return the line of an exit code and a signal."""

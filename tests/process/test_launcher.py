@@ -213,11 +213,18 @@ def test_arguments_that_one_rank_refuses_are_retried(launcher: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "is_retried"), [("import no_such_module\n", False), ("x = (1,\n", False), ("raise ValueError\n", True)]
+    ("source", "is_retried"),
+    [
+        ("if True:\n    import beside\n", False),
+        ("from os import no_such_name\n", False),
+        ("x = (1,\n", False),
+        ("raise ValueError\n", True),
+    ],
 )
 def test_a_script_that_cannot_start_is_not_retried(
     launcher: Start, tmp_path: Path, source: str, is_retried: bool
 ) -> None:
+    (tmp_path / "beside.py").write_text("import no_such_module\n")
     (tmp_path / "train.py").write_text(source)
     code, log = launcher("", "--max-restarts", "1", worker=str(tmp_path / "train.py")).finish()
     assert code == 1, log
