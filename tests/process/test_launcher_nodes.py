@@ -155,6 +155,24 @@ def test_the_loss_of_the_coordinator_ends_all_nodes(nodes: Nodes) -> None:
     assert "c10d" not in log
 
 
+def test_a_host_of_the_rendezvous_that_stands_still_is_waited_for_no_longer_than_other_nodes(nodes: Nodes) -> None:
+    """It accepts connections, and answers none; when it goes on, it has nobody to go on with."""
+    conf = ("--rdzv-conf", "read_timeout=1,join_timeout=3")
+    jobs = nodes(2, "waits", "--nnodes", "2", *conf, NVRX_STORE_ANSWERS_WITHIN="1")
+    for job in jobs:
+        job.read(2, "start")
+    host = next(job for job in jobs if is_host(job))
+    (other,) = (job for job in jobs if job is not host)
+    host.process.send_signal(signal.SIGSTOP)
+    code, log = other.finish()
+    assert code == 75, log
+    assert " for 3 s: it accepts connections, and answers none" in log
+    host.process.send_signal(signal.SIGCONT)
+    code, log = host.finish()
+    assert code == 1, log
+    assert "1 of 2 nodes have joined in 3 s" in log
+
+
 def test_a_node_that_no_other_joins_reports_it(nodes: Nodes) -> None:
     (job,) = nodes(1, "done", "--nnodes", "2", "--rdzv-conf", "join_timeout=1")
     code, log = job.finish()
