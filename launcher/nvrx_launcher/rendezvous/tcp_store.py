@@ -114,7 +114,7 @@ class TcpRendezvous:
         try:
             self._instance = self._join_instance(store)
         except dist.DistNetworkError as error:
-            raise StoreConnectionError(f"the rendezvous at {self} has stopped to answer: {first_line(error)}") from None
+            raise StoreConnectionError(f"the rendezvous at {self} no longer answers: {first_line(error)}") from None
         return store
 
     def _join_instance(self, store: StoreConnection) -> str:
