@@ -182,7 +182,7 @@ def handlers_of(frame: FrameType) -> Set[int]:
 
 def drops_exception(frame: FrameType) -> bool:
     """Return whether the frame ends an `except`, or a `with` that suppresses: the caught exception goes there."""
-    name = _steps(frame.f_code)[frame.f_lasti].name
+    name = _step_at(frame.f_code, frame.f_lasti).name
     return (name == "POP_EXCEPT" or name.startswith("STORE_")) and not _is_in_finally(frame)
 
 
@@ -284,6 +284,12 @@ def _steps(code: CodeType) -> dict[int, _Step]:
     }
 
 
+def _step_at(code: CodeType, at: int) -> _Step:
+    """Return the instruction that a frame is at: during a call, `at` may be a cache entry behind it."""
+    steps = _steps(code)
+    return steps[max((offset for offset in steps if offset <= at), default=0)]
+
+
 @functools.lru_cache(maxsize=256)
 def _ranges(code: CodeType) -> tuple[tuple[int, int, int], ...]:
     """Return the protected ranges as (start, end, start of the handler)."""
@@ -307,8 +313,7 @@ def _handlers(code: CodeType, offset: int) -> set[int]:
 @functools.lru_cache(maxsize=1024)
 def _ahead(code: CodeType, at: int) -> tuple[bool, bool]:
     """Return whether a protected range begins, and whether the function returns, before the next call or loop end."""
-    steps = _steps(code)
-    step = steps[max((offset for offset in steps if offset <= at), default=0)]  # `at` may be a cache entry of the call
+    steps, step = _steps(code), _step_at(code, at)
     if step.name == "PRECALL":  # 3.11 executes some calls in PRECALL and skips the following CALL
         step = steps[step.following or 0]
     if not step.name.startswith(("CALL", "BEFORE_")):
