@@ -300,7 +300,9 @@ class Agent(NodeEvents, ControlEvents):
         self._stragglers = Stragglers(self.config, self._monitors, self._coordination, self._history)
         self._evidence = NodeEvidence(self._loop, self._monitors.sockets)
         cleanup.callback(self._evidence.close)
-        self._hangs = HangVerdicts(self._evidence, self._coordination, self._history, self._verdicts)
+        self._hangs = HangVerdicts(
+            self._evidence, self._coordination, self._history, self._verdicts, is_on=self.config.hang_verdict
+        )
         return self._coordination
 
     def _make_workers(self, cleanup: ExitStack, console: Console, folder: Path) -> None:

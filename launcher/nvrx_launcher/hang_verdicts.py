@@ -92,14 +92,17 @@ class HangVerdicts:
         nodes: the connection to the other nodes.
         events: gets the verdicts that this launcher gives.
         cycles: gets all of them.
+        is_on: verdicts are given; else a rank is ended at once.
 
     Attributes:
         deadline: when `tick` is due, monotonic seconds.
     """
 
     def __init__(
-        self, ranks: EvidenceOfRanks, nodes: EvidenceExchange, events: HangEvents, cycles: HangsOfCycles
-    ) -> None:
+        self, ranks: EvidenceOfRanks, nodes: EvidenceExchange, events: HangEvents, cycles: HangsOfCycles, *,
+        is_on: bool = True,
+    ) -> None:  # fmt: skip
+        self._is_on = is_on
         self._ranks, self._nodes, self._events, self._cycles = ranks, nodes, events, cycles
         self._host, self._node = socket.gethostname(), -1
         self._cycle, self._members, self._lost = -1, tuple[Member, ...](), set[int]()
@@ -121,7 +124,7 @@ class HangVerdicts:
     def decided(self, decision: Decision, *, now: float) -> None:
         """Handle a decision for all nodes."""
         match decision.verdict:
-            case DecisionKind.RUN:
+            case DecisionKind.RUN if self._is_on:
                 self._end()
                 self._cycle, self._members, self._lost = decision.cycle, decision.members, set()
                 self._said_at = -math.inf

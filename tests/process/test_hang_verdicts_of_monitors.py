@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.harness.process.launch import Nodes, events_of
+from tests.harness.process.launch import Nodes, Start, events_of
 
 WORKER = "hangs_of_monitors.py"
 OPTIONS = ("--ft-initial-rank-heartbeat-timeout", "60", "--ft-rank-heartbeat-timeout", "1.5")
@@ -85,6 +85,17 @@ def test_the_line_names_who_hangs_and_where(nodes: Nodes, tmp_path: Path) -> Non
 @pytest.mark.nightly
 def test_the_line_names_who_hangs_and_where_in_every_shape(nodes: Nodes, tmp_path: Path) -> None:
     play(nodes, tuple(SHAPES), tmp_path)
+
+
+def test_switched_off_there_is_no_line_and_the_rank_is_ended(launcher: Start, tmp_path: Path) -> None:
+    code, log = launcher(
+        "lock", "--max-restarts", "0", "--ft-hang-verdict", "false", *OPTIONS, worker=WORKER
+    ).finish()
+    assert code != 0
+    assert re.search(r"rank \d .* was ended by SIGKILL, hung: no heartbeat for \S+ s", log)
+    assert "hang: " not in log
+    assert events_of(tmp_path, "hung")
+    assert not events_of(tmp_path, "hang_verdict")
 
 
 def test_a_node_whose_launcher_does_not_answer_holds_up_neither_the_line_nor_the_kill(

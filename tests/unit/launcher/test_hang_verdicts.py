@@ -386,6 +386,20 @@ def test_evidence_that_comes_in_the_next_cycle_is_not_of_it() -> None:
     assert (cycle, verdict.missing) == (1, (0, 1))
 
 
+def test_switched_off_no_monitor_waits_no_rank_is_asked_and_there_is_no_line() -> None:
+    job = Job(2)
+    off = job.nodes[1]
+    nothing: Any = SimpleNamespace(hang_judged=lambda *_: pytest.fail("a verdict"))
+    off.verdicts = HangVerdicts(off, off, nothing, nothing, is_on=False)
+    job.run(1)
+    assert job.suspect(1, 1.0) == [1.0]
+    assert not job.messages
+    job.suspect(0, 1.0)
+    job.tick(1.0 + COLLECT_TIMEOUT)
+    assert (off.asked, off.verdicts.deadline) == (0, math.inf)
+    assert job.nodes[0].events[0][1].missing == (2, 3)
+
+
 def test_before_the_first_cycle_no_monitor_waits() -> None:
     node = Node(Job(0), 0)
     answered = list[bool]()
