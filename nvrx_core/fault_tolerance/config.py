@@ -101,8 +101,8 @@ class FaultToleranceConfig(HealthSettings):
         "other one.", rule=_COMPARED,
     )  # fmt: skip
     hang_verdict: bool = setting(
-        True, BOOLEAN, "Before a hung rank is ended, `ft_launcher` writes which rank of the job is to blame, and where it "
-        "stands; the end waits for that line, for 1 s at most. Give it on all nodes alike.",
+        True, BOOLEAN, "Before a hung rank is ended, `ft_launcher` writes which rank of the job is to blame, and where "
+        "it stands; the end waits for that line, for 1 s at most. Give it on all nodes alike.",
     )  # fmt: skip
     rank_termination_signal: signal.Signals = setting(
         signal.SIGKILL, SIGNAL, "Ends a hung rank; by name or number.", rule=ENDS_A_PROCESS

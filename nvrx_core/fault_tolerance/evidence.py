@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -49,11 +50,13 @@ __all__ = ["EVIDENCE", "EvidenceRequest", "EvidenceThread", "absent_report", "ev
 
 log = logging.getLogger("nvrx_core.fault_tolerance")
 EVIDENCE: Final = "evidence"
-"""The type of a launcher's question to a monitor."""
+"""The type of a launcher's question to a monitor; `until` says when it waits no longer, monotonic seconds."""
 ANSWER_TIMEOUT: Final = 0.2
 """Seconds for the answer of the rank's thread, after which a call is taken to hold the GIL."""
 EXTRA_TIMEOUT: Final = 0.15
 """Seconds more for a thread that waits for a processor, not for the GIL."""
+ANSWER_MARGIN: Final = 0.05
+"""Seconds before the launcher waits no longer, at which a monitor answers with what it has."""
 END_TIMEOUT: Final = 1.0
 MAX_PACKET: Final = 1 << 14
 _CREATIONS: Final = frozenset({
@@ -215,18 +218,19 @@ class EvidenceRequest:
         now: monotonic seconds.
 
     Attributes:
-        deadline: when to call `tick`, monotonic seconds.
+        until: when it ends with what there is, stacks or not, monotonic seconds.
         report: the report; None as long as there is none, or when there will be none.
         is_over: whether there is nothing more to wait for.
     """
 
     def __init__(
-        self, rank: WatchedRank, page: Page, channel: socket.socket, *, reader: int, number: int, now: float
-    ) -> None:
+        self, rank: WatchedRank, page: Page, channel: socket.socket, *, reader: int, number: int, now: float,
+        until: float = math.inf,
+    ) -> None:  # fmt: skip
         self._rank, self._page, self._channel, self._reader, self._number = rank, page, channel, reader, number
         self._stacks: StackRequest | None = None
         self.report: HangReport | None = None
-        self.is_over, self._is_late, self.deadline = False, False, now + ANSWER_TIMEOUT
+        self.is_over, self._is_late, self._step_ends, self.until = False, False, now + ANSWER_TIMEOUT, until
         wait = wait_of(rank.pid, rank.pid)
         if wait.stopped:
             self._end("")
@@ -243,6 +247,11 @@ class EvidenceRequest:
             self._channel.send(json.dumps({"number": number}).encode())
 
     @property
+    def deadline(self) -> float:
+        """When to call `tick`, monotonic seconds."""
+        return min(self._step_ends, self.until)
+
+    @property
     def reads_stacks(self) -> bool:
         """Whether the rank is asked by the signal."""
         return self._stacks is not None and not self.is_over
@@ -255,7 +264,7 @@ class EvidenceRequest:
         """Receive what has become readable."""
         if self._stacks is not None and fd == self._reader:
             self._stacks.receive(now=now)
-            self.deadline = self._stacks.deadline
+            self._step_ends = self._stacks.deadline
             return
         with suppress(BlockingIOError):
             packet = self._channel.recv(MAX_PACKET)
@@ -276,12 +285,14 @@ class EvidenceRequest:
             return
         if self._stacks is not None:
             self._end(self._stacks.text)
+        elif now >= self.until:
+            self._take(None)
         elif not self._is_late and (self._thread_state() == "R" or not may_read_stacks):
-            self._is_late, self.deadline = True, now + EXTRA_TIMEOUT
+            self._is_late, self._step_ends = True, now + EXTRA_TIMEOUT
         elif may_read_stacks and self._thread_state() != "R" and self._may_signal():
             signum = self._page[ProgressField.STACK_SIGNAL]
             self._stacks = StackRequest(self._reader, self._rank.pidfd, signum, now=now)
-            self.deadline = self._stacks.deadline
+            self._step_ends = self._stacks.deadline
         else:
             self._take(None)
 

@@ -88,9 +88,7 @@ def test_the_line_names_who_hangs_and_where_in_every_shape(nodes: Nodes, tmp_pat
 
 
 def test_switched_off_there_is_no_line_and_the_rank_is_ended(launcher: Start, tmp_path: Path) -> None:
-    code, log = launcher(
-        "lock", "--max-restarts", "0", "--ft-hang-verdict", "false", *OPTIONS, worker=WORKER
-    ).finish()
+    code, log = launcher("lock", "--max-restarts", "0", "--ft-hang-verdict", "false", *OPTIONS, worker=WORKER).finish()
     assert code != 0
     assert re.search(r"rank \d .* was ended by SIGKILL, hung: no heartbeat for \S+ s", log)
     assert "hang: " not in log
