@@ -83,6 +83,21 @@ def nodes(launcher: Start) -> Nodes:
 
 
 @pytest.fixture
+def ordered(launcher: Start) -> Nodes:
+    """Starts the launchers of one job; the first of them hosts the rendezvous, and has the first ranks."""
+
+    def ordered(count: int, case: str, *options: str, **more: Any) -> list[LaunchedJob]:
+        where, started = rendezvous_options(), list[LaunchedJob]()
+        for rank in range(count):
+            started.append(launcher(case, *where, "--node-rank", str(rank), *options, **more))
+            if rank == 0:
+                started[0].await_log("host the rendezvous")
+        return started
+
+    return ordered
+
+
+@pytest.fixture
 def prepare(template: Template, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Launch]:
     """Makes a job without starting it; whatever is left of it is killed after the test."""
     jobs = request.node.stash.setdefault(_JOBS, [])

@@ -97,19 +97,18 @@ def test_switched_off_there_is_no_line_and_the_rank_is_ended(launcher: Start, tm
 
 
 def test_a_node_whose_launcher_does_not_answer_holds_up_neither_the_line_nor_the_kill(
-    nodes: Nodes, tmp_path: Path
+    ordered: Nodes, tmp_path: Path
 ) -> None:
-    jobs = nodes(2, "lock", "--nnodes", "2", "--max-restarts", "0", *OPTIONS, worker=WORKER)
+    jobs = here, there = ordered(2, "lock", "--nnodes", "2", "--max-restarts", "0", *OPTIONS, worker=WORKER)
     for job in jobs:
         job.read(2, "begun")
-    (first,) = (each["pid"] for each in events_of(tmp_path, "cycle_started") if each["first_rank"] == 0)
-    here, there = sorted(jobs, key=lambda job: job.process.pid != first)
     there.process.send_signal(signal.SIGSTOP)
     here.await_log("was ended by SIGKILL, hung: no heartbeat")
     there.process.send_signal(signal.SIGCONT)
     here.finish()
-    (verdict,) = [each for each in events_of(tmp_path, "hang_verdict") if each["pid"] == first]
+    (verdict,) = [each for each in events_of(tmp_path, "hang_verdict") if each["pid"] == here.process.pid]
     assert re.match(r"rank 1 \(\S+\) stands at .* in lock .*; no report of ranks 2-3 in time", verdict["sentence"])
     hung, failed = events_of(tmp_path, "hung"), events_of(tmp_path, "worker_failed")
     assert hung[0]["monotonic"] < verdict["monotonic"] < failed[0]["monotonic"]
-    assert {each["rank"] for each in failed} <= {each["rank"] for each in hung}  # all are overdue at about the same time
+    overdue = {each["rank"] for each in hung}  # the ranks that wait are so at about the same time
+    assert {each["rank"] for each in failed} <= overdue
