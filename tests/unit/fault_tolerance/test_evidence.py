@@ -139,7 +139,7 @@ def test_what_fails_in_a_look_at_the_user_s_objects_costs_the_report_alone(
 def test_a_rank_that_creates_a_group_waits_in_a_rendezvous(
     monitored: Monitored, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    monkeypatch.setattr(module.torch_calls, "call_of", lambda _: module.torch_calls.TorchCall(operation, "0", "", 3))
+    monkeypatch.setattr(module.torch_calls, "call_of", lambda _: module.Collective(operation, "0", "", 3))
     thread = monitored.start()
     report = monitored.answered(monitored.ask())
     assert report.waiting is Waiting.WAITS

@@ -25,7 +25,8 @@ from nvrx_launcher.hang_policy import (
 from nvrx_launcher.rendezvous.hang_relay import ONE_HANG, HangRelay
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, Message, MessageKind
 
-from nvrx_core.fault.hang_report import Collective, HangReport, Waiting
+from nvrx_core.collective import Collective
+from nvrx_core.fault.hang_report import HangReport, Waiting
 from nvrx_core.fault.hang_verdict import MAX_SENTENCE, HangOutcome, HangVerdict
 from nvrx_core.fault.stack_text import Frame
 

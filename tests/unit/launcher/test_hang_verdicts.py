@@ -18,7 +18,8 @@ from nvrx_launcher.hang_verdicts import HangVerdicts
 from nvrx_launcher.rendezvous.hang_relay import ONE_HANG, HangRelay
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, Message, MessageKind
 
-from nvrx_core.fault.hang_report import Collective, HangReport, Waiting
+from nvrx_core.collective import Collective
+from nvrx_core.fault.hang_report import HangReport, Waiting
 from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.fault_tolerance.process import VERDICT_TIMEOUT as MONITOR_TIMEOUT
