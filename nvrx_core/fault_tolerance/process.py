@@ -221,7 +221,9 @@ class RankMonitor:
             awaited.connection.close()
         report, signum = awaited.report, self.plan.termination_signal
         name = signal.Signals(signum).name
-        log.error("rank %d (pid %d) is hung: %s; it is sent %s", report.rank, report.pid, report.reason, name)
+        # the launcher tells of the end of a rank whose hang it knows, once, as an error
+        level = logging.ERROR if awaited.connection is None else logging.WARNING
+        log.log(level, "rank %d (pid %d) is hung: %s; it is sent %s", report.rank, report.pid, report.reason, name)
         send(awaited.rank.pidfd, [signum, signal.SIGCONT])
         return math.inf
 

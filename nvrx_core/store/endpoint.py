@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import select
 import socket
@@ -27,6 +28,7 @@ from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.settings.environment import store_answers_within
 
 __all__ = [
+    "StoreBrokenError",
     "StoreConnectionError",
     "StoreHostingError",
     "StoreRefusedError",
@@ -69,6 +71,10 @@ class StoreSilentError(StoreConnectionError):
     """A server has accepted the connection and does not answer."""
 
 
+class StoreBrokenError(StoreConnectionError):
+    """A connection has failed before the server has answered."""
+
+
 def await_listener(host: str, port: int, timeout: timedelta) -> None:
     """Wait until a process listens on `host:port`.
 
@@ -102,16 +108,24 @@ def _refusal(host: str, port: int) -> str | None:
 
 
 @contextmanager
-def answer_deadline(host: str, port: int) -> Iterator[None]:
+def answer_deadline(host: str, port: int, *, within: float = math.inf) -> Iterator[None]:
     """Return a context in which a connection to `host:port` must be answered in time.
+
+    Connections to the same port that other threads have opened meanwhile break together with it.
+
+    Args:
+        host: the server's host.
+        port: its port.
+        within: seconds, if they are fewer than `NVRX_STORE_ANSWERS_WITHIN`.
 
     Raises:
         StoreSilentError: when the server has accepted the connection and not answered.
-        StoreConnectionError: when the connection has failed, or the thread that observes it.
+        StoreBrokenError: when the connection has failed otherwise.
+        StoreConnectionError: when the thread that observes it has failed.
     """
     failures = list[HelperThreadError]()
     before, done, cut = socket_inodes(), threading.Event(), threading.Event()
-    answers_within = store_answers_within()
+    answers_within = min(within, store_answers_within())
 
     def watch() -> None:
         pause = answers_within
@@ -127,7 +141,8 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        kind, what = StoreConnectionError, f"failed: {first_line(error)}"
+        kind: type[StoreConnectionError] = StoreBrokenError
+        what = f"failed: {first_line(error)}"
         if cut.is_set():
             kind, what = StoreSilentError, f"accepted a connection and did not answer within {answers_within:g} s"
         where = endpoint_text(host, port)

@@ -30,6 +30,7 @@ import torch.distributed as dist
 
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.groups.blocked_read import BlockedRead, interruptible
+from nvrx_core.inprocess.groups.earlier_threads import EarlierThreads
 from nvrx_core.inprocess.groups.gloo_connections import GlooConnections
 from nvrx_core.inprocess.groups.nccl import NcclBootstrap
 from nvrx_core.inprocess.groups.rendezvous import (
@@ -184,7 +185,8 @@ class GroupObserver:
         self._nccl_timeout = functools.cache(nccl_timeout)
         self.store_ports: set[int] = set()
         self.rendezvous_endpoint: tuple[str, int] | None = None
-        self._aborted = False
+        self._aborted = self._begun = False
+        self._threads = EarlierThreads()
         self._gloo = GlooConnections()
         self._nccl, self._read = NcclBootstrap(), BlockedRead()
         self._before_function: frozenset[int] = frozenset()
@@ -213,6 +215,7 @@ class GroupObserver:
     def disown(self) -> None:
         """Restore torch's functions without touching the groups, as required in a child of `os.fork`."""
         GroupObserver.current = None
+        self._threads.close()
         self._observed.close()
 
     def clear_groups(self) -> None:
@@ -223,6 +226,8 @@ class GroupObserver:
         at different points would wait for different keys for ever. Consistent groups without an abort belong to the
         user and stay.
         """
+        if self._begun:
+            self._threads.note()
         if self._aborted:
             close_batch()
         if self._aborted or not tables_are_consistent():
@@ -232,6 +237,7 @@ class GroupObserver:
 
     def begin(self) -> None:
         """Reset the records of the last iteration."""
+        self._begun = True
         self._defaults = 0
         self.store_ports.clear()
         self._read.restore()
@@ -331,6 +337,7 @@ class GroupObserver:
     def abort_groups(self) -> None:
         """End the function's collectives, and clear torch's tables."""
         self._aborted = True
+        self._threads.note()
         self.free_reserve()
         self._gloo.cut()
         self._gloo.close_when_late()

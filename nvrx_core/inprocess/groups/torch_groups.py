@@ -28,6 +28,7 @@ from nvrx_core.process.torch_calls import collectives_begun, collectives_by_grou
 
 __all__ = [
     "ABORT_WITHIN",
+    "ask_before_default_group",
     "close_batch",
     "collectives_begun",
     "collectives_by_group",
@@ -56,6 +57,14 @@ BATCHES: Final = "_ZN4c10d16ProcessGroupNCCL23ncclActiveGroupCounter_E"
 """torch's count of the groups of NCCL operations that a thread has begun and not ended, a variable of each thread."""
 EXCEPTION_HOOK: Final = "init_process_group.<locals>._distributed_excepthook"
 """What `init_process_group` sets as `sys.excepthook`: it calls the former one and puts the rank before each line."""
+QUESTIONS: Final = frozenset(
+    {
+        "get_backend", "get_backend_config", "get_global_rank", "get_group_rank", "get_node_local_rank",
+        "get_process_group_ranks", "get_rank", "get_world_size", "_get_group_size", "_rank_not_in_group",
+    }
+)  # fmt: skip
+"""Functions that ask for the default group and begin no collective."""
+CHECKPOINT: Final = "torch.distributed.checkpoint"
 
 log = logging.getLogger("nvrx_core.inprocess")
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -83,6 +92,37 @@ def observe(*, group: Wrap, store: Wrap, rendezvous: Wrap, receive: Wrap) -> Exi
     handlers = {scheme: _rendezvous_handlers[scheme] for scheme in RENDEZVOUS}
     stack.callback(_rendezvous_handlers.update, handlers)
     _rendezvous_handlers.update((scheme, _around(handler, rendezvous)) for scheme, handler in handlers.items())
+    return stack
+
+
+def ask_before_default_group(ask: Callable[[], None]) -> ExitStack:
+    """Call `ask` in each thread that is about to use the default group by name; closing the stack ends that.
+
+    Questions about rank and size are none. A save of `torch.distributed.checkpoint` looks for a default group before it
+    decides whether it is the only rank.
+    """
+
+    def finding(find: Callable[[], Any]) -> Callable[[], Any]:
+        def observed() -> Any:
+            if sys._getframe(1).f_code.co_name not in QUESTIONS:
+                ask()
+            return find()
+
+        return observed
+
+    def looking(is_initialized: Callable[[], bool]) -> Callable[[], bool]:
+        def observed() -> bool:
+            if sys._getframe(1).f_globals.get("__name__", "").startswith(CHECKPOINT):
+                ask()
+            return is_initialized()
+
+        return observed
+
+    stack = ExitStack()
+    for owner, name, wrap in ((c10d, "_get_default_group", finding), (dist, "is_initialized", looking)):
+        original = getattr(owner, name)
+        setattr(owner, name, _around(original, wrap))
+        stack.callback(setattr, owner, name, original)
     return stack
 
 

@@ -11,6 +11,7 @@ from nvrx_core.attribution.cascade import decide
 from nvrx_core.attribution.classification import MAX_FINDINGS, MAX_STEPS, Classifier
 from nvrx_core.attribution.origin import parse
 from nvrx_core.attribution.rules import CLASSES
+from nvrx_core.attribution.verdict import Action
 from tests.attribution.cases import verdict_of_text
 
 TRACEBACK = "Traceback (most recent call last):\n  File 'a', line 1\n    raise CUDA out of memory\nKeyError: 1\n"
@@ -142,3 +143,9 @@ def test_a_verdict_that_a_launcher_has_given_is_no_failure(name: str) -> None:
         "verdict": {"class": name, "rank": 1, "sentence": "rank 1 on n1 raised an exception: CUDA error: x"},
     })  # fmt: skip
     assert not list(_fed(f"{line}\n{event}").findings())
+
+
+@pytest.mark.parametrize("error", ["SyntaxError: invalid syntax", "IndentationError: unexpected indent"])
+def test_a_script_that_does_not_compile_is_corrected_before_it_is_started_again(error: str) -> None:
+    verdict = verdict_of_text(f'  File "train.py", line 3\n    x = (\n{error}\n')
+    assert (verdict.failure, verdict.action) == ("user_exception", Action.STOP)
