@@ -136,7 +136,7 @@ class Agent(NodeEvents, ControlEvents):
         self._may_join = False
         self._stopping, self._code = Stopping(options.workers_kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
-        self._hung, self._started, self._failure_lines = dict[int, str](), math.inf, list[str]()
+        self._hung, self._started, self._failure_lines = dict[int, HungRank](), math.inf, list[str]()
         self._policy = NodePolicy(
             options.workers,
             workers_stop_timeout=options.workers_stop_timeout, term_timeout=options.term_timeout,
@@ -298,7 +298,9 @@ class Agent(NodeEvents, ControlEvents):
         self._stragglers = Stragglers(self.config, self._monitors, self._coordination, self._history)
         self._evidence = NodeEvidence(self._loop, self._monitors.sockets)
         cleanup.callback(self._evidence.close)
-        self._hangs = HangVerdicts(self._evidence, self._coordination, self._history, self._verdicts)
+        self._hangs = HangVerdicts(
+            self._evidence, self._coordination, self._history, self._verdicts, is_on=self.config.hang_verdict
+        )
         return self._coordination
 
     def _make_workers(self, cleanup: ExitStack, console: Console, folder: Path) -> None:
@@ -468,6 +470,8 @@ class Agent(NodeEvents, ControlEvents):
             self._stopping.ended()
         in_process = self._coordination.store.is_in_use
         is_failure = code != 0 and self._policy.is_at_work(local_rank)
+        if code == 0:
+            self._is_not_hung(self._policy.rank_of(local_rank), "has exited in order")
         if is_failure:
             self._control.catch_up()  # its monitor has said before why it ends it
         no_progress = not self._monitors.may_have_stepped(time.monotonic() - self._started)
@@ -490,7 +494,8 @@ class Agent(NodeEvents, ControlEvents):
     def _log_failure(self, rank: int, report: str) -> str:
         """Log the failure of a worker, the one time that it is an error; return its line, with what caused it."""
         how, _, trace = report.partition("\n")
-        line = ", hung: ".join(filter(None, (how, self._hung.pop(rank, ""))))
+        hung = self._hung.pop(rank, None)
+        line = how if hung is None else f"{how}, hung: {hung.reason}"
         log.error("%s", f"{line}\n{trace}" if trace else line, extra={"rank": rank})
         self._failure_lines.append(line)
         return line
@@ -505,7 +510,7 @@ class Agent(NodeEvents, ControlEvents):
         if self._policy.is_stopping:
             answer()
             return
-        self._hung[report.rank] = report.reason
+        self._hung[report.rank] = report
         self._history.hung(report)
         self._hangs.suspected(answer, now=time.monotonic())
 
@@ -515,8 +520,14 @@ class Agent(NodeEvents, ControlEvents):
 
     def recovered(self, rank: int) -> None:
         """Handle that a rank has gone on before its monitor has ended it: what ends it later is something else."""
-        if self._hung.pop(rank, None) is not None:
-            log.warning("rank %d goes on, and is not ended as hung", rank, extra={"rank": rank})
+        self._is_not_hung(rank, "goes on")
+
+    def _is_not_hung(self, rank: int, why: str) -> None:
+        if (report := self._hung.pop(rank, None)) is not None:
+            log.warning("rank %d %s, and is not ended as hung", rank, why, extra={"rank": rank})
+            self._history.recovered(report, why)
+            if not self._hung:
+                self._verdicts.recovered()
 
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
         """Answer with the progress of the slowest ranks of other nodes."""

@@ -103,8 +103,7 @@ class Crowd:
         """All arrive; the last one decides; all take the push of the decision, and read it."""
         for rank in self.ranks:
             rank.wire.ask(KEYS.round(iteration).decision)
-            rank.wire.send(b"".join(rank.wire.outbox))
-            rank.wire.outbox.clear()
+            rank.wire.flush()
         for rank in self._in_turn():
             more = rank.round.arrival_counted(rank.wire.take_count(), now=time.monotonic())
             if more:

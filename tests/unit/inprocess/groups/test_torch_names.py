@@ -15,6 +15,7 @@ import torch._C._distributed_c10d as bindings
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from nvrx_core.collective import Collective
 from nvrx_core.inprocess.groups import torch_groups
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.process import torch_calls
@@ -229,7 +230,7 @@ def test_the_call_that_a_thread_is_in_is_read_off_its_frames(single_rank):
     assert torch_calls.rank_and_size() == (0, 1)
     assert torch_calls.counts_of_groups()[name] == begun
     call = torch_calls.call_of(frames_of("all_reduce", group=None))
-    assert call == torch_calls.TorchCall("all_reduce", name, "", begun, frozenset({0}))
+    assert call == Collective("all_reduce", name, "", begun, frozenset({0}))
     dist.new_group([0], group_desc="dp")
     dist.new_group([0])
     labels = {torch_calls.call_of(frames_of("barrier", group=each)).label for each in c10d._world.pg_map}
@@ -237,7 +238,7 @@ def test_the_call_that_a_thread_is_in_is_read_off_its_frames(single_rank):
     assert torch_calls.call_of(frames_of("send", dst=0, group=None)).peers == {0}
     assert torch_calls.call_of(frames_of("recv", src=None, group_src=0, group=None)).peers == {0}
     assert torch_calls.call_of(frames_of("recv", src=None, group_src=None, group=None)).peers == frozenset()
-    assert torch_calls.call_of(frames_of("barrier", group=object())) == torch_calls.TorchCall("barrier")
+    assert torch_calls.call_of(frames_of("barrier", group=object())) == Collective("barrier")
     assert torch_calls.call_of([]) is None
 
 
