@@ -327,7 +327,7 @@ class HangPolicy:
     def _give(
         self, verdict: HangVerdict, now: float, *, is_own: bool, reason: str, is_alone: bool = False
     ) -> tuple[HangAction, ...]:
-        """Write the line: as a warning where the verdict was given, and where the culprit is; its end will be the error.
+        """Write the line, as a warning where the verdict was given and where the culprit is: its end will be the error.
 
         Where each node gives one by its own ranks, those that cannot name anybody are no warning.
         """
