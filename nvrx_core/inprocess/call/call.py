@@ -21,7 +21,6 @@ from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.flow import run
-from nvrx_core.inprocess.call.at_barrier import ArrivalReport, RankStatus
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.environment_checks import log_start, nccl_checks
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
@@ -33,6 +32,7 @@ from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
 from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, ThreadFaults
 from nvrx_core.inprocess.call.parameters import Parameters, least_world_size
 from nvrx_core.inprocess.call.plug_ins import PlugIns
+from nvrx_core.inprocess.call.rank_status import ArrivalReport, RankStatus
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
