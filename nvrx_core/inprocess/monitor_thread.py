@@ -17,7 +17,7 @@ from nvrx_core.flow import run
 from nvrx_core.inprocess.progress_watchdog import Losses
 from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
-from nvrx_core.inprocess.protocol.ports import FunctionEnd
+from nvrx_core.inprocess.protocol.ports import FunctionAbortPort
 from nvrx_core.inprocess.protocol.round import Rounds, RoundStore
 from nvrx_core.process.signal_safe import SignalSafeCondition
 
@@ -28,7 +28,7 @@ ENDS_WITHIN: Final = 8.0
 """Seconds; it may be connecting to a store that is lost, which torch tries for up to 5 s."""
 
 
-class EndedFunction(FunctionEnd, Protocol):
+class EndedFunction(FunctionAbortPort, Protocol):
     """What ends the function, in this thread."""
 
     def stop(self) -> None:

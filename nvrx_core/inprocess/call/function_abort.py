@@ -127,7 +127,7 @@ def _since(began: float) -> str:
 class FunctionAbort:
     """Gets the main thread out of the function: interrupts it, and aborts the calls in which it blocks.
 
-    It is the `FunctionEnd` of the monitor thread; other threads use `leave_early`, the main thread `finish` and
+    It is the `FunctionAbortPort` of the monitor thread; other threads use `leave_early`, the main thread `finish` and
     `release_completed`.
 
     Args:

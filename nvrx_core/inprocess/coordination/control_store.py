@@ -60,7 +60,7 @@ def _of_round(
 
 
 class CallStore:
-    """The control store as the port of a flow, a `MemberStore`.
+    """The control store as the port of a flow, a `CallStorePort`.
 
     Args:
         control_store: returns the control store, on the flow's connection.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nvrx_core.inprocess.protocol.decision import RoundDecision
-from nvrx_core.inprocess.protocol.ports import FunctionEnd
+from nvrx_core.inprocess.protocol.ports import FunctionAbortPort
 from nvrx_core.inprocess.protocol.round import EndFunction, Enter, Finish, Rounds, RoundStore, RoundView, play
 
 __all__ = ["MonitorThreadFlow"]
@@ -24,7 +24,9 @@ class MonitorThreadFlow:
         now: monotonic seconds.
     """
 
-    def __init__(self, rounds: Rounds, store: RoundStore, function: FunctionEnd, now: Callable[[], float]) -> None:
+    def __init__(
+        self, rounds: Rounds, store: RoundStore, function: FunctionAbortPort, now: Callable[[], float]
+    ) -> None:
         self.rounds, self.store, self.function, self.now = rounds, store, function, now
 
     async def run(self) -> None:
