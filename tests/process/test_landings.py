@@ -61,7 +61,7 @@ class Rounds:
             turns = ShortTurns()
             turns.begin()
             self.interrupt.request(lambda: RankShouldRestart("the round ends"))
-            self.interrupt.fire()
+            self.interrupt.begin()
             self.interrupt.wait_unmasked()
             self.interrupt.drive(None)
             turns.end()

@@ -192,7 +192,7 @@ class FunctionAbort:
         A main thread that has left the function already ends this at once: it is not interrupted, nor waited for.
         """
         self._interrupt.request(lambda: RankShouldRestart(reason))
-        self._interrupt.fire()
+        self._interrupt.begin()
         self._interrupt.wait_unmasked()
 
     @operation

@@ -263,7 +263,7 @@ class Interrupt:
         self._make = make
         self.requested = True
 
-    def fire(self) -> None:
+    def begin(self) -> None:
         """Interrupt after `request`, and repeat while it is deferred; `drive` continues from here."""
         if self.by_signal:
             self._delivery = Delivery(self)

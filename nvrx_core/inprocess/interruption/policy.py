@@ -24,10 +24,10 @@ from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.values import value
 
 __all__ = [
+    "DeliveryPort",
     "Fire",
     "InterruptPolicy",
     "InterruptState",
-    "Interruptible",
     "ThreadSample",
     "Unblock",
     "Why",
@@ -333,7 +333,7 @@ FIRST_LOOK: Final = 0.0003
 """Seconds within which a busy function handles the signal."""
 
 
-class Interruptible(Protocol):
+class DeliveryPort(Protocol):
     """The main thread, as those see it who interrupt it."""
 
     def observe(self) -> Awaitable[ThreadSample]:
@@ -361,44 +361,44 @@ class Interruptible(Protocol):
         """The interruption is deferred for long."""
 
 
-async def begin(machine: InterruptPolicy, thread: Interruptible, now: Callable[[], float]) -> None:
+async def begin(machine: InterruptPolicy, delivery: DeliveryPort, now: Callable[[], float]) -> None:
     """Interrupt, and repeat while that is deferred: a busy function ends before the abort begins.
 
     A thread that does not react is not waited for, also not one that has deferred the interruption and blocks since:
     it may be in a collective that only the abort ends. `drive` continues from here, with the same machine.
     """
     end = now() + FIRST_WITHIN
-    seen = await thread.observe()
+    seen = await delivery.observe()
     while not (seen.out or seen.masked):
-        before, fired = seen, await _act(machine, seen, thread, now)
-        if await thread.await_left(machine.deadline if machine.deferring else now() + FIRST_LOOK):
+        before, fired = seen, await _act(machine, seen, delivery, now)
+        if await delivery.await_left(machine.deadline if machine.deferring else now() + FIRST_LOOK):
             return
-        seen = await thread.observe()
+        seen = await delivery.observe()
         blocks = fired and (seen.deferred, seen.raised) == (before.deferred, before.raised)
         if blocks or not seen.deferred or now() > end:
             return
 
 
-async def drive(machine: InterruptPolicy, thread: Interruptible, now: Callable[[], float]) -> None:
+async def drive(machine: InterruptPolicy, delivery: DeliveryPort, now: Callable[[], float]) -> None:
     """Interrupt until the main thread has left the function; a thread that is outside of it is left alone."""
     warned = False
-    left = await thread.await_left(now())
+    left = await delivery.await_left(now())
     while not left:
-        seen = await thread.observe()
-        await _act(machine, seen, thread, now)
+        seen = await delivery.observe()
+        await _act(machine, seen, delivery, now)
         if not warned and machine.deferred_for(now=now()) > WARN_DEFERRED_AFTER:
             warned = True
-            await thread.report_deferred()
-        left = await (thread.await_unmasked() if seen.masked else thread.await_left(machine.deadline))
+            await delivery.report_deferred()
+        left = await (delivery.await_unmasked() if seen.masked else delivery.await_left(machine.deadline))
 
 
-async def _act(machine: InterruptPolicy, seen: ThreadSample, thread: Interruptible, now: Callable[[], float]) -> bool:
+async def _act(machine: InterruptPolicy, seen: ThreadSample, delivery: DeliveryPort, now: Callable[[], float]) -> bool:
     """Carry out what is due; return whether it has interrupted."""
     swallowed, actions = machine.swallowed, machine.tick(seen, now=now())
     for action in actions:
         if isinstance(action, Fire) and action.why is Why.STORED:
-            await thread.report_stored()
-        await (thread.close_blocked() if isinstance(action, Unblock) else thread.fire(action.why))
+            await delivery.report_stored()
+        await (delivery.close_blocked() if isinstance(action, Unblock) else delivery.fire(action.why))
     if machine.swallowed > swallowed:
-        await thread.report_swallowed(machine.swallowed)
+        await delivery.report_swallowed(machine.swallowed)
     return any(isinstance(action, Fire) for action in actions)

@@ -63,7 +63,7 @@ LEAVES: Final = """\
         self.phase, self.arrival = RoundPhase.ARRIVED, arrival
 """
 CARRIES_OUT: Final = (
-    "        await (thread.close_blocked() if isinstance(action, Unblock) else thread.fire(action.why))\n"
+    "        await (delivery.close_blocked() if isinstance(action, Unblock) else delivery.fire(action.why))\n"
 )
 COUNTS_OUT: Final = "                await self.ports.store.count_out(view.round.iteration, len(view.round.members))\n"
 AWAITS_CLIENTS: Final = (
@@ -141,11 +141,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
         (("policy", "    while not left:\n", "    if not left:\n"),),
     ),
     "nobody repeats a signal": Mutant(
-        (("policy", "else thread.await_left(machine.deadline))", "else thread.await_left(1e300))"),),
+        (("policy", "else delivery.await_left(machine.deadline))", "else delivery.await_left(1e300))"),),
     ),
     "a blocked function is not unblocked": Mutant(
         (("policy", CARRIES_OUT,
-          "        if not isinstance(action, Unblock):\n            await thread.fire(action.why)\n"),),
+          "        if not isinstance(action, Unblock):\n            await delivery.fire(action.why)\n"),),
     ),
     "the function is not interrupted before it is aborted": Mutant(
         (("policy", "    while not (seen.out or seen.masked):\n", "    while False:\n"),), ONE_FAILS, simulated=False,
