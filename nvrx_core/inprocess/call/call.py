@@ -406,7 +406,7 @@ class WrappedCall:
                 state,
                 control_store.survey,
                 monitor=monitor,
-                thread=resources.thread,
+                changed=resources.thread.changed,
                 function=resources.abort,
                 early_exit=early_exit,
                 trace=trace,
