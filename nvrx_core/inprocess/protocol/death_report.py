@@ -17,7 +17,6 @@ from nvrx_core.inprocess.protocol.round import (
     CountArrival,
     Enter,
     Finish,
-    Leave,
     PutArrival,
     RoundAction,
     play,
@@ -63,7 +62,7 @@ class DeathReport(Barrier):
     def decided(self, decision: RoundDecision, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the round's decision; one that counts the dead member as living is followed into the next round."""
         if self.member in decision.lost:
-            return (Leave(decision, f"the death of initial rank {self.member} is known to all"),)
+            return ()
         return (self._enter(decision),)
 
     def next(self, members: frozenset[InitialRank]) -> DeathReport:

@@ -67,7 +67,7 @@ class MonitorThreadFlow:
 
     async def _go_on(self, view: RoundView, decision: RoundDecision) -> bool:
         """Continue with the next round; return False if this rank is not part of it."""
-        actions = await play(view.round, view.round.decided(decision, now=self.now()), self.store, self.now)
+        actions = view.round.decided(decision, now=self.now())
         enter = next((action for action in actions if isinstance(action, Enter)), None)
         if enter is not None:
             await self.function.reset_interrupt()

@@ -37,7 +37,7 @@ TWO_CALLS: Final = Config(ranks=2, second=True)
 ARRIVES: Final = "        return (PutArrival(arrival), CountArrival())\n"
 WITHOUT: Final = "Enter(_without(self.members, decision.lost), decision)"
 WITH_ITSELF: Final = "Enter(_without(self.members, decision.lost) | {self.member}, decision)"
-IF_LOST: Final = '        if self.member in decision.lost:\n            return (Leave(decision, f"'
+IF_LOST: Final = "        if self.member in decision.lost:\n            return ()\n"
 FLOW, THREAD, WATCH, PASS = "main_thread", "monitor_thread", "watch", "                pass\n"
 TELLS: Final = "        if ended.how in (Outcome.FAILED, Outcome.LEFT):\n"
 ONLY_CULPRIT: Final = """\
@@ -90,8 +90,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "no arrival for a dead rank": Mutant((("death_report", DEAD, "        return ()\n"),), ONE_DIES, machine="Rounds"),
     "death reported to one iteration only": Mutant(
-        (("death_report", IF_LOST + "the death",
-          IF_LOST.replace("self.member in decision.lost", "True") + "the death"),),
+        (("death_report", IF_LOST, IF_LOST.replace("self.member in decision.lost", "True")),),
         ONE_DIES, machine="Rounds",
     ),
     "assignment from a local view": Mutant(
@@ -117,7 +116,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "a discarded rank returns": Mutant(
         (
-            ("round", IF_LOST + "initial", '        if False:\n            return (Leave(decision, f"initial'),
+            ("round", IF_LOST, IF_LOST.replace("self.member in decision.lost", "False")),
             ("round", WITHOUT, WITH_ITSELF),
         ),
         Config(ranks=2, faults=1, suspicions=1), simulated=False,
@@ -189,8 +188,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         simulated=False, machine="Leases",
     ),
     "two restarts for one fault set": Mutant(
-        (("death_report", IF_LOST + "the death",
-          IF_LOST.replace("lost:", "lost and self.fault.rank < 0:") + "the death"),
+        (("death_report", IF_LOST, IF_LOST.replace("lost:", "lost and self.fault.rank < 0:")),
          ("death_report", "return (self._enter(decision),)",
           "return (Enter(self._enter(decision).members | {self.member}, decision),)")),
         ONE_DIES, machine="Rounds",
