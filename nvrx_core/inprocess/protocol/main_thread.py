@@ -124,7 +124,9 @@ class MainThread:
         leaving = ended.error is not None
         self.ended = ended if leaving else None
         decision = await self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE)
-        if leaving or _is_lost(self.state, decision, ended):
+        if ended.error is None:
+            ended.error = _lost(self.state, decision)
+        if ended.error is not None:
             await self._terminate(ended)
             return ended
         while True:
@@ -211,12 +213,13 @@ class MainThread:
         await self.ports.status.round_ended(view)
         leaving = await self._recover(ended, view.round.iteration)
         decision = await self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)
-        ends = leaving or _contradicts(decision, ended) or self._is_out_of_retries(decision, ended)
-        if not (ends or _is_lost(self.state, decision, ended)):
-            await self.ports.faults.survive(self.failure, decision.cause)
-            self.failure = self.ended = None
-            await self.ports.faults.collect_postponed()
-            return decision
+        if not leaving:
+            ended.error = self._ends_by(decision)
+            if ended.error is None:
+                await self.ports.faults.survive(self.failure, decision.cause)
+                self.failure = self.ended = None
+                await self.ports.faults.collect_postponed()
+                return decision
         if self.failure is None or ended.error is not self.failure:
             await self.ports.faults.report_failure(decision.cause)
         return None
@@ -260,10 +263,18 @@ class MainThread:
         arrival = await self.ports.arrivals.describe_arrival(ArrivalStatus.LEAVING, fault)
         await self._play(view, view.round.leave(arrival, now=self.now()))
 
-    def _is_out_of_retries(self, decision: RoundDecision, ended: IterationResult) -> bool:
+    def _ends_by(self, decision: RoundDecision) -> BaseException | None:
+        """Return the error with which the decision ends the call on this rank; None if it goes on."""
+        error: BaseException | None = _mismatch(decision)
+        if error is None:
+            error = self._limit_reached(decision)
+        return _lost(self.state, decision) if error is None else error
+
+    def _limit_reached(self, decision: RoundDecision) -> BaseException | None:
+        """Count the restart; return the error with which the job is given up if there were too many in a row."""
         cause = decision.cause
         if cause is None:
-            return False
+            return None
         verdict = self.limit.iteration_ended(
             error_type=cause.error_type or cause.interruption,
             origin=cause.origin,
@@ -274,13 +285,14 @@ class MainThread:
             message=cause.message,
         )
         self.pause_until = self.now() + verdict.pause if verdict.pause else 0.0
-        if verdict.reached:
-            told = f"giving up: {verdict.reason}"
-            mine = self.failure if cause.initial_rank == self.state.initial_rank else None
-            if mine is not None:
-                add_note(mine, f"nvrx: {told}")
-            ended.error = mine or RestartAbort(told, culprit=verdict.culprit)
-        return verdict.reached
+        if not verdict.reached:
+            return None
+        told = f"giving up: {verdict.reason}"
+        mine = self.failure if cause.initial_rank == self.state.initial_rank else None
+        if mine is None:
+            return RestartAbort(told, culprit=verdict.culprit)
+        add_note(mine, f"nvrx: {told}")
+        return mine
 
     async def _terminate(self, ended: IterationResult) -> None:
         error = await self.ports.plug_ins.terminate()
@@ -370,19 +382,14 @@ def _exit_of(error: BaseException | None, decision: RoundDecision) -> BaseExcept
     return given_up(error, decision.exit) if isinstance(error, RestartAbort) else error
 
 
-def _is_lost(state: AssignmentState, decision: RoundDecision, ended: IterationResult) -> bool:
-    """Whether the others have declared this rank lost."""
-    lost = state.initial_rank in decision.lost
-    if lost:
-        reason = f"initial rank {state.initial_rank} was declared lost by the others"
-        ended.error = RankDiscarded(reason, rank=state.rank)
-    return lost
+def _lost(state: AssignmentState, decision: RoundDecision) -> RankDiscarded | None:
+    """Return the error of this rank if the others have declared it lost."""
+    if state.initial_rank not in decision.lost:
+        return None
+    return RankDiscarded(f"initial rank {state.initial_rank} was declared lost by the others", rank=state.rank)
 
 
-def _contradicts(decision: RoundDecision, ended: IterationResult) -> bool:
-    """Whether the decision's cause is a contradiction between the ranks, which ends the job."""
+def _mismatch(decision: RoundDecision) -> JobMismatch | None:
+    """Return the error that ends the job if the decision's cause is a contradiction between the ranks."""
     cause = decision.cause
-    if cause is None or cause.error_type != JOB_MISMATCH:
-        return False
-    ended.error = JobMismatch(cause.message)
-    return True
+    return None if cause is None or cause.error_type != JOB_MISMATCH else JobMismatch(cause.message)

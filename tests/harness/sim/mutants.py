@@ -40,11 +40,7 @@ WITH_ITSELF: Final = "Enter(_without(self.members, decision.lost) | {self.member
 IF_LOST: Final = "        if self.member in decision.lost:\n            return ()\n"
 FLOW, THREAD, WATCH, PASS = "main_thread", "monitor_thread", "watch", "                pass\n"
 TELLS: Final = "        if ended.how in (Outcome.FAILED, Outcome.LEFT):\n"
-ONLY_CULPRIT: Final = """\
-        if verdict.reached and cause.initial_rank != self.state.initial_rank:
-            return False
-        if verdict.reached:
-            told"""
+ONLY_CULPRIT: Final = "if not verdict.reached or cause.initial_rank != self.state.initial_rank:"
 TELLS_FIRST: Final = """\
             if not isinstance(error, BarrierTimeout):
                 await self.ports.leaving.abandon(error)
@@ -328,7 +324,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, faults=1, errors=((1, 0),)), simulated=False,
     ),
     "only the culprit gives up": Mutant(
-        ((FLOW, "        if verdict.reached:\n            told", ONLY_CULPRIT),),
+        ((FLOW, "if not verdict.reached:", ONLY_CULPRIT),),
         Config(ranks=2, faults=2, limit=2), simulated=False,
     ),
     "who gives up does not look for a decision": Mutant(
