@@ -399,7 +399,7 @@ class WrappedCall:
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer = resources.connections, resources.observer
         control_store, early_exit, trace = connections.control_store, resources.early_exit, resources.trace
-        plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace, abort=resources.abort)
+        plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace)
         return CallPorts(
             store=CallStore(lambda: control_store, state.initial_world_size),
             status=RankStatus(
