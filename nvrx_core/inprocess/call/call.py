@@ -230,7 +230,7 @@ def start_threads(
     )
     trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
     thread = MonitorThread(
-        store=CallStore(lambda: connections.waiting, state.initial_world_size),
+        store=CallStore(lambda: connections.of_monitor_thread, state.initial_world_size),
         rounds=Rounds(state.initial_rank, initial_ranks(state.initial_world_size), p.round_timeouts),
         changed=changed,
         function=abort,
@@ -401,7 +401,7 @@ class WrappedCall:
         control_store, early_exit, trace = connections.control_store, resources.early_exit, resources.trace
         plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace)
         return CallPorts(
-            store=CallStore(lambda: control_store, state.initial_world_size),
+            store=CallStore(lambda: connections.control_store, state.initial_world_size),
             status=RankStatus(
                 state,
                 control_store.survey,

@@ -104,7 +104,7 @@ class Connections:
         main_store: the main thread's connection.
         waiting_store: the monitor thread's connection.
         control_store: the call's operations on the main thread's connection, once the generation is known (`use`).
-        waiting: the same on the monitor thread's connection, likewise.
+        of_monitor_thread: the same on the monitor thread's connection, likewise.
         endpoint: host and port of the store; the port is 0 where it has none.
         critical: the initial ranks that host it.
         is_torch_store: it is one of torch's own, which can serve as a rendezvous store of process groups.
@@ -122,12 +122,12 @@ class Connections:
         self.critical: tuple[int, ...] = tuple(getattr(self.store, "critical_ranks", ()))
         self._hosted: bool | None = getattr(self.store, "hosted", None)
         self.is_torch_store = isinstance(self.store, _TORCHS)
-        self.main_store = GuardedStore(cast(dist.Store, self._main))
+        self.main_store = GuardedStore(self._main)
         ends = self._cuts or self._sockets
         chunk = None if ends else min(TURN, interval)
-        self.waiting_store = GuardedStore(cast(dist.Store, self._waited), chunk)
+        self.waiting_store = GuardedStore(self._waited, chunk)
         self.control_store: ControlStore
-        self.waiting: ControlStore
+        self.of_monitor_thread: ControlStore
         self._rendezvous: dist.Store | None = None
         self._offered: socket.socket | None = None
 
@@ -144,7 +144,7 @@ class Connections:
         self.keys = keys
         self._main.bound(0)
         self.control_store = ControlStore(self.main_store, keys)
-        self.waiting = ControlStore(self.waiting_store, keys)
+        self.of_monitor_thread = ControlStore(self.waiting_store, keys)
 
     @property
     def store(self) -> dist.Store:

@@ -81,17 +81,17 @@ class CallStore:
     count_arrival = _of_round(RoundOperations.count_arrival)
     read_arrivals = _of_round(RoundOperations.read_arrivals)
     publish = _of_round(RoundOperations.publish)
-    read_decision = _of_round(RoundOperations.decision)
-    await_event = _of_round(RoundOperations.wait_event)
+    read_decision = _of_round(RoundOperations.read_decision)
+    await_event = _of_round(RoundOperations.await_event)
     set_rendezvous = _of_round(RoundOperations.set_rendezvous)
-    await_rendezvous = _of_round(RoundOperations.wait_rendezvous)
+    await_rendezvous = _of_round(RoundOperations.await_rendezvous)
     has_event = _of_round(RoundOperations.has_event)
     has_decision = _of_round(RoundOperations.has_decision)
 
     @operation
     def await_decision(self, iteration: int) -> RoundDecision:
         """Wait for the round's decision; return it."""
-        return self._control_store().rounds.wait_decision(iteration, self._decided_within)
+        return self._control_store().rounds.await_decision(iteration, self._decided_within)
 
     @operation
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:

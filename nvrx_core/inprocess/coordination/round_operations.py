@@ -177,7 +177,7 @@ class RoundOperations:
         with guard():
             return self._arrivals.missing(iteration, members)
 
-    def wait_event(self, iteration: int) -> None:
+    def await_event(self, iteration: int) -> None:
         """Block until the round has its event; a missing event is never read."""
         self.store.wait_signal(self.keys.round(iteration).event)
 
@@ -185,7 +185,7 @@ class RoundOperations:
         """Return whether the round has its event, without ending a wait for it."""
         return self.store.has([self.keys.round(iteration).event])
 
-    def wait_decision(self, iteration: int, timeout: timedelta = FOREVER) -> RoundDecision:
+    def await_decision(self, iteration: int, timeout: timedelta = FOREVER) -> RoundDecision:
         """Block until the round has its decision."""
         with guard():
             decision = RoundDecision.decode(self.store.wait_value(self.keys.round(iteration).decision, timeout))
@@ -193,7 +193,7 @@ class RoundOperations:
                 raise ValueError(f"the decision of round {iteration} is of round {decision.iteration}")
             return decision
 
-    def decision(self, iteration: int) -> RoundDecision | None:
+    def read_decision(self, iteration: int) -> RoundDecision | None:
         """Return the round's decision, None if it has none yet."""
         with guard():
             text = self.store.try_get(self.keys.round(iteration).decision)
@@ -210,7 +210,7 @@ class RoundOperations:
         else:
             self.store.put_once(self.keys.round(iteration).master, NOTHING)
 
-    def wait_rendezvous(self, iteration: int) -> tuple[str, int] | None:
+    def await_rendezvous(self, iteration: int) -> tuple[str, int] | None:
         """Block until the rendezvous endpoint of the round's process group is written; None if its rank 0 is lost."""
         with guard():
             text = self.store.wait_value(self.keys.round(iteration).master)

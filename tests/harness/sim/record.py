@@ -101,7 +101,7 @@ def _carry_out(operations: RoundOperations, action: StoreAction) -> Any:
         case Publish(decision):
             operations.publish(ROUND, decision)
         case LookUp():
-            answer = operations.decision(ROUND)
+            answer = operations.read_decision(ROUND)
         case _:
             raise AssertionError(f"no operation: {action}")
     return answer
