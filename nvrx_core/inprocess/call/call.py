@@ -29,12 +29,11 @@ from nvrx_core.inprocess.call.hang_reporter import HangReporter, RoundProgress
 from nvrx_core.inprocess.call.injection import BoundFunction
 from nvrx_core.inprocess.call.leaving import Leaving
 from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
-from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, ThreadFaults
+from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, SurvivedErrors, ThreadFaults
 from nvrx_core.inprocess.call.parameters import Parameters, least_world_size
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.rank_status import ArrivalReport, RankStatus
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
-from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.control_store import CallStore
