@@ -172,8 +172,8 @@ class OwnFaults:
         self._record(fault)
 
     @operation
-    def clear_frames(self, ended: IterationResult, *, keep_trace: bool) -> None:
-        """Release the result of the iteration, and the locals of the frames that its error holds."""
+    def release_iteration(self, ended: IterationResult, *, keep_trace: bool) -> None:
+        """Release the result of the iteration and the locals of its error's frames; note a failure for the log."""
         ended.result = None
         if ended.how is Outcome.FAILED and ended.error is not None:
             self._survived.survived(ended.error, self._state.iteration)
@@ -192,6 +192,11 @@ class OwnFaults:
         """The rank goes on: log its failure, if it had one, and release the frames that it refers to."""
         self._survived.decided(cause)
         release_frames(error)
+
+    @operation
+    def collect_garbage(self) -> None:
+        """Collect garbage while this rank waits for the others' arrivals."""
+        garbage.collect_garbage()
 
     @operation
     def collect_postponed(self) -> None:

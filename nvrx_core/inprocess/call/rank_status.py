@@ -21,7 +21,6 @@ from nvrx_core.inprocess.coordination.membership import ProgressSurvey
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.state import State
-from nvrx_core.process.garbage import collect_garbage
 from nvrx_core.process.signal_safe import SignalSafeCondition
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
@@ -35,7 +34,7 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 class RankStatus:
-    """The rank at a barrier: its progress page, its waits, its garbage.
+    """The rank at a barrier: its progress page, and its waits.
 
     Args:
         state: the state of this rank.
@@ -100,11 +99,6 @@ class RankStatus:
         if holders:
             log.warning("iteration %d: waiting for initial ranks %s, in an atomic section", iteration, sorted(holders))
         return holders
-
-    @operation
-    def collect_garbage(self) -> None:
-        """Collect garbage while this rank waits for the others' arrivals."""
-        collect_garbage()
 
 
 class ArrivalReport:

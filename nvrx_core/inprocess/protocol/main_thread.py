@@ -114,7 +114,7 @@ class MainThread:
         if self.ended is not None and self.ended.how in _LEAVES:
             return self.ended
         if self.ended is not None and self.failure is None:  # a failure that was not announced: nobody has logged it
-            await self.ports.faults.clear_frames(self.ended, keep_trace=True)
+            await self.ports.faults.release_iteration(self.ended, keep_trace=True)
         await self.ports.faults.report_failure(None)
         raise lost from None
 
@@ -242,7 +242,7 @@ class MainThread:
         """Prepare for the next iteration; return True if this rank leaves instead."""
         failed = ended.how is Outcome.FAILED
         self.failure = ended.error if failed else None
-        await self.ports.faults.clear_frames(ended, keep_trace=failed or ended.how in _LEAVES)
+        await self.ports.faults.release_iteration(ended, keep_trace=failed or ended.how in _LEAVES)
         if ended.how in _LEAVES:
             return True
         ended.error = await self.ports.plug_ins.recover(self.failure)
@@ -256,7 +256,7 @@ class MainThread:
         """Leave a round that continues without this rank; it restarts if the others rely on this rank."""
         view, fault = self.rounds.view, None
         self.left_early = True
-        await self.ports.faults.clear_frames(ended, keep_trace=True)
+        await self.ports.faults.release_iteration(ended, keep_trace=True)
         if not isinstance(ended.error, RankDiscarded):
             fault = await self._announce(view, ended)
             await self.ports.store.set_rendezvous(view.round.iteration, "")
@@ -309,7 +309,7 @@ class MainThread:
         await self.ports.status.enter(Stage.ARRIVED)
         await self._play(view, view.round.arrive(arrival, now=self.now()))
         if view.round.iteration >= 0:
-            await self.ports.status.collect_garbage()
+            await self.ports.faults.collect_garbage()
         # `view`, not `rounds.view`: the monitor thread goes on to the next round before it shows this one's decision.
         await self._await(view, RoundView.is_decided)
         await self.ports.status.enter(Stage.STARTING)

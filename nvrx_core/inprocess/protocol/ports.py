@@ -77,9 +77,6 @@ class RankStatusPort(Protocol):
     def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> Awaitable[Mapping[int, int]]:
         """Return the members in an atomic section of the round, and the beats of their leases."""
 
-    def collect_garbage(self) -> Awaitable[None]:
-        """Collect garbage while this rank waits for the others' arrivals."""
-
 
 class ArrivalReportPort(Protocol):
     """The arrivals of this rank."""
@@ -143,10 +140,10 @@ class OwnFaultsPort(Protocol):
     def record_fault(self, fault: FaultRecord) -> Awaitable[None]:
         """Write a fault to the event file that was announced: the others do not wait for a file."""
 
-    def clear_frames(self, ended: IterationResult, *, keep_trace: bool) -> Awaitable[None]:
-        """Release the result of the iteration, and the locals of the frames that its error holds.
+    def release_iteration(self, ended: IterationResult, *, keep_trace: bool) -> Awaitable[None]:
+        """Release the result of the iteration and the locals of its error's frames; note a failure for the log.
 
-        The frames of an interruption are released as a whole.
+        Without `keep_trace`, as after an interruption, the frames are released as a whole.
         """
 
     def report_failure(self, cause: FaultRecord | None) -> Awaitable[None]:
@@ -163,6 +160,9 @@ class OwnFaultsPort(Protocol):
             error: the failure.
             cause: the fault that the decision names as the cause.
         """
+
+    def collect_garbage(self) -> Awaitable[None]:
+        """Collect garbage while this rank waits for the others' arrivals."""
 
     def collect_postponed(self) -> Awaitable[None]:
         """Collect the garbage that the failure has referred to, once nothing refers to the failure any more."""

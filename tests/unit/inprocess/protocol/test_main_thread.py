@@ -75,7 +75,7 @@ def test_a_rank_that_has_left_by_itself_ends_in_that_way_without_the_store(how):
 
 def test_a_failure_that_the_others_cannot_be_told_is_logged_once():
     failed, lost = IterationResult(Outcome.FAILED, error=ValueError("injected")), StoreLost("host", 1)
-    report, clear = ask("report_failure", None), ask("clear_frames", failed, keep_trace=True)
+    report, clear = ask("report_failure", None), ask("release_iteration", failed, keep_trace=True)
     assert without_store(failed, lost) == (lost, [clear, report])
     assert without_store(failed, lost, announced=failed.error) == (lost, [report])
     assert without_store(None, lost) == (lost, [report])
