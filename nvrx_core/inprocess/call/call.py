@@ -1,6 +1,6 @@
 """One call of a wrapped function: what it holds, and its run from entry to exit.
 
-The flow is in `nvrx_core.inprocess.protocol.main_thread`. What a call holds is acquired in one order, and released in
+The flow is in `nvrx_core.inprocess.protocol.flows`. What a call holds is acquired in one order, and released in
 reverse. The fork server is forked first, before any thread or connection of ours exists. When an acquisition fails, the
 earlier ones are released.
 """
@@ -46,8 +46,8 @@ from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
+from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.join import BY
-from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import Rounds

@@ -38,7 +38,7 @@ ARRIVES: Final = "        return (PutArrival(arrival), CountArrival())\n"
 WITHOUT: Final = "Enter(_without(self.members, decision.lost), decision)"
 WITH_ITSELF: Final = "Enter(_without(self.members, decision.lost) | {self.member}, decision)"
 IF_LOST: Final = "        if self.member in decision.lost:\n            return ()\n"
-FLOW, THREAD, WATCH, PASS = "main_thread", "monitor_thread", "watch", "                pass\n"
+FLOW, THREAD, WATCH, PASS = "flows", "monitor_thread", "watch", "                pass\n"
 TELLS: Final = "        if ended.how in (Outcome.FAILED, Outcome.LEFT):\n"
 ONLY_CULPRIT: Final = "if not verdict.reached or cause.initial_rank != self.state.initial_rank:"
 TELLS_FIRST: Final = """\

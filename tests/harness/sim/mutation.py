@@ -28,7 +28,7 @@ MACHINES: Final = (
     "nvrx_core.fault.retry_limit",
     "nvrx_core.inprocess.protocol.ports",
     "nvrx_core.inprocess.protocol.monitor_thread",
-    "nvrx_core.inprocess.protocol.main_thread",
+    "nvrx_core.inprocess.protocol.flows",
     "nvrx_core.inprocess.protocol.death_report",
     "nvrx_core.liveness.awake_clock",
     "nvrx_core.inprocess.monitor.policies",

@@ -7,7 +7,7 @@ import pytest
 from nvrx_core.errors import JobMismatch, StoreLost
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.inprocess.protocol.decision import RoundDecision
-from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread, _mismatch
+from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread, _mismatch
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
