@@ -12,9 +12,8 @@ from nvrx_core.inprocess.monitor.judging import Judging
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy, UnheardRoundPolicy
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.inprocess.protocol.death_report import DeathReport
-from nvrx_core.inprocess.protocol.flows import MainThread
+from nvrx_core.inprocess.protocol.flows import MainThread, MonitorThreadFlow
 from nvrx_core.inprocess.protocol.join import Join
-from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.round import Round, Rounds, RoundView
 from nvrx_core.rank_assignment.base import AssignmentState

@@ -38,7 +38,7 @@ ARRIVES: Final = "        return (PutArrival(arrival), CountArrival())\n"
 WITHOUT: Final = "Enter(_without(self.members, decision.lost), decision)"
 WITH_ITSELF: Final = "Enter(_without(self.members, decision.lost) | {self.member}, decision)"
 IF_LOST: Final = "        if self.member in decision.lost:\n            return ()\n"
-FLOW, THREAD, WATCH, PASS = "flows", "monitor_thread", "watch", "                pass\n"
+FLOW, WATCH, PASS = "flows", "watch", "                pass\n"
 TELLS: Final = "        if ended.how in (Outcome.FAILED, Outcome.LEFT):\n"
 ONLY_CULPRIT: Final = "if not verdict.reached or cause.initial_rank != self.state.initial_rank:"
 TELLS_FIRST: Final = """\
@@ -306,13 +306,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ONE_DIES,
     ),
     "the main thread is not told of the abort": Mutant(
-        ((THREAD, "        view.aborted = True\n", ""),), ONE_FAILS,
+        ((FLOW, "        view.aborted = True\n", ""),), ONE_FAILS,
     ),
     "the request to leave the function is kept": Mutant(
-        ((THREAD, "            await self.function.reset_interrupt()\n", ""),), ONE_FAILS, simulated=False,
+        ((FLOW, "            await self.function.reset_interrupt()\n", ""),), ONE_FAILS, simulated=False,
     ),
     "the lost take part in the next round": Mutant(
-        ((THREAD, "rounds.advance(enter.members)", "rounds.advance(view.round.members)"),), ONE_DIES,
+        ((FLOW, "rounds.advance(enter.members)", "rounds.advance(view.round.members)"),), ONE_DIES,
     ),
     "a fault is announced when the function is aborted": Mutant(
         ((FLOW, TELLS, "        await self._await(view, RoundView.is_aborted)\n" + TELLS),),

@@ -27,7 +27,6 @@ MACHINES: Final = (
     "nvrx_core.liveness.hang_detector",
     "nvrx_core.fault.retry_limit",
     "nvrx_core.inprocess.protocol.ports",
-    "nvrx_core.inprocess.protocol.monitor_thread",
     "nvrx_core.inprocess.protocol.flows",
     "nvrx_core.inprocess.protocol.death_report",
     "nvrx_core.liveness.awake_clock",
