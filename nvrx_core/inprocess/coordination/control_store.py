@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Concatenate, ParamSpec, TypeVar
 
 from nvrx_core.flow import operation
+from nvrx_core.inprocess.coordination.arrivals import RoundOperations
 from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore
 from nvrx_core.inprocess.coordination.hang_reports import HangReports
 from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership, ProgressSurvey
-from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys

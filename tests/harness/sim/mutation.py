@@ -37,7 +37,7 @@ MACHINES: Final = (
     "nvrx_core.inprocess.monitor.judging",
     "nvrx_core.store.keys",
     "nvrx_core.inprocess.coordination.guarded_store",
-    "nvrx_core.inprocess.coordination.round_operations",
+    "nvrx_core.inprocess.coordination.arrivals",
     "nvrx_core.inprocess.coordination.membership",
     "nvrx_core.inprocess.coordination.housekeeping",
     "nvrx_core.inprocess.protocol.join",
