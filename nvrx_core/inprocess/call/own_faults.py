@@ -29,7 +29,7 @@ from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, FaultRecord
 from nvrx_core.fault.user_frames import origin, raised_at, shortened
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.user_errors import user_traceback
-from nvrx_core.inprocess.coordination.arrivals import RoundOperations
+from nvrx_core.inprocess.coordination.control_store import RoundOperations
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State

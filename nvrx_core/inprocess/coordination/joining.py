@@ -25,8 +25,8 @@ from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
 from nvrx_core.events.log import boot_id
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.flow import operation, run
-from nvrx_core.inprocess.coordination.arrivals import RoundOperations
 from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.control_store import RoundOperations
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.coordination.presence import Presence, Reminders, claimed_ranks, find_presence
 from nvrx_core.inprocess.protocol.join import (

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from nvrx_core.errors import BarrierTimeout
-from nvrx_core.inprocess.coordination.arrivals import RoundOperations
+from nvrx_core.inprocess.coordination.control_store import RoundOperations
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.parsing import integer, integers, parse_object, ranges, string

@@ -40,6 +40,7 @@ MACHINES: Final = (
     "nvrx_core.inprocess.coordination.arrivals",
     "nvrx_core.inprocess.coordination.membership",
     "nvrx_core.inprocess.coordination.housekeeping",
+    "nvrx_core.inprocess.coordination.control_store",
     "nvrx_core.inprocess.protocol.join",
     "nvrx_core.inprocess.coordination.joining",
 )

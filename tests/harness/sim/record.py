@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.coordination.arrivals import RoundOperations
+from nvrx_core.inprocess.coordination.control_store import RoundOperations
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision, decode_event, encode_completion
 from nvrx_core.inprocess.protocol.round import (
