@@ -32,7 +32,7 @@ from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestar
 from nvrx_core.process.signal_safe import SignalSafeEvent
 from nvrx_core.progress.page import Page, ProgressField
 
-__all__ = ["BlockingCalls", "Delivery", "Interrupt", "RankShouldRestart", "Shot"]
+__all__ = ["BlockingCalls", "Delivery", "Interrupt", "Shot"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 _RESET: Final = (signal.SIG_DFL, signal.SIG_IGN)

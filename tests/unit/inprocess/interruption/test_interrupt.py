@@ -16,10 +16,11 @@ from nvrx_core.flow import run
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module, landing
 from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
-from nvrx_core.inprocess.interruption.interrupt import Delivery, Interrupt, RankShouldRestart, Shot
+from nvrx_core.inprocess.interruption.interrupt import Delivery, Interrupt, Shot
 from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.inprocess.interruption.policy import Why
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions, innermost_frames
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 from nvrx_core.progress.page import ProgressField
 
 SIGNUM = signal.SIGRTMIN + 3

@@ -13,7 +13,8 @@ import pytest
 
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module
 from nvrx_core.inprocess.interruption.atomic import Atomic
-from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart, Shot
+from nvrx_core.inprocess.interruption.interrupt import Interrupt, Shot
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 
 SIGNUM = signal.SIGRTMIN + 3
 
