@@ -76,10 +76,10 @@ class RankStatus:
         self._monitor.enter(stage)
 
     @operation
-    def lose(self, members: tuple[InitialRank, ...]) -> None:
-        """Write the lost members to the progress page."""
+    def note_decision(self, lost: tuple[InitialRank, ...]) -> None:
+        """The round is decided: write the members that it has lost to the progress page."""
         self._trace.mark("decided")
-        self._monitor.page.lose(members)
+        self._monitor.page.lose(lost)
 
     @operation
     def begin_iteration(self) -> None:

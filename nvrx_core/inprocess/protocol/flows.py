@@ -151,7 +151,7 @@ class MainThread:
 
     async def _prepare(self, decision: RoundDecision) -> IterationResult | None:
         """Take the rank that the decision assigns; return the result of this rank if it leaves instead."""
-        await self.ports.status.lose(decision.lost)
+        await self.ports.status.note_decision(decision.lost)
         error = await self.ports.plug_ins.assign(decision)
         if error is not None:
             return IterationResult(Outcome.LEFT, error=_exit_of(error, decision))

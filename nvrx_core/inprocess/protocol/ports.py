@@ -65,8 +65,8 @@ class RankStatusPort(Protocol):
     def enter(self, stage: Stage) -> Awaitable[None]:
         """Write the stage of the main thread to the progress page."""
 
-    def lose(self, members: tuple[InitialRank, ...]) -> Awaitable[None]:
-        """Write the lost members to the progress page."""
+    def note_decision(self, lost: tuple[InitialRank, ...]) -> Awaitable[None]:
+        """The round is decided: write the members that it has lost to the progress page."""
 
     def begin_iteration(self) -> Awaitable[None]:
         """Write the iteration in this rank's state to the progress page."""

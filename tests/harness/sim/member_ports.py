@@ -75,8 +75,8 @@ class MainPort(_StorePort, MainBase):
     async def enter(self, stage: Stage) -> None:
         self.member.stage = stage
 
-    def lose(self, members: tuple[InitialRank, ...]) -> Awaitable[None]:
-        return requests.LoseMembers(members)
+    def note_decision(self, lost: tuple[InitialRank, ...]) -> Awaitable[None]:
+        return requests.LoseMembers(lost)
 
     def begin_iteration(self) -> Awaitable[None]:
         return requests.BeginIteration()

@@ -333,7 +333,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, quits=1), simulated=False,
     ),
     "the lost are not noted on the page": Mutant(
-        ((FLOW, "        await self.ports.status.lose(decision.lost)\n", ""),),
+        ((FLOW, "        await self.ports.status.note_decision(decision.lost)\n", ""),),
         Config(ranks=3, crashes=2), simulated=False,
     ),
     "two calls have the same keys": Mutant(
