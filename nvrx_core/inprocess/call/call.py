@@ -375,7 +375,7 @@ class WrappedCall:
         connections, rounds = resources.connections, resources.thread.rounds
         rules = FlowRules(
             no_progress_limit=self._parameters.no_progress_limit,
-            meets_on_entry=not connections.is_torch_store or not has_master(),
+            needs_entry_rendezvous=not connections.is_torch_store or not has_master(),
             hosts_store=connections.is_hosted_by(self._state.initial_rank),
             store_is_hosted=bool(connections.critical),
         )

@@ -175,7 +175,7 @@ class OwnFaults:
     def release_iteration(self, ended: IterationResult, *, keep_trace: bool) -> None:
         """Release the result of the iteration and the locals of its error's frames; note a failure for the log."""
         ended.result = None
-        if ended.how is Outcome.FAILED and ended.error is not None:
+        if ended.outcome is Outcome.FAILED and ended.error is not None:
             self._survived.survived(ended.error, self._state.iteration)
         clear_frames(ended.error)
         postpone_collection(of_function(ended.error) if keep_trace else ())

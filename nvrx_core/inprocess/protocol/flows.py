@@ -46,13 +46,13 @@ class FlowRules:
 
     Attributes:
         no_progress_limit: restarts in a row without progress; None for any number.
-        meets_on_entry: the process group of iteration 0 also needs a rendezvous that the wrapper hosts.
+        needs_entry_rendezvous: the process group of iteration 0 also needs a rendezvous that the wrapper hosts.
         hosts_store: the process of this rank hosts the control store.
         store_is_hosted: the process of some rank hosts it.
     """
 
     no_progress_limit: int | None = None
-    meets_on_entry: bool = False
+    needs_entry_rendezvous: bool = False
     hosts_store: bool = False
     store_is_hosted: bool = False
 
@@ -118,7 +118,7 @@ class MainThread:
             StoreLost: when it was not.
         """
         lost = loss if isinstance(loss, StoreLost) else await self.ports.leaving.lose_store(str(loss))
-        if self.ended is not None and self.ended.how in _LEAVES:
+        if self.ended is not None and self.ended.outcome in _LEAVES:
             return self.ended
         if self.ended is not None and self.failure is None:  # a failure that was not announced: nobody has logged it
             await self.ports.faults.release_iteration(self.ended, keep_trace=True)
@@ -139,7 +139,7 @@ class MainThread:
         while True:
             early = await self._prepare(decision)
             ended = self.ended = early or (await self._execute(decision))
-            if early is None and ended.how in _DONE and (await self._complete(ended)):
+            if early is None and ended.outcome in _DONE and (await self._complete(ended)):
                 return ended
             following = await (self._leave_early(ended) if early else self._restart(ended))
             if following is None:
@@ -155,7 +155,7 @@ class MainThread:
         error = await self.ports.plug_ins.assign(decision)
         if error is not None:
             return IterationResult(Outcome.LEFT, error=_exit_of(error, decision))
-        if decision.iteration >= 0 or self.rules.meets_on_entry:
+        if decision.iteration >= 0 or self.rules.needs_entry_rendezvous:
             await self._provide_rendezvous(decision.rendezvous)
         await self.ports.status.begin_iteration()
         self.completed, self.began = False, self.now()
@@ -202,11 +202,11 @@ class MainThread:
         """Wait until all ranks have completed; return False if the round restarts instead."""
         view = self.rounds.view
         await self.ports.status.enter(Stage.WAITING)
-        if ended.how is Outcome.EXITED:
+        if ended.outcome is Outcome.EXITED:
             await self.ports.function.release_groups(ended)
         await self._play(view, view.round.completed(now=self.now()))
         self.completed = True
-        if ended.how is not Outcome.RESERVE:
+        if ended.outcome is not Outcome.RESERVE:
             await self._play(view, view.round.waits_for_completion(now=self.now()))
         await self._await(view, RoundView.is_over)
         return view.finished
@@ -214,7 +214,7 @@ class MainThread:
     async def _restart(self, ended: IterationResult) -> RoundDecision | None:
         """Pass the round's barrier; return the decision, or None if this rank leaves (with `ended.error`)."""
         view, fault = self.rounds.view, None
-        if ended.how in (Outcome.FAILED, Outcome.LEFT):
+        if ended.outcome in (Outcome.FAILED, Outcome.LEFT):
             fault = await self._announce(view, ended)
         await self._await(view, RoundView.is_aborted)
         await self.ports.status.round_ended(view)
@@ -247,17 +247,17 @@ class MainThread:
 
     async def _recover(self, ended: IterationResult, iteration: int) -> bool:
         """Prepare for the next iteration; return True if this rank leaves instead."""
-        failed = ended.how is Outcome.FAILED
+        failed = ended.outcome is Outcome.FAILED
         self.failure = ended.error if failed else None
-        await self.ports.faults.release_iteration(ended, keep_trace=failed or ended.how in _LEAVES)
-        if ended.how in _LEAVES:
+        await self.ports.faults.release_iteration(ended, keep_trace=failed or ended.outcome in _LEAVES)
+        if ended.outcome in _LEAVES:
             return True
         ended.error = await self.ports.plug_ins.recover(self.failure)
         if ended.error is None:
             ended.error = await self.ports.plug_ins.declare_keys(iteration)
         if ended.error is not None:
-            ended.how = Outcome.LEFT
-        return ended.how is Outcome.LEFT
+            ended.outcome = Outcome.LEFT
+        return ended.outcome is Outcome.LEFT
 
     async def _leave_early(self, ended: IterationResult) -> None:
         """Leave a round that continues without this rank; it restarts if the others rely on this rank."""
@@ -353,7 +353,7 @@ class MainThread:
     async def _finish(self, ended: IterationResult) -> None:
         """Report that all ranks have completed, or that this one leaves, even if a signal handler raises meanwhile."""
         try:
-            if ended.how in _DONE and self.rounds.view.finished:
+            if ended.outcome in _DONE and self.rounds.view.finished:
                 failure = await self.ports.plug_ins.complete()
                 ended.error = ended.error if failure is None else failure
             else:
@@ -362,9 +362,9 @@ class MainThread:
             raise
         except BaseException as error:  # boundary: the call ends by it
             ended.error = error
-        await self._say_left()
+        await self._mark_left()
 
-    async def _say_left(self) -> None:
+    async def _mark_left(self) -> None:
         """Write that this rank no longer needs the store; the rank that hosts it first waits for all others."""
         view = self.rounds.view
         try:

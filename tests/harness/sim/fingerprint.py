@@ -69,7 +69,7 @@ _MEANING: Final[dict[type, Callable[[Any], object]]] = {
     Round: Round.state,
     Join: lambda join: (join.claimed, join._conflicts),
     DeathReport: lambda report: tuple(vars(report).values()),
-    IterationResult: lambda ended: (ended.how, type(ended.error), getattr(ended.error, "exit_code", 0)),
+    IterationResult: lambda ended: (ended.outcome, type(ended.error), getattr(ended.error, "exit_code", 0)),
     BaseException: lambda error: (type(error), getattr(error, "exit_code", 0)),
     Wish: lambda effect: (type(effect), *_all(getattr(effect, name) for name in effect.__slots__)),
     tuple: _all,

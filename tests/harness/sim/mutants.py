@@ -39,7 +39,7 @@ WITHOUT: Final = "Enter(_without(self.members, decision.lost), decision)"
 WITH_ITSELF: Final = "Enter(_without(self.members, decision.lost) | {self.member}, decision)"
 IF_LOST: Final = "        if self.member in decision.lost:\n            return ()\n"
 FLOW, WATCH, PASS = "flows", "watch", "                pass\n"
-TELLS: Final = "        if ended.how in (Outcome.FAILED, Outcome.LEFT):\n"
+TELLS: Final = "        if ended.outcome in (Outcome.FAILED, Outcome.LEFT):\n"
 ONLY_CULPRIT: Final = "if not verdict.reached or cause.initial_rank != self.state.initial_rank:"
 TELLS_FIRST: Final = """\
             if not isinstance(error, BarrierTimeout):
@@ -254,7 +254,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, hosted=True), simulated=False,
     ),
     "who has left by itself ends with the loss of the store": Mutant(
-        ((FLOW, "if self.ended is not None and self.ended.how in _LEAVES:", "if False:"),),
+        ((FLOW, "if self.ended is not None and self.ended.outcome in _LEAVES:", "if False:"),),
         Config(ranks=2, hosted=True, crashes=1, leaves=1),
     ),
     "the deadline of a barrier is not reset": Mutant(

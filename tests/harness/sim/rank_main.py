@@ -130,7 +130,7 @@ class MainPort(StoredFarewell, MainBase):
     def end_function(self, ended: IterationResult) -> IterationResult:
         """The rank is out of the function."""
         rank = self.rank
-        rank.leaving = ended.how in (Outcome.LEFT, Outcome.EXITED)
+        rank.leaving = ended.outcome in (Outcome.LEFT, Outcome.EXITED)
         rank.function.end()
         rank.page.stage = About.UNWINDING
         rank.go(None)
