@@ -130,7 +130,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
         ForkServerError: when no monitor process could be started.
     """
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
-    entrant = JoinRequest(
+    join_request = JoinRequest(
         state.initial_rank, environment.restarts_all_ranks(), p.timeouts.lease_interval, _terms(p, state)
     )
     ranks = GivenRanks(state.initial_rank, state.initial_world_size)
@@ -143,16 +143,16 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
         log_start(state.initial_rank, state.initial_world_size)
     cleanup.enter_context(quiet())
     directory = p.events_dir or environment.events_directory()
-    events = cleanup.enter_context(closing(EventLog(directory, entrant.member)))
+    events = cleanup.enter_context(closing(EventLog(directory, join_request.member)))
     page = cleanup.enter_context(_page(state.initial_world_size))
-    page.begin_round(-1, entrant.member, state.initial_world_size)
+    page.begin_round(-1, join_request.member, state.initial_world_size)
     interrupt = Interrupt(p.interrupt_signal, p.timeouts.unwind, p.timeouts.hold, page)
     cleanup.callback(  # after the monitor process has ended, which may send the signal
         lambda: interrupt.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
     )
-    monitor = start_monitor(p, entrant, keys, page=page, events=events, cleanup=cleanup)
+    monitor = start_monitor(p, join_request, keys, page=page, events=events, cleanup=cleanup)
     with _entering(monitor):
-        connections = _connect(p, entrant, keys, page=page, cleanup=cleanup)
+        connections = _connect(p, join_request, keys, page=page, cleanup=cleanup)
         interrupt.install()
         cleanup.in_child(interrupt.disown)
         observer = GroupObserver(page, nccl_checks(p.hard_timeout), number, ranks.check)
@@ -294,7 +294,7 @@ def _entering(monitor: MonitorLink) -> Iterator[None]:
 
 
 def _connect(
-    parameters: Parameters, entrant: JoinRequest, keys: StoreKeys, *, page: Page, cleanup: CleanupStack
+    parameters: Parameters, join_request: JoinRequest, keys: StoreKeys, *, page: Page, cleanup: CleanupStack
 ) -> Connections:
     """Connect to the control store, and join the other ranks in a generation of keys that no earlier start has used."""
     p = parameters
@@ -303,9 +303,9 @@ def _connect(
         closing(Connections(p.store_factory, p.store_kwargs or {}, keys, p.monitor_thread_interval))
     )
     cleanup.in_child(connections.disown)
-    page[ProgressField.HOSTS_STORE] = int(connections.is_hosted_by(entrant.member))
+    page[ProgressField.HOSTS_STORE] = int(connections.is_hosted_by(join_request.member))
     try:
-        connections.use(Joining(connections, page, entrant, timeout=p.barrier_timeout).run())
+        connections.use(Joining(connections, page, join_request, timeout=p.barrier_timeout).run())
     except StoreFailure as failure:
         lost = connections.lost()
         log.error("%s (%s)", lost, failure)

@@ -26,11 +26,11 @@ from nvrx_core.values import value
 __all__ = [
     "DeliveryPort",
     "Fire",
+    "FireReason",
     "InterruptPolicy",
     "InterruptState",
     "ThreadSample",
     "Unblock",
-    "Why",
     "begin",
     "drive",
 ]
@@ -62,7 +62,7 @@ _GOLDEN: Final = 0.618034
 """The golden ratio: its multiples modulo 1 are evenly spread, which makes a deterministic jitter."""
 
 
-class Why(enum.Enum):
+class FireReason(enum.Enum):
     """The reason for which an interrupt is fired."""
 
     FIRST = "the round ends"
@@ -76,14 +76,14 @@ class Why(enum.Enum):
     @property
     def insists(self) -> bool:
         """Whether it is fired wherever it lands."""
-        return self in (Why.STUCK, Why.OVERDUE)
+        return self in (FireReason.STUCK, FireReason.OVERDUE)
 
 
 @value
 class Fire:
     """Interrupt the main thread."""
 
-    why: Why
+    why: FireReason
 
     @property
     def reason(self) -> str:
@@ -238,7 +238,7 @@ class InterruptPolicy:
         if seen.raised and seen.stored:
             return self._stored(seen, now)
         if seen.raised > self._raised:
-            return self._lost(Why.SWALLOWED, seen, now)
+            return self._lost(FireReason.SWALLOWED, seen, now)
         return self._unseen(seen, now)
 
     @property
@@ -254,7 +254,7 @@ class InterruptPolicy:
         self._stored_since = self._unblocked_at = math.inf
         self._alive_since = min(self._alive_since, now)
         if now >= self._alive_since + self.unwind:
-            return self._fire(Why.STUCK, now)
+            return self._fire(FireReason.STUCK, now)
         look = min(max(LOOK, (now - self._alive_since) / 2), MAX_REPEAT)
         self.deadline = min(now + look, self._alive_since + self.unwind)
         return ()
@@ -267,7 +267,7 @@ class InterruptPolicy:
         self._deferring = (Deferral() if imported else self._deferring).once_more(seen, now=now)
         self._there, self._landing = there.once_more(seen, now=now), seen.landing
         if self._is_overdue(seen, now):
-            return self._fire(Why.OVERDUE, now)
+            return self._fire(FireReason.OVERDUE, now)
         if seen.awaited:
             self._pause = min(self._pause, MAX_AWAITED)
         else:
@@ -290,12 +290,12 @@ class InterruptPolicy:
     def _stored(self, seen: ThreadSample, now: float) -> tuple[Fire, ...]:
         self._stored_since = min(self._stored_since, now)
         if now >= self._stored_since + STORED:
-            return self._lost(Why.STORED, seen, now)
+            return self._lost(FireReason.STORED, seen, now)
         self.deadline = max(min(now + LOOK, self._stored_since + STORED), math.nextafter(now, math.inf))
         self._unblocked_at = max(self._unblocked_at, self.deadline)
         return ()
 
-    def _lost(self, why: Why, seen: ThreadSample, now: float) -> tuple[Fire, ...]:
+    def _lost(self, why: FireReason, seen: ThreadSample, now: float) -> tuple[Fire, ...]:
         """Fire again: the exception was lost; the thread runs, so it will receive the next one."""
         if seen.raised > self._raised:
             self.swallowed += 1
@@ -307,18 +307,18 @@ class InterruptPolicy:
     def _unseen(self, seen: ThreadSample, now: float) -> tuple[Fire | Unblock, ...]:
         if self._fired_at == -math.inf:
             self._unblocked_at = now + BLOCKED
-            return self._fire(Why.FIRST, now)
+            return self._fire(FireReason.FIRST, now)
         actions: tuple[Fire | Unblock, ...] = ()
         if now >= self._unblocked_at:
             self._unblocked_at = now + BLOCKED
             actions = (Unblock(),)
         if now >= self._fired_at + self._pause:
-            why = Why.DEFERRED if self._deferring.exceeds(IMPATIENT, seen, now=now) else Why.UNSEEN
+            why = FireReason.DEFERRED if self._deferring.exceeds(IMPATIENT, seen, now=now) else FireReason.UNSEEN
             actions += self._fire(why, now, pause=min(2 * self._pause, MAX_REPEAT))
         self.deadline = min(self._fired_at + self._pause, self._unblocked_at)
         return actions
 
-    def _fire(self, why: Why, now: float, *, pause: float = REPEAT) -> tuple[Fire]:
+    def _fire(self, why: FireReason, now: float, *, pause: float = REPEAT) -> tuple[Fire]:
         self._pause = pause
         self._fired_at, self.deadline = now, now + pause
         self._alive_since = self._stored_since = math.inf
@@ -339,7 +339,7 @@ class DeliveryPort(Protocol):
     def observe(self) -> Awaitable[ThreadSample]:
         """Return what is `ThreadSample` of the main thread."""
 
-    def fire(self, why: Why) -> Awaitable[None]:
+    def fire(self, why: FireReason) -> Awaitable[None]:
         """Interrupt the main thread."""
 
     def close_blocked(self) -> Awaitable[None]:
@@ -396,7 +396,7 @@ async def _act(machine: InterruptPolicy, seen: ThreadSample, delivery: DeliveryP
     """Carry out what is due; return whether it has interrupted."""
     swallowed, actions = machine.swallowed, machine.tick(seen, now=now())
     for action in actions:
-        if isinstance(action, Fire) and action.why is Why.STORED:
+        if isinstance(action, Fire) and action.why is FireReason.STORED:
             await delivery.report_stored()
         await (delivery.close_blocked() if isinstance(action, Unblock) else delivery.fire(action.why))
     if machine.swallowed > swallowed:

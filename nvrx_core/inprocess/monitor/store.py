@@ -69,7 +69,7 @@ class StoreLink:
     def join_for_dead(self) -> bool:
         """Complete the joining of a dead rank, and continue with the keys of its generation, if it has one."""
         store = self.connect().store
-        keys = join_for_dead(store, self.plan.keys, self.page, self.plan.entrant)
+        keys = join_for_dead(store, self.plan.keys, self.page, self.plan.join_request)
         if keys is not None:
             self._control_store = ControlStore(store, keys)
         return keys is not None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.interruption.policy import ThreadSample, Why
+from nvrx_core.inprocess.interruption.policy import FireReason, ThreadSample
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts
@@ -185,7 +185,7 @@ class OneTry:
     async def observe(self) -> ThreadSample:
         return ThreadSample(out=False, masked=self.masked, raised=0, alive=False)
 
-    async def fire(self, why: Why) -> None:
+    async def fire(self, why: FireReason) -> None:
         self.fires = True
 
     async def await_left(self, deadline: float) -> bool:
