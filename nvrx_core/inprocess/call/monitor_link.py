@@ -72,7 +72,7 @@ class MonitorLink:
         self.page.begin_round(state.iteration, state.rank, state.world_size)
         rank = monitored.current()
         if rank is not None and rank.page is self.page:
-            rank.begin_anew()
+            rank.reset()
         self.enter(Stage.STARTING)
 
     def abandon(self, error: BaseException) -> None:
