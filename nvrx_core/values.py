@@ -26,42 +26,44 @@ def value(cls: Class) -> Class:
     return cls
 
 
-_set: Final = object.__setattr__  # and not by `__dict__`: once that is asked for, each attribute takes longer to read
+_set: Final = object.__setattr__  # for a few fields, quicker than `__dict__`: that makes later reads of them slower
 
 
 def _init(self: Any, *args: object, **kwargs: object) -> None:
     names = self.__match_args__
     if kwargs or len(args) != len(names):
-        args = _complete(type(self), args, kwargs)
+        self.__dict__.update(_complete(type(self), args, kwargs))
+        return
     for name, given in zip(names, args, strict=True):
         _set(self, name, given)
 
 
-def _complete(cls: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
-    """Return the values of all fields: what is given, and the defaults of the others.
+def _complete(cls: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+    """Return the values of all fields, in their order: what is given, and the defaults of the others.
 
     Raises:
         TypeError: when a field without a default is missing, or a value has no field, or two.
     """
     names = cls.__match_args__
-    constants, factories = _defaults(cls)
-    state = {**constants, **dict(zip(names, args, strict=False)), **kwargs}
-    for name, make in factories.items():
-        if name not in state:
-            state[name] = make()
-    if len(args) > len(names) or not kwargs.keys().isdisjoint(names[: len(args)]) or state.keys() != set(names):
+    given = dict(zip(names, args, strict=False)) | kwargs if args else kwargs
+    template, required, factories = _defaults(cls)
+    state = template | given
+    each_once = len(given) == len(args) + len(kwargs) and len(state) == len(names)
+    if not each_once or not required <= given.keys():
         raise TypeError(f"{cls.__name__} takes {names}, each once")
-    return tuple([state[name] for name in names])
+    for name, make in factories.items():
+        if name not in given:
+            state[name] = make()
+    return state
 
 
 @cache
-def _defaults(cls: Any) -> tuple[dict[str, object], dict[str, Callable[[], object]]]:
-    """Return the defaults of the fields of a class, and those that are made anew for each object."""
+def _defaults(cls: Any) -> tuple[dict[str, object], frozenset[str], dict[str, Callable[[], object]]]:
+    """Return all fields with their defaults, those that have none, and the defaults that are made for each object."""
     declared = fields(cls)
-    return (
-        {each.name: each.default for each in declared if each.default is not MISSING},
-        {each.name: each.default_factory for each in declared if each.default_factory is not MISSING},
-    )
+    factories = {each.name: each.default_factory for each in declared if each.default_factory is not MISSING}
+    required = frozenset(each.name for each in declared if each.default is MISSING) - factories.keys()
+    return {each.name: each.default for each in declared}, required, factories
 
 
 def _astuple(self: Any) -> tuple[object, ...]:
