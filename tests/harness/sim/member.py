@@ -37,7 +37,7 @@ from .fingerprint import canonical, position
 from .job import Config, fault_of
 from .member_ports import MainPort, MonitorPort, OneTry, ThreadPort
 from .record import TIMEOUTS
-from .slots import LookUp
+from .slots import Slots
 from .virtual_ports import MonitorPorts
 from .world import AwaitKey, Operation, Wish
 
@@ -256,7 +256,7 @@ class Member:
             self.iteration = self.state.iteration
         elif isinstance(done, requests.MarkLeft) and done.member == self.member:
             self.left = True
-        elif isinstance(done, Operation) and isinstance(done.action, LookUp) and which == MONITOR:
+        elif isinstance(done, Operation) and done.operation is Slots.look_up and which == MONITOR:
             self.spoken = {**self.spoken, self.about: done.iteration}
 
     def _ended(self, which: str, value: Any) -> None:

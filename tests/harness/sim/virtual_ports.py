@@ -14,21 +14,11 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.monitor.ports import FaultReports, MonitorStore, RankPage, RankPort
 from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision
-from nvrx_core.inprocess.protocol.round import (
-    Announce,
-    CloseCompleted,
-    CountArrival,
-    CountCompletion,
-    Endpoint,
-    Publish,
-    PutArrival,
-    ReadArrivals,
-    ReadEvent,
-)
+from nvrx_core.inprocess.protocol.round import Endpoint
 from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.rank_assignment.identity import InitialRank
 
-from .slots import LookUp, SayWhere
+from .slots import Slots
 from .world import NOTHING, AwaitKey, Operation, Passing
 
 __all__ = ["MainBase", "MonitorBase", "MonitorPorts", "Owner", "StorePort", "nothing"]
@@ -50,33 +40,33 @@ class StorePort:
     """The keys of the rounds: each operation is atomic."""
 
     def announce(self, iteration: int, fault: FaultRecord) -> Awaitable[FaultRecord | None]:
-        return Operation(Announce(fault), iteration)
+        return Operation(Slots.announce, iteration, fault)
 
     def count_completion(self, iteration: int) -> Awaitable[int]:
-        return Operation(CountCompletion(), iteration)
+        return Operation(Slots.count_completion, iteration)
 
     def close_completed(self, iteration: int) -> Awaitable[None]:
-        return Operation(CloseCompleted(), iteration)
+        return Operation(Slots.close_completed, iteration)
 
     def read_event(self, iteration: int) -> Awaitable[FaultRecord | None]:
-        return Operation(ReadEvent(), iteration)
+        return Operation(Slots.read_event, iteration)
 
     def put_arrival(self, iteration: int, arrival: Arrival) -> Awaitable[None]:
-        return Operation(PutArrival(arrival), iteration)
+        return Operation(Slots.put_arrival, iteration, arrival)
 
     def count_arrival(self, iteration: int) -> Awaitable[int]:
-        return Operation(CountArrival(), iteration)
+        return Operation(Slots.count_arrival, iteration)
 
     def read_arrivals(
         self, iteration: int, members: frozenset[InitialRank]
     ) -> Awaitable[tuple[dict[InitialRank, Arrival], FaultRecord | None]]:
-        return Operation(ReadArrivals(members), iteration)
+        return Operation(Slots.read_arrivals, iteration, members)
 
     def publish(self, iteration: int, decision: RoundDecision) -> Awaitable[None]:
-        return Operation(Publish(decision), iteration)
+        return Operation(Slots.publish, iteration, decision)
 
     def read_decision(self, iteration: int) -> Awaitable[RoundDecision | None]:
-        return Operation(LookUp(), iteration)
+        return Operation(Slots.look_up, iteration)
 
     def await_event(self, iteration: int) -> Awaitable[None]:
         return AwaitKey(iteration, "event")
@@ -85,7 +75,7 @@ class StorePort:
         return AwaitKey(iteration, "decision")
 
     def set_rendezvous(self, iteration: int, address: str) -> Awaitable[None]:
-        return Operation(SayWhere(address), iteration)
+        return Operation(Slots.say_where, iteration, address)
 
     def await_rendezvous(self, iteration: int) -> Awaitable[Endpoint | None]:
         return AwaitKey(iteration, "master")
