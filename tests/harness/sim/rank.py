@@ -251,6 +251,6 @@ class Rank:
             lose_store(self)
 
     def _begin_monitor(self, *, replaces: bool) -> Task:
-        watch = watch_of(self, replaces=replaces)
+        watch = self.watch = watch_of(self, replaces=replaces)
         begin: Callable[[], Flow[None]] = (lambda: taking_over(self, watch)) if replaces else watch.run
         return self._task("monitor", lambda: self._run(begin(), lambda: None))

@@ -92,7 +92,7 @@ class MainThreadOf:
         self.first = False
         function = self.rank.function
         out = function.out or not function.armed
-        return ThreadSample(out=out, masked=function.masked(), raised=function.raised, alive=function.alive)
+        return ThreadSample(out, function.masked(), function.raised, function.alive)
 
     async def fire(self, why: Why) -> None:
         rank = self.rank

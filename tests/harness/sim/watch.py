@@ -67,11 +67,16 @@ class SimulatedPage:
         return self._siblings
 
 
+@functools.cache
+def _rules(beat: float) -> CallRules:
+    return CallRules(beat, HARD, 1.0)
+
+
 def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     """The watch of a rank: silence counts only in schedules in which something may fall silent."""
     options, beat = rank.call.options, rank.call.options.beat
     looks = bool(options.nodes or options.suspicions or options.pauses)
-    judges = Judges(HangDetector(CallRules(beat, HARD, 1.0)), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
+    judges = Judges(HangDetector(_rules(beat)), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
     schedule = StoreSchedule(heartbeat=beat if looks else math.inf, probe=math.inf, siblings=beat)
     rank.awake = AwakeClock()
     ring = SiblingRing(rank.member, 3.3 * beat, STARTS_WITHIN * beat)
