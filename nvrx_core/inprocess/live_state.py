@@ -283,8 +283,12 @@ class _Ports:
         rows.restore(row, objects.buffers, objects.local, objects.device)
 
     @operation
-    def vote(self, row: torch.Tensor | None) -> Sequence[torch.Tensor] | None:
+    def vote(self, row: torch.Tensor | None, *, transfers: bool = False) -> Sequence[torch.Tensor] | None:
         """Return when all have come; on a GPU, gradients are complete then, and nothing else was enqueued."""
+        with self._unwatched() if transfers else nullcontext():
+            return self._vote(row)
+
+    def _vote(self, row: torch.Tensor | None) -> Sequence[torch.Tensor] | None:
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
         row = rows.declined() if row is None else row
@@ -369,17 +373,19 @@ class _Ports:
 
     @operation
     def send_row(self, row: torch.Tensor, to: int) -> None:
-        dist.send_object_list([row.clone()], to)
+        with self._unwatched():
+            dist.send_object_list([row.clone()], to)
 
     @operation
     def receive_row(self, source: int) -> torch.Tensor:
         got: list[Any] = [None]
-        dist.recv_object_list(got, source)
+        with self._unwatched():  # which may still receive the parameters
+            dist.recv_object_list(got, source)
         row: torch.Tensor = got[0]
         return row
 
     def _unwatched(self) -> Any:
-        """A transfer takes as long as it takes; no timeout of the call applies to it."""
+        """A transfer takes as long as it takes: no timeout of the call applies to it, nor to those who wait for it."""
         return nullcontext() if self.call is None else self.call.disable_hang_protection()
 
 

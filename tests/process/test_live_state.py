@@ -58,6 +58,22 @@ def test_a_reserve_takes_the_place_of_a_lost_rank_with_its_state(prepare: Launch
     assert ends(disturbed) == ends(undisturbed)
 
 
+def test_a_transfer_may_take_longer_than_a_hang(prepare: Launch) -> None:
+    """It concerns who sends parameters, who sends a local state, who receives, and who has only to wait for them."""
+    plan = {"faults": 1, "seed": 1, "kinds": ["kill"], "points": ["forward"], "steps": 6, "soft": 3.0, "transfer": 6.0}
+    job = trained(prepare, world=5, active=4, **plan)
+    assert len(job.lines("injected")) == 1
+    assert {line["iteration"] for line in job.lines("resumed")} == {0, 1}
+    check_steps(job, 6)
+
+
+def test_a_commit_reports_its_step_as_progress(prepare: Launch) -> None:
+    job = trained(prepare, faults=1, points=["committed"], steps=8)
+    (failed,) = job.lines("injected")
+    done = max(line["step"] for line in job.lines("step") if line["at"] < failed["at"])
+    assert {line["highest"] for line in job.lines("resumed", iteration=1)} == {done}
+
+
 def test_who_has_a_live_state_loads_nothing_more_for_an_optimizer() -> None:
     """A reserve would, while the others wait for it."""
     program = """

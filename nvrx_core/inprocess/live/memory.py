@@ -120,7 +120,10 @@ class Memory(Generic[Objects, Row, Rows]):
         return replace(self, passed=replace(self.pending, rows=rows))
 
     def learn(self, newest: Stamp) -> Memory[Objects, Row, Rows]:
-        """Return it with a vote that another rank has passed: whoever has come to it could have done so, too."""
+        """Return it with a vote that another rank has passed: whoever has come to it could have done so, too.
+
+        The rows of the others stay unknown to this rank.
+        """
         if self.pending is None or self.pending.stamp != newest:
             return self
         return self if self.passed is not None and self.passed.stamp == newest else replace(self, passed=self.pending)

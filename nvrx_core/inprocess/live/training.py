@@ -54,8 +54,12 @@ class LivePorts(Protocol[Objects_contra, Row, Rows]):
     def restore(self, objects: Objects_contra, row: Row) -> Awaitable[None]:
         """Put a local state back."""
 
-    def vote(self, row: Row | None) -> Awaitable[Rows | None]:
+    def vote(self, row: Row | None, *, transfers: bool = False) -> Awaitable[Rows | None]:
         """Return the rows of all ranks, once all have come to the vote; None if any rank declines, by no row.
+
+        Args:
+            row: of this rank.
+            transfers: others may come to it much later, from a transfer.
 
         Raises:
             RuntimeError: when ranks have come for different steps.
@@ -139,6 +143,8 @@ class LiveTraining(Generic[Objects, Row, Rows]):
             The step to go on with; None when the newest step is not whole in memory: load a checkpoint, then start.
         """
         if newest is not None:
+            if knows:
+                self.memory = self.memory.learn(newest)
             alone = recover_alone(self._holding(ports, new), ports.rank, newest) if knows else None
             if alone is None:
                 await ports.vote(None)
@@ -165,7 +171,7 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         """Bring new objects to the newest step; return False if another rank cannot do so alone, and declines."""
         old, newest = self.memory.objects, recovery.newest
         holding = self._holding(ports, new)
-        self.memory = self.memory.learn(newest)  # who has passed it may be lost before this rank has voted again
+        self.memory = self.memory.learn(newest)  # who has passed it may be lost before the next vote
         if old is not None and holding.reaches(newest) and self.memory.version != newest:
             if self.memory.pending is not None and self.memory.pending.due:
                 await self._advance(ports, old, newest)
@@ -178,7 +184,8 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         if passed is None or passed.stamp != newest:
             row = await ports.capture(new, newest.step)
             passed = Mark(newest, ports.rank, row, due=False)
-        return await self._begin(ports, Memory(new, newest, passed=passed), newest.step)
+        begun, transfers = Memory(new, newest, passed=passed), bool(recovery.transfers)
+        return await self._begin(ports, begun, newest.step, transfers=transfers)
 
     async def _transfer(
         self, ports: LivePorts[Objects, Row, Rows], recovery: Recovery, old: Objects | None, new: Objects
@@ -220,19 +227,27 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         if not await self._begin(ports, Memory(self.memory.objects, passed=self.memory.passed), step - 1):
             raise _out_of_step(f"start({step})")
 
-    async def _begin(self, ports: LivePorts[Objects, Row, Rows], begun: Memory[Objects, Row, Rows], step: int) -> bool:
+    async def _begin(
+        self,
+        ports: LivePorts[Objects, Row, Rows],
+        begun: Memory[Objects, Row, Rows],
+        step: int,
+        *,
+        transfers: bool = False,
+    ) -> bool:
         """Begin a branch: whoever does not come to its vote holds older stamps. Return False if a rank declines.
 
         Args:
             ports: of the iteration.
             begun: the memory until the vote is passed; its objects are complete.
             step: the step that they have done last.
+            transfers: other ranks come to the vote from a transfer.
         """
         assert begun.objects is not None
         stamp = Stamp(ports.iteration, step)
         row = await ports.capture(begun.objects, step)
         self.memory = begun.come_to_vote(Mark(stamp, ports.rank, row, due=False))
-        rows = await ports.vote(row)
+        rows = await ports.vote(row, transfers=transfers)
         if rows is None:
             return False
         self.memory = self.memory.pass_vote(rows).complete(stamp)

@@ -177,7 +177,7 @@ class Process:
     def exchange(self, holding: Any) -> Awaitable[Any]:
         return self._collective("exchange", holding, lambda: None)
 
-    def vote(self, row: Any) -> Awaitable[Any]:
+    def vote(self, row: Any, *, transfers: bool = False) -> Awaitable[Any]:
         """All ranks come to it with the same weights, each with its own local state of the same step, or decline."""
         if row is None:
             return self._collective("vote", None, lambda: None)
@@ -266,6 +266,16 @@ class Process:
         channel = self.group.sent.setdefault((source, self.rank), [])
         return Operation("receive", lambda: take(channel.pop(0)), lambda: bool(channel), is_seen=True)
 
+    def evidence(self) -> tuple[int, Weights] | None:
+        """The newest vote that it has passed, or knows to be passed, and the weights after its step."""
+        memory, found = self.training.memory, self.passed
+        mark, objects = memory.passed, memory.objects
+        is_known = mark is None or (found is not None and mark.stamp <= (found[0], len(found[1]) - 1))
+        if is_known or objects is None or objects.weights is None:
+            return found
+        is_due = mark.due and memory.version != mark.stamp
+        return mark.stamp.iteration, (*objects.weights, objects.gradients) if is_due else objects.weights
+
     def state(self) -> Hashable:
         """What identifies its state; the local variables of its flows follow from it."""
         waits = None if self.waits is None else self.waits.name
@@ -302,7 +312,7 @@ class Group:
 
     Attributes:
         due: the weights from which it must go on; None if they are not whole in memory.
-        rows: the local states that ranks have.
+        rows: the local states that ranks have; of the newest vote, if they know it.
         come: what ranks have brought to each collective call.
         voted: the weights with which ranks have come to each vote, after its step.
         sent: what is under way from rank to rank.
@@ -317,7 +327,7 @@ class Group:
         alive = [each for each in base.kept if each is not None]
         votes = [each.memory.passed.stamp for each in alive if each.memory.passed is not None]
         self.decided = max(votes, default=None) if space.tells else None
-        self.due, self.rows = self._due(alive if space.tells else kept, kept), set(_rows(kept))
+        self.due, self.rows = self._due(alive if space.tells else kept, kept), set(_rows(kept, self.decided))
         self.processes = [Process(self, rank, each) for rank, each in enumerate(kept)]
         for process in self.processes:
             process.begin()
@@ -453,7 +463,7 @@ class LiveSpace(Space[Moment]):
         kept = list(base.kept)
         for rank, each in enumerate(group.branch):
             process = group.processes[rank]
-            kept[each] = None if rank in group.killed else Kept(process.training.memory, process.passed)
+            kept[each] = None if rank in group.killed else Kept(process.training.memory, process.evidence())
         alive = [number for number, each in enumerate(kept) if each is not None]
         for branch in dict.fromkeys((tuple(alive[: self.active]), tuple(alive[-self.active :]))):
             if branch:
@@ -489,7 +499,8 @@ def _memory(memory: Any) -> Hashable:
     return memory.objects and memory.objects.state(), memory.version, memory.torn, *marks
 
 
-def _rows(kept: Iterable[Kept]) -> Iterator[Any]:
+def _rows(kept: Iterable[Kept], at: Any) -> Iterator[Any]:
     for each in kept:
         for mark in (each.memory.pending, each.memory.passed):
-            yield from (mark.row, *(mark.rows or ())) if mark is not None else ()
+            if mark is not None and at in (None, mark.stamp):
+                yield from (mark.row, *(mark.rows or ()))

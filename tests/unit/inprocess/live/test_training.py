@@ -84,7 +84,7 @@ class Replacement:
     async def capture(self, objects, step):
         return "fresh"
 
-    async def vote(self, row):
+    async def vote(self, row, *, transfers=False):
         return ("one", "two", row)
 
 
@@ -167,7 +167,7 @@ def test_a_vote_that_another_rank_has_passed_is_learned_by_who_has_come_to_it():
 class Declining(Replacement):
     """The ports of a rank, of which another one declines the vote."""
 
-    async def vote(self, row):
+    async def vote(self, row, *, transfers=False):
         return None
 
     def width_of(self, rows):
@@ -198,7 +198,7 @@ def test_ranks_exchange_what_they_hold_where_one_declines(knows):
     class Ports(Declining):
         rank, declines = 0, True
 
-        async def vote(self, row):
+        async def vote(self, row, *, transfers=False):
             assert (row is None) == (not knows and self.declines)
             declined, self.declines = self.declines, False
             return None if declined else ("zero", "one", "two")
