@@ -39,11 +39,12 @@ def check_steps(job: Job, steps: int) -> None:
     assert firsts == sorted(firsts), firsts
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["replicas", "shards"])
-def test_faults_at_any_point_cost_no_step_and_no_bit(prepare: Launch, sharded: bool) -> None:
-    undisturbed = trained(prepare, sharded=sharded)
+@pytest.mark.parametrize(("sharded", "world"), [(False, 3), (True, 2)], ids=["replicas", "shards"])
+def test_faults_at_any_point_cost_no_step_and_no_bit(prepare: Launch, sharded: bool, world: int) -> None:
+    """Of three ranks, unlike of two, the sum of the gradients depends on where in a bucket they are."""
+    undisturbed = trained(prepare, sharded=sharded, world=world)
     points = ["build", "resumed", "data", "forward", "backward", "ready", "advance", "committed"]
-    disturbed = trained(prepare, sharded=sharded, faults=12, seed=3, points=points)
+    disturbed = trained(prepare, sharded=sharded, world=world, faults=12, seed=3, points=points)
     assert set(disturbed.codes.values()) == {0}, disturbed.errors(0)
     assert len(disturbed.lines("injected")) >= 10
     check_steps(disturbed, 30)
@@ -93,6 +94,17 @@ def test_a_shard_that_nobody_has_is_missed_in_a_line(prepare: Launch) -> None:
     assert sorted(job.codes.values()) == [-signal.SIGKILL, 0, 0], job.codes
     text = "".join(job.errors(rank) for rank in range(3))
     assert text.count("is not whole in memory") == 1, text
+
+
+def test_a_step_that_only_ranks_in_reserve_have_is_missed_in_a_line(prepare: Launch) -> None:
+    """Neither is it silently done again, nor does a rank that returns from the reserve go on from an older one."""
+    job = trained(prepare, alternate=True, faults=2, kinds=["exception"], points=["committed"])
+    assert set(job.codes.values()) == {0}, job.codes
+    assert [(line["iteration"], line["step"]) for line in job.lines("resumed")] == [(0, 0), (1, 0), (2, 0)]
+    lines = [
+        job.errors(rank).count("is not whole in memory: no rank that trains has the parameters") for rank in (0, 1)
+    ]
+    assert lines == [1, 1]
 
 
 def test_a_parameter_that_is_changed_elsewhere_is_named_once(prepare: Launch) -> None:

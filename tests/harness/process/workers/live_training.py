@@ -2,8 +2,8 @@
 
 `NVRX_TEST_LIVE` has, as JSON: `steps`, `faults` (how many iterations have one), `seed`, `kinds` (`exception`, `kill`,
 `asynchronous`), `points`, `active` (the others are reserves), `sharded`, `least` (no kill below so many ranks),
-`touched` (the steps at which rank 0 changes a parameter elsewhere), `transfer` (seconds that one takes) and `soft` (the
-soft timeout in seconds).
+`touched` (the steps at which rank 0 changes a parameter elsewhere), `transfer` (seconds that one takes), `soft` (the
+soft timeout in seconds) and `alternate` (one rank is active, in each iteration another).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.harness.process.workers.record import Record
 
 PLAN: dict[str, Any] = {
     "steps": 30, "faults": 0, "seed": 0, "kinds": ["exception"], "active": None, "sharded": False, "least": 2,
-    "touched": [], "transfer": 0.0, "soft": 60.0,
+    "touched": [], "transfer": 0.0, "soft": 60.0, "alternate": False,
     "points": ["build", "resumed", "data", "forward", "backward", "ready", "advance", "advanced", "committed"],
     **json.loads(os.environ.get("NVRX_TEST_LIVE", "{}")),
 }  # fmt: skip
@@ -42,6 +42,18 @@ record = Record.of_environment()
 
 class Injected(RuntimeError):
     """The fault."""
+
+
+class Alternate(rank_assignment.RankAssignment):
+    """A user's assignment that puts whoever has trained in reserve."""
+
+    def __call__(self, ctx: rank_assignment.RankAssignmentCtx) -> rank_assignment.RankAssignmentCtx:
+        state = ctx.state
+        following = 0 if ctx.snapshot is None else ctx.snapshot.iteration + 1
+        is_active = following % state.world_size == state.rank
+        state.mode = inprocess.Mode.ACTIVE if is_active else inprocess.Mode.INACTIVE
+        state.active_rank, state.active_world_size = (0 if is_active else None), 1
+        return ctx
 
 
 class Faults:
@@ -202,6 +214,8 @@ def main() -> None:
         finally:
             faults.inside = False
 
+    if PLAN["alternate"]:
+        assignment = Alternate()
     send = tensors.send
 
     def send_slowly(objects: tensors.Objects, to: int) -> None:
