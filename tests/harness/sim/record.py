@@ -56,7 +56,7 @@ OPERATIONS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     Slots.close_completed: RoundOperations.close_completed,
     Slots.count_arrival: RoundOperations.count_arrival,
     Slots.count_completion: RoundOperations.count_completion,
-    Slots.look_up: RoundOperations.decision,
+    Slots.look_up: RoundOperations.read_decision,
     Slots.publish: RoundOperations.publish,
     Slots.put_arrival: RoundOperations.put_arrival,
     Slots.read_arrivals: RoundOperations.read_arrivals,
