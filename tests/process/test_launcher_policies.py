@@ -7,24 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness.process.host import alive, eventually
-from tests.harness.process.launch import Launch, Nodes, Start, rendezvous_options
+from tests.harness.process.launch import Nodes
 
 MIN_HEALTHY = ("--restart-policy", "min-healthy")
-
-
-@pytest.fixture
-def ordered(launcher: Start) -> Nodes:
-    """Start launchers of one job; the first of them hosts the rendezvous, and has the first ranks."""
-
-    def ordered(count: int, case: str, *options: str) -> list[Launch]:
-        where, started = rendezvous_options(), list[Launch]()
-        for rank in range(count):
-            started.append(launcher(case, *where, "--node-rank", str(rank), *options))
-            if rank == 0:
-                started[0].await_log("host the rendezvous")
-        return started
-
-    return ordered
 
 
 def test_the_job_goes_on_while_the_minimum_of_nodes_is_healthy(ordered: Nodes, tmp_path: Path) -> None:

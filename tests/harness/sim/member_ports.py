@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.interruption.policy import ThreadSample, Why
+from nvrx_core.inprocess.interruption.policy import FireReason, ThreadSample
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts
@@ -23,7 +23,7 @@ from nvrx_core.rank_assignment.moves import ShiftRanks
 
 from . import requests
 from .job import fault_of
-from .virtual_ports import MainBase, MonitorBase, Owner, StorePort, nothing
+from .virtual_ports import MainBase, MonitorBase, StorePort, ThreadBase, VirtualRank, nothing
 
 if TYPE_CHECKING:
     from .member import Member
@@ -46,7 +46,7 @@ class _StorePort(StorePort):
 
     def __init__(self, member: Member) -> None:
         self.member = member
-        self.owner: Owner = member
+        self.owner: VirtualRank = member
 
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> Awaitable[None]:
         return requests.MarkLeft(member, silent)
@@ -75,8 +75,8 @@ class MainPort(_StorePort, MainBase):
     async def enter(self, stage: Stage) -> None:
         self.member.stage = stage
 
-    def lose(self, members: tuple[InitialRank, ...]) -> Awaitable[None]:
-        return requests.LoseMembers(members)
+    def note_decision(self, lost: tuple[InitialRank, ...]) -> Awaitable[None]:
+        return requests.LoseMembers(lost)
 
     def begin_iteration(self) -> Awaitable[None]:
         return requests.BeginIteration()
@@ -154,10 +154,9 @@ class MainPort(_StorePort, MainBase):
         return requests.AwaitHostClosed()
 
 
-class ThreadPort(_StorePort):
+class ThreadPort(_StorePort, ThreadBase):
     """The ports of a monitor thread."""
 
-    event_received = decision_received = staticmethod(nothing)
     notice = last_call = abort_function = round_decided = staticmethod(nothing)
 
     def interrupt_function(self, reason: str) -> Awaitable[None]:
@@ -185,7 +184,7 @@ class OneTry:
     async def observe(self) -> ThreadSample:
         return ThreadSample(out=False, masked=self.masked, raised=0, alive=False)
 
-    async def fire(self, why: Why) -> None:
+    async def fire(self, why: FireReason) -> None:
         self.fires = True
 
     async def await_left(self, deadline: float) -> bool:
