@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,18 @@ def test_a_static_job_ends_with_the_same_code_on_all_nodes(start: Start) -> None
     code, log = jobs[0].finish()
     assert code == 1, log
     assert "and nobody can take its place" in log
+
+
+@pytest.mark.nightly
+def test_a_static_rendezvous_whose_host_stands_still_ends_the_others_after_its_timeout(start: Start) -> None:
+    static = ("--rdzv-backend", "static", "--master-port", str(free_ports()), "--rdzv-conf", "timeout=15")
+    host, other = (start("waits", *static, "--node-rank", rank) for rank in "01")
+    for job in (host, other):
+        job.read(2, "start")
+    host.process.send_signal(signal.SIGSTOP)
+    code, log = other.finish()
+    assert code == 75, log
+    assert "the job ends with code 75: the rendezvous is lost" in log
 
 
 def test_torchs_etcd_rendezvous_is_used_as_it_is(start: Start, tmp_path: Path) -> None:

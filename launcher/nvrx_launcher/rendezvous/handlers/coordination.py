@@ -8,14 +8,17 @@ each monitor interval. Handler and store are used by one thread only.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Final, TypeVar
 
+import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -27,6 +30,7 @@ from torch.distributed.elastic.rendezvous import (
 from nvrx_core.errors import first_line
 from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_core.process.helper_thread import HelperThread
+from nvrx_core.process.sockets import bound_reading, tcp_sockets
 from nvrx_launcher.exit_codes import FAILED, STORE_LOST
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.coordination import NodeEvents
@@ -195,6 +199,7 @@ class HandlerCoordination:
             return
         self._is_entering = True
         info = self._handler.next_rendezvous()
+        _bound_requests(info.store)
         prefix = f"{self._count}/" if self._is_fixed else ""  # its store is the same in each cycle
         self._count += 1
         self._cycle = HandlerCycle(info.store, prefix, info.rank, info.world_size)
@@ -258,3 +263,14 @@ class HandlerCoordination:
 
     def _post(self, call: Callable[..., object], *arguments: object) -> None:
         self._mailbox.post(partial(call, *arguments))
+
+
+def _bound_requests(store: dist.Store) -> None:
+    """Let a request to torch's TCP store fail after the store's timeout, which torch applies to waits for keys only."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, dist.TCPStore):
+        timeout: timedelta = store.timeout  # type: ignore[attr-defined]
+        for each in tcp_sockets():
+            if each.peer_port == store.port != each.local_port:
+                bound_reading(each, max(1, math.ceil(timeout.total_seconds())))
