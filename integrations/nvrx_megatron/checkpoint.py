@@ -238,7 +238,7 @@ class Attempt:
 
     def is_current(self) -> bool:
         """Return whether the attempt can be completed: a restart ends it, and the return of the function does not."""
-        return self.interruptions == interruptions()
+        return self.interruptions == interruptions() and not _is_aborted()
 
     def commit(self) -> None:
         """Commit the checkpoint; to be called on all ranks after all have written. It waits for no other rank.
@@ -349,8 +349,15 @@ def _steps(folder: Path) -> Iterator[tuple[int, int, Path]]:
 
 
 def _is_initialized() -> bool:
+    """Return whether there are other ranks to agree with.
+
+    Raises:
+        RuntimeError: when a restart has aborted the groups: each rank would take itself for the only one.
+    """
     import torch.distributed as dist
 
+    if not dist.is_initialized() and _is_aborted():
+        raise RuntimeError("a restart has aborted the process groups: the ranks cannot agree on a checkpoint any more")
     return dist.is_initialized()
 
 
@@ -365,6 +372,13 @@ def _is_registered(group: dist.ProcessGroup) -> bool:
         return dist.get_rank(group) >= 0
     except ValueError:  # a restart, or the user, has ended it
         return False
+
+
+def _is_aborted() -> bool:
+    """Return whether a restart has aborted the groups, and the function goes on, as in a handler or in `atomic()`."""
+    from nvrx_core.inprocess.groups.observer import is_aborted
+
+    return is_aborted()
 
 
 def _all_ranks(truth: bool, group: dist.ProcessGroup | None) -> bool:

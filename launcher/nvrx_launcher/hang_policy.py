@@ -129,14 +129,14 @@ class GiveVerdict:
         cycle: the cycle that hangs.
         verdict: who is to blame.
         is_own: this launcher has judged, and writes the event.
-        is_error: the line is an error here; information elsewhere.
+        is_warning: the line is a warning here; information elsewhere.
         reason: why it is given now.
     """
 
     cycle: int
     verdict: HangVerdict
     is_own: bool
-    is_error: bool
+    is_warning: bool
     reason: str
 
 
@@ -327,16 +327,16 @@ class HangPolicy:
     def _give(
         self, verdict: HangVerdict, now: float, *, is_own: bool, reason: str, is_alone: bool = False
     ) -> tuple[HangAction, ...]:
-        """Write the line: as an error where the verdict was given, and where the culprit is.
+        """Write the line, as a warning where the verdict was given and where the culprit is: its end will be the error.
 
-        Where each node gives one by its own ranks, those that cannot name anybody are no error.
+        Where each node gives one by its own ranks, those that cannot name anybody are no warning.
         """
         self._said_at = now
         here = next((member for member in self._members if member.node == self._node), Member(-1, 0, 0))
         is_here = any(0 <= rank - here.first_rank < here.workers for rank in verdict.culprits)
         is_one_of_many = is_alone and len(self._members) > 1
-        is_error = is_here or (is_own and not is_one_of_many)
-        given = GiveVerdict(self._cycle, verdict, is_own, is_error, reason)
+        is_warning = is_here or (is_own and not is_one_of_many)
+        given = GiveVerdict(self._cycle, verdict, is_own, is_warning, reason)
         return (given, *self._end("the verdict is given"))
 
     def _end(self, reason: str) -> tuple[HangAction, ...]:

@@ -129,7 +129,7 @@ class HangVerdicts:
                     nodes_asked = [member.node for member in members]
                     self._nodes.gather_evidence(nodes_asked, action.judged, partial(self._gathered, action))
                 case GiveVerdict(cycle, verdict):
-                    level = logging.ERROR if action.is_error else logging.INFO
+                    level = logging.WARNING if action.is_warning else logging.INFO
                     log.log(level, "hang: %s", verdict.sentence)
                     if action.is_own:
                         self._events.hang_judged(cycle, verdict)

@@ -45,8 +45,8 @@ __all__ = [
 
 log = logging.getLogger("nvrx_core.store")
 LINE_EVERY: Final = 10.0
-PAUSE_LEAST: Final = 0.002
-PAUSE_MOST: Final = 0.25
+MIN_BACKOFF: Final = 0.002
+MAX_BACKOFF: Final = 0.25
 """Bounds of the pause between two attempts, in seconds: an eighth of the time waited so far."""
 BACKLOG: Final = 4096
 _THIS_MACHINE: Final = (
@@ -94,7 +94,7 @@ def await_listener(host: str, port: int, timeout: timedelta) -> None:
         if now >= next_line:
             log.warning("waiting for the control store on %s since %.0f s (%s)%s", where, now - start, refused, hint)
             next_line += LINE_EVERY
-        pause = min(PAUSE_MOST, max(PAUSE_LEAST, (now - start) / 8))
+        pause = min(MAX_BACKOFF, max(MIN_BACKOFF, (now - start) / 8))
         select.select([], [], [], min(pause, deadline - now))
 
 

@@ -51,7 +51,7 @@ class Rank:
 
     def see_event(self) -> None:
         """What the rank does with the event, up to its arrival."""
-        self.control_store.rounds.wait_event(self.round.iteration)
+        self.control_store.rounds.await_event(self.round.iteration)
         self.round.happened(now=time.monotonic())
         self.arrive()
 
@@ -66,7 +66,7 @@ class Rank:
 
     def enter(self) -> None:
         """What the rank does with the decision, up to its new place."""
-        decision = self.control_store.rounds.wait_decision(self.round.iteration)
+        decision = self.control_store.rounds.await_decision(self.round.iteration)
         (enter,) = self.round.decided(decision, now=time.monotonic())
         assert isinstance(enter, Enter)
         assign(ShiftRanks(), RankAssignmentCtx(self.state, cast(Any, None), set(decision.terminated)))

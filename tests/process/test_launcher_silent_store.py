@@ -107,6 +107,15 @@ def test_threads_that_ask_it_have_an_answer_each_when_it_goes_on(store: Store) -
     assert all(isinstance(each, int) for each in ends), ends
 
 
+def test_a_link_that_is_cut_meanwhile_ends(store: Store) -> None:
+    link = connect(store, 60.0)[1]
+    store.stop()
+    asked = result_of(functools.partial(link, REQUESTS[0]))
+    time.sleep(2.5)  # the request has failed, and another connection is tried
+    link.cut()
+    assert isinstance(asked.get(timeout=30.0), StoreConnectionError)
+
+
 def test_a_further_connection_is_opened_as_soon_as_it_answers(store: Store) -> None:
     rendezvous, _ = connect(store, 20.0)
     store.stop()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import math
-import select
 import socket
+import threading
 import time
 import uuid
 from contextlib import ExitStack
@@ -89,7 +89,7 @@ class TcpRendezvous:
             StoreConnectionError: when none does in time; the message says what was tried.
         """
         within = self._settings.join_timeout
-        store = self._connect_again(time.monotonic() + within) if self._instance else self._find()
+        store = self._connect_again(time.monotonic() + within, threading.Event()) if self._instance else self._find()
         return Link(store, self._connect_again, within)
 
     def _find(self) -> StoreConnection:
@@ -114,7 +114,7 @@ class TcpRendezvous:
         try:
             self._instance = self._join_instance(store)
         except dist.DistNetworkError as error:
-            raise StoreConnectionError(f"the rendezvous at {self} has stopped to answer: {first_line(error)}") from None
+            raise StoreConnectionError(f"the rendezvous at {self} no longer answers: {first_line(error)}") from None
         return store
 
     def _join_instance(self, store: StoreConnection) -> str:
@@ -148,14 +148,18 @@ class TcpRendezvous:
             self._why_not = error.strerror or str(error)
             return None
 
-    def _connect_again(self, deadline: float) -> StoreConnection:
+    def _connect_again(self, deadline: float, cut: threading.Event) -> StoreConnection:
         """Open a connection that replaces a broken one, or another one.
 
         A network partition may heal, and a store that stands still, so that it accepts connections and answers none,
         may go on. One that has ended does not come back; another one at its endpoint belongs to another job.
 
+        Args:
+            deadline: until when, monotonic seconds.
+            cut: the connection is no longer needed.
+
         Raises:
-            StoreConnectionError: when the store is lost, or cannot be reached until the deadline, a monotonic time.
+            StoreConnectionError: when the store is lost, or cannot be reached in time.
         """
         while True:
             try:
@@ -165,7 +169,7 @@ class TcpRendezvous:
             except ConnectionRefusedError:
                 raise StoreConnectionError(f"nobody listens at {self} any more") from None
             except (OSError, dist.DistNetworkError, StoreSilentError, StoreBrokenError) as error:
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline or cut.wait(PAUSE):
                     is_reached = isinstance(error, StoreConnectionError)
                     why = "it accepts connections, and answers none" if is_reached else first_line(error)
                     raise StoreConnectionError(
@@ -175,7 +179,6 @@ class TcpRendezvous:
                 if is_same:
                     return store
                 raise StoreConnectionError(f"another launcher hosts another rendezvous at {self}")
-            select.select([], [], [], PAUSE)
 
     def _open(self, within: float = math.inf) -> StoreConnection:
         """Open a connection that fails when an answer takes longer than `read_timeout`: torch has no such bound."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -95,25 +96,26 @@ def observe(*, group: Wrap, store: Wrap, rendezvous: Wrap, receive: Wrap) -> Exi
     return stack
 
 
-def ask_before_default_group(ask: Callable[[], None]) -> ExitStack:
-    """Call `ask` in each thread that is about to use the default group by name; closing the stack ends that.
+def ask_before_default_group(collective: Callable[[], None], checkpoint: Callable[[], None]) -> ExitStack:
+    """Call a function in each thread that is about to use the default group; closing the stack ends that.
 
-    Questions about rank and size are none. A save of `torch.distributed.checkpoint` looks for a default group before it
-    decides whether it is the only rank.
+    Args:
+        collective: called before a collective without a group, and not before a question about rank or size.
+        checkpoint: called when `torch.distributed.checkpoint` asks whether there is a default group, or one rank alone.
     """
 
     def finding(find: Callable[[], Any]) -> Callable[[], Any]:
         def observed() -> Any:
-            if sys._getframe(1).f_code.co_name not in QUESTIONS:
-                ask()
+            if not torch.compiler.is_compiling() and sys._getframe(1).f_code.co_name not in QUESTIONS:
+                collective()
             return find()
 
         return observed
 
     def looking(is_initialized: Callable[[], bool]) -> Callable[[], bool]:
         def observed() -> bool:
-            if sys._getframe(1).f_globals.get("__name__", "").startswith(CHECKPOINT):
-                ask()
+            if not torch.compiler.is_compiling() and _is_of_checkpoint(sys._getframe(1)):
+                checkpoint()
             return is_initialized()
 
         return observed
@@ -124,6 +126,10 @@ def ask_before_default_group(ask: Callable[[], None]) -> ExitStack:
         setattr(owner, name, _around(original, wrap))
         stack.callback(setattr, owner, name, original)
     return stack
+
+
+def _is_of_checkpoint(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(CHECKPOINT)
 
 
 def _closing(coalesce: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,8 +15,7 @@ from nvrx_core.flow import Flow
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy
 from nvrx_core.inprocess.protocol.decision import RoundDecision
-from nvrx_core.inprocess.protocol.main_thread import MainThread
-from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
+from nvrx_core.inprocess.protocol.flows import MainThread, MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.round import Rounds
 from nvrx_core.liveness.awake_clock import AwakeClock

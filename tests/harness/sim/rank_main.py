@@ -50,8 +50,8 @@ class MainPort(StoredFarewell, MainBase):
     def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> Awaitable[None]:
         return passes_until(functools.partial(until, view), deadline)
 
-    async def lose(self, members: tuple[InitialRank, ...]) -> None:
-        self.rank.lost |= set(members)
+    async def note_decision(self, lost: tuple[InitialRank, ...]) -> None:
+        self.rank.lost |= set(lost)
 
     async def enter(self, stage: About) -> None:
         self.rank.enter(stage)
@@ -130,7 +130,7 @@ class MainPort(StoredFarewell, MainBase):
     def end_function(self, ended: IterationResult) -> IterationResult:
         """The rank is out of the function."""
         rank = self.rank
-        rank.leaving = ended.how in (Outcome.LEFT, Outcome.EXITED)
+        rank.leaving = ended.outcome in (Outcome.LEFT, Outcome.EXITED)
         rank.function.end()
         rank.page.stage = About.UNWINDING
         rank.go(None)

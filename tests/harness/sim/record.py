@@ -13,8 +13,8 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.coordination.control_store import RoundOperations
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
-from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision, decode_event, encode_completion
 from nvrx_core.inprocess.protocol.round import (
     Announce,
@@ -101,7 +101,7 @@ def _carry_out(operations: RoundOperations, action: StoreAction) -> Any:
         case Publish(decision):
             operations.publish(ROUND, decision)
         case LookUp():
-            answer = operations.decision(ROUND)
+            answer = operations.read_decision(ROUND)
         case _:
             raise AssertionError(f"no operation: {action}")
     return answer

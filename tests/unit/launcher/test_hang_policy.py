@@ -197,7 +197,7 @@ def test_a_launcher_that_is_told_nothing_writes_no_error_if_it_can_name_nobody(r
     policy.reported(1, reports)
     given, answered = policy.tick(now=1.0 + VERDICT_TIMEOUT)
     assert isinstance(given, GiveVerdict)
-    assert (given.is_own, given.is_error, given.reason) == (True, False, "none was told within 0.92 s")
+    assert (given.is_own, given.is_warning, given.reason) == (True, False, "none was told within 0.92 s")
     assert given.verdict.outcome is HangOutcome.UNKNOWN
     assert given.verdict.sentence.endswith("; by the ranks of node-a alone")
     assert HangVerdict.decode(given.verdict.encode()) == given.verdict
@@ -210,7 +210,7 @@ def test_a_launcher_that_is_told_nothing_writes_an_error_if_it_can_name_a_rank()
     policy.reported(1, {0: WAITS, 1: STANDS})
     given, _ = policy.tick(now=1.0 + VERDICT_TIMEOUT)
     assert isinstance(given, GiveVerdict)
-    assert (given.verdict.culprits, given.is_error) == ((1,), True)
+    assert (given.verdict.culprits, given.is_warning) == ((1,), True)
 
 
 def test_in_a_job_of_one_node_its_ranks_are_all_there_are() -> None:
@@ -218,7 +218,7 @@ def test_in_a_job_of_one_node_its_ranks_are_all_there_are() -> None:
     policy.suspected(judges=True, now=1.0)
     given = policy.tick(now=1.0 + VERDICT_TIMEOUT)[-2]
     assert isinstance(given, GiveVerdict)
-    assert given.is_error
+    assert given.is_warning
     assert given.verdict.sentence == "who is to blame is not known; no report of rank 0 in time"
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from nvrx_core.fault.blame import RankProgress
 from nvrx_core.flow import run
-from nvrx_core.inprocess.call.at_barrier import ArrivalReport
 from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.call.rank_status import ArrivalReport
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus
 from nvrx_core.inprocess.state import State

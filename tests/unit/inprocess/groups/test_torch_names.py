@@ -74,7 +74,7 @@ def test_every_group_is_created_by_the_function_that_is_observed():
 )
 def test_a_collective_finds_the_default_group_by_the_function_that_is_replaced(name, single_rank):
     asked = []
-    with torch_groups.ask_before_default_group(lambda: asked.append(name)):
+    with torch_groups.ask_before_default_group(lambda: asked.append(name), lambda: None):
         assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (0, 1, "gloo")
         assert not asked
         one = torch.ones(1)

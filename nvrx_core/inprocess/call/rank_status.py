@@ -18,11 +18,10 @@ from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.membership import ProgressSurvey
-from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.state import State
-from nvrx_core.process.garbage import collect_garbage
+from nvrx_core.process.signal_safe import SignalSafeCondition
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
@@ -35,13 +34,13 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 class RankStatus:
-    """The rank at a barrier: its progress page, its waits, its garbage.
+    """The rank at a barrier: its progress page, and its waits.
 
     Args:
         state: the state of this rank.
         survey: finds the members in an atomic section.
         monitor: receives the stage of the main thread.
-        thread: the monitor thread, which the main thread waits for.
+        changed: the condition that the monitor thread notifies.
         function: knows when the function was ended.
         early_exit: the reason for an early exit of this rank.
         trace: records the steps of a restart.
@@ -53,19 +52,19 @@ class RankStatus:
         survey: ProgressSurvey,
         *,
         monitor: MonitorLink,
-        thread: MonitorThread,
+        changed: SignalSafeCondition,
         function: FunctionAbort,
         early_exit: EarlyExit,
         trace: RestartTrace,
     ) -> None:
         self._state, self._survey, self._monitor = state, survey, monitor
-        self._thread, self._function, self._early_exit, self._trace = thread, function, early_exit, trace
+        self._changed, self._function, self._early_exit, self._trace = changed, function, early_exit, trace
 
     @operation
     def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> None:
         """Wait for the monitor thread, in a wait that a signal interrupts."""
         early_exit = self._early_exit
-        self._thread.changed.wait_for(lambda: until(view) or early_exit.reason is not None, deadline - time.monotonic())
+        self._changed.wait_for(lambda: until(view) or early_exit.reason is not None, deadline - time.monotonic())
         if not until(view):
             early_exit.raise_if_due()
 
@@ -77,10 +76,10 @@ class RankStatus:
         self._monitor.enter(stage)
 
     @operation
-    def lose(self, members: tuple[InitialRank, ...]) -> None:
-        """Write the lost members to the progress page."""
+    def note_decision(self, lost: tuple[InitialRank, ...]) -> None:
+        """The round is decided: write the members that it has lost to the progress page."""
         self._trace.mark("decided")
-        self._monitor.page.lose(members)
+        self._monitor.page.lose(lost)
 
     @operation
     def begin_iteration(self) -> None:
@@ -100,11 +99,6 @@ class RankStatus:
         if holders:
             log.warning("iteration %d: waiting for initial ranks %s, in an atomic section", iteration, sorted(holders))
         return holders
-
-    @operation
-    def collect_garbage(self) -> None:
-        """Collect garbage while this rank waits for the others' arrivals."""
-        collect_garbage()
 
 
 class ArrivalReport:

@@ -2,7 +2,8 @@
 
 `NVRX_TEST_WAY` names the function below that begins them. On rank 0 the thread goes on when the main threads have made
 the next default group, and the main thread waits until it has begun a collective there, or has ended; on rank 1 it goes
-on behind the first collective of the main threads.
+on behind the first collective of the main threads. `handler` has no thread: the function of rank 0 handles the
+interruption.
 """
 
 from __future__ import annotations
@@ -49,18 +50,31 @@ def train(call: CallWrapper) -> None:
         record.await_others(1, "begun")
         if me == 1:
             raise RuntimeError("injected while a thread is at work")
-        threading.Event().wait()
-    if me == 0:
+        try:
+            threading.Event().wait()
+        except BaseException:
+            if way == "handler":
+                save_as_if_nothing_was()
+            raise
+    if me == 0 and left:
         go_on.set()
         await_end_or_collective()
     found = gather(me)
     record("gathered", values=found)
     go_on.set()
-    if way != "staged_late":
+    if left and way != "staged_late":
         record("outcome", error=str(left[0].exception(WITHIN)))
     if way == "pool":
         record("next", values=executor.submit(gather, 10 + me).result(WITHIN))
+    if way == "compiled":
+        record("next", values=torch.compile(reduce, fullgraph=True, backend="eager")(torch.ones(2)).tolist())
     dist.destroy_process_group()
+
+
+def reduce(numbers: torch.Tensor) -> torch.Tensor:
+    if dist.is_initialized():
+        dist.all_reduce(numbers)
+    return numbers
 
 
 def gather(value: int) -> list[int]:
@@ -122,6 +136,21 @@ def staged_late() -> None:
     warnings.simplefilter("ignore")
     response: Any = dcp.async_save(state(), checkpoint_id=str(folder), async_stager=LateStager())
     left.append(response.upload_completion)
+
+
+def handler() -> None:
+    """Leave no thread at work."""
+    begun.set()
+
+
+compiled = handler
+
+
+def save_as_if_nothing_was() -> None:
+    try:
+        dcp.save({"numbers": torch.ones(1)}, checkpoint_id=str(folder))
+    except RuntimeError as error:
+        record("refused", error=str(error), complete=(folder / ".metadata").exists())
 
 
 def thread() -> None:

@@ -1,4 +1,4 @@
-"""Which threads of an ended iteration are refused the default group, and for how long."""
+"""Who is refused the default group, and for how long."""
 
 import gc
 import multiprocessing.pool as pools
@@ -6,23 +6,25 @@ import queue
 import sys
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor, thread as futures
 from multiprocessing.pool import ThreadPool
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.inprocess.groups import torch_groups
-from nvrx_core.inprocess.groups.earlier_threads import EarlierThreads
+from nvrx_core.inprocess.groups.default_group import DefaultGroupGuard
 
 WITHIN = 20.0
 
 
 @pytest.fixture
-def threads():
-    found = EarlierThreads()
+def guard():
+    found = DefaultGroupGuard()
     yield found
     found.close()
 
@@ -67,49 +69,69 @@ def in_thread(work, name=None):
     return thread
 
 
-def test_a_thread_at_work_is_refused_and_the_main_thread_is_not(threads, group):
+def test_a_thread_at_work_is_refused_and_the_main_thread_is_not(guard, group):
     work = Work()
     thread = in_thread(work)
-    threads.note()
+    guard.leave()
     dist.all_reduce(torch.ones(1))
     assert work.end()
     assert f"the thread {thread.name} goes on" in work.error
     thread.join()
 
 
-def test_torch_is_left_alone_once_no_such_thread_lives(threads, group):
+def test_torch_s_functions_are_replaced_at_the_first_abort_and_put_back_at_the_end(guard, group):
     before = c10d._get_default_group, dist.is_initialized
-    threads.note()
+    DefaultGroupGuard()
     assert (c10d._get_default_group, dist.is_initialized) == before
-    work = Work()
-    thread = in_thread(work)
-    threads.note()
-    threads.note()
-    assert c10d._get_default_group is not before[0]
-    work.end()
-    thread.join()
-    threads.note()
+    guard.abort(1)
+    replaced = c10d._get_default_group, dist.is_initialized
+    assert not set(replaced) & set(before)
+    guard.leave()
+    assert (c10d._get_default_group, dist.is_initialized) == replaced, "torch.compile knows them by identity"
+    guard.close()
     assert (c10d._get_default_group, dist.is_initialized) == before
+
+
+def test_a_checkpoint_is_refused_after_the_abort_of_a_group_of_several_ranks(guard, tmp_path):
+    guard.abort(2)
+    guard.abort(0)
+    assert not dist.is_initialized(), "a question of other code"
+    with pytest.raises(RuntimeError, match="the part of this rank alone"):
+        save(tmp_path / "refused")
+    assert not (tmp_path / "refused" / ".metadata").exists()
+    guard.leave()
+    save(tmp_path / "next")
+
+
+@pytest.mark.parametrize("ranks", [0, 1])
+def test_a_checkpoint_of_a_single_rank_is_not_refused(guard, tmp_path, ranks):
+    guard.abort(ranks)
+    save(tmp_path)
+
+
+def save(folder):
+    with warnings.catch_warnings(action="ignore"):  # that it is of a single rank
+        dcp.save({"numbers": torch.ones(1)}, checkpoint_id=str(folder))
 
 
 def test_a_thread_of_before_the_call_or_of_the_wrapper_is_not_refused(group):
     early, ours = Work(), Work()
     first = in_thread(early)
-    threads = EarlierThreads()
+    guard = DefaultGroupGuard()
     second = in_thread(ours, "nvrx-something")
-    threads.note()
+    guard.leave()
     assert not early.end()
     assert not ours.end()
     for thread in (first, second):
         thread.join()
 
 
-def test_an_executor_is_refused_for_the_job_that_it_is_at(threads, group):
+def test_an_executor_is_refused_for_the_job_that_it_is_at(guard, group):
     with ThreadPoolExecutor(1) as executor:
         old, new = Work(), Work()
         executor.submit(old)
         assert old.begun.wait(WITHIN)
-        threads.note()
+        guard.leave()
         assert old.end()
         executor.submit(new)
         assert not new.end()
@@ -155,20 +177,20 @@ def innermost(thread):
 
 
 @pytest.mark.parametrize("idle", [idle_executor, idle_thread_pool, idle_reader_of_a_queue])
-def test_a_thread_that_waits_for_a_job_serves_the_next_iteration(threads, group, idle):
+def test_a_thread_that_waits_for_a_job_serves_the_next_iteration(guard, group, idle):
     thread, submit, end = idle()
     await_idle(thread)
-    threads.note()
+    guard.leave()
     work = Work()
     submit(work)
     assert not work.end()
     end()
 
 
-def test_a_background_save_that_has_not_begun_yet_is_of_its_iteration(threads, group):
+def test_a_background_save_that_has_not_begun_yet_is_of_its_iteration(guard, group):
     with ThreadPoolExecutor(1, thread_name_prefix="AsyncCheckpointExecutor") as executor:
         executor.submit(int).result()
-        threads.note()
+        guard.leave()
         work = Work()
         executor.submit(work)
         assert work.end()
