@@ -6,8 +6,10 @@ class, in every rank of every job. These are written once; fields, defaults, `re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
-from typing import Any, NoReturn, TypeVar, dataclass_transform
+from functools import cache
+from typing import Any, Final, NoReturn, TypeVar, dataclass_transform
 
 __all__ = ["value"]
 
@@ -19,41 +21,53 @@ def value(cls: Class) -> Class:
     """Return the class as a frozen dataclass. Each field is a parameter, and takes part in equality and hash."""
     dataclass(init=False, repr=False, eq=False)(cls)
     for name, method in _METHODS.items():
-        if name not in cls.__dict__:
+        if name not in cls.__dict__ and (name != "__init__" or fields(cls)):  # that of `object` takes no arguments
             setattr(cls, name, method)
     return cls
 
 
+_set: Final = object.__setattr__  # for a few fields, quicker than `__dict__`: that makes later reads of them slower
+
+
 def _init(self: Any, *args: object, **kwargs: object) -> None:
     names = self.__match_args__
-    state = dict(zip(names, args, strict=False))
-    if len(args) > len(names) or state.keys() & kwargs.keys():
-        raise TypeError(f"{type(self).__name__} takes {names}, each once")
-    state |= kwargs
-    if state.keys() != set(names):
-        _complete(type(self), state)
-    self.__dict__.update(state)
+    if kwargs or len(args) != len(names):
+        self.__dict__.update(_complete(type(self), args, kwargs))
+        return
+    for name, given in zip(names, args, strict=True):
+        _set(self, name, given)
 
 
-def _complete(cls: type, state: dict[str, object]) -> None:
-    """Add the defaults to the state of a new object.
+def _complete(cls: Any, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+    """Return the values of all fields, in their order: what is given, and the defaults of the others.
 
     Raises:
-        TypeError: when a field without a default is missing, or a value has no field.
+        TypeError: when a field without a default is missing, or a value has no field, or two.
     """
-    for each in fields(cls):
-        if each.name not in state and each.default is not MISSING:
-            state[each.name] = each.default
-        elif each.name not in state and each.default_factory is not MISSING:
-            state[each.name] = each.default_factory()
-    names = cls.__match_args__  # type: ignore[attr-defined]
-    if wrong := state.keys() ^ set(names):
-        raise TypeError(f"{cls.__name__} takes {names}; missing or unknown: {sorted(wrong)}")
+    names = cls.__match_args__
+    given = dict(zip(names, args, strict=False)) | kwargs if args else kwargs
+    template, required, factories = _defaults(cls)
+    state = template | given
+    each_once = len(given) == len(args) + len(kwargs) and len(state) == len(names)
+    if not each_once or not required <= given.keys():
+        raise TypeError(f"{cls.__name__} takes {names}, each once")
+    for name, make in factories.items():
+        if name not in given:
+            state[name] = make()
+    return state
+
+
+@cache
+def _defaults(cls: Any) -> tuple[dict[str, object], frozenset[str], dict[str, Callable[[], object]]]:
+    """Return all fields with their defaults, those that have none, and the defaults that are made for each object."""
+    declared = fields(cls)
+    factories = {each.name: each.default_factory for each in declared if each.default_factory is not MISSING}
+    required = frozenset(each.name for each in declared if each.default is MISSING) - factories.keys()
+    return {each.name: each.default for each in declared}, required, factories
 
 
 def _astuple(self: Any) -> tuple[object, ...]:
-    state = self.__dict__
-    return tuple([state[name] for name in self.__match_args__])
+    return tuple([getattr(self, name) for name in self.__match_args__])
 
 
 def _eq(self: Any, other: Any) -> bool:

@@ -66,6 +66,8 @@ def behind(progress: Mapping[InitialRank, RankProgress], stalled: Collection[Ini
         progress: the progress of each rank that reported any, by initial rank.
         stalled: the ranks that showed no sign of life.
     """
+    if not progress:
+        return set()
     rendezvous = min((each.rendezvous for each in progress.values()), default=0)
     collectives = min((each.collectives for each in progress.values()), default=0)
     least = _least(progress.values())

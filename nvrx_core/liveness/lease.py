@@ -49,11 +49,13 @@ class LeaseTable(Generic[Holder]):
     def keep(self, members: Iterable[Holder]) -> None:
         """Forget all but these members."""
         kept = set(members)
-        self._seen = {member: seen for member, seen in self._seen.items() if member in kept}
+        if not self._seen.keys() <= kept:
+            self._seen = {member: seen for member, seen in self._seen.items() if member in kept}
 
     def stale(self, *, now: float, share: float = 1.0) -> tuple[Holder, ...]:
         """Return the members whose lease has not changed for `share` of the timeout."""
-        return tuple(sorted(m for m, (_, at) in self._seen.items() if now - at >= self.timeout * share))
+        silence = self.timeout * share
+        return tuple(sorted([member for member, (_, at) in self._seen.items() if now - at >= silence]))
 
     @property
     def deadline(self) -> float:

@@ -24,7 +24,7 @@ from nvrx_core.flow import run
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.environment_checks import log_start, nccl_checks
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
-from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle, UserStores
+from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle, PassedVotes, UserStores
 from nvrx_core.inprocess.call.hang_reporter import HangReporter, RoundProgress
 from nvrx_core.inprocess.call.injection import BoundFunction
 from nvrx_core.inprocess.call.leaving import Leaving
@@ -370,6 +370,7 @@ class WrappedCall:
             watchdog=resources.watchdog,
             monitor=MonitorHandle(monitor.pid),
             over=self._over,
+            votes=PassedVotes(),
         )
         self._cleanup.enter_context(inert_in_children(self))
         connections, rounds = resources.connections, resources.thread.rounds
@@ -398,7 +399,7 @@ class WrappedCall:
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer = resources.connections, resources.observer
         control_store, early_exit, trace = connections.control_store, resources.early_exit, resources.trace
-        plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace)
+        plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace, votes=handles.votes)
         return CallPorts(
             store=CallStore(lambda: connections.control_store, state.initial_world_size),
             status=RankStatus(
@@ -411,7 +412,13 @@ class WrappedCall:
                 trace=trace,
             ),
             arrivals=ArrivalReport(
-                state, monitor.page, plug_ins, sample=resources.sample, connections=connections, parameters=parameters
+                state,
+                monitor.page,
+                plug_ins,
+                sample=resources.sample,
+                connections=connections,
+                parameters=parameters,
+                votes=handles.votes,
             ),
             plug_ins=plug_ins,
             function=WrappedFunction(

@@ -9,6 +9,7 @@ from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import text_of
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.abort import AbortChain
+from nvrx_core.inprocess.call.handles import PassedVotes
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.coordination.connections import Connections
@@ -31,6 +32,7 @@ class PlugIns:
         events: the event file, to which the completion is written.
         connections: open the store of a rank assignment.
         trace: records the steps of a restart.
+        votes: what the live states of the next iteration are to know of the others'.
 
     Attributes:
         keys: the last results of the user's key functions.
@@ -44,8 +46,9 @@ class PlugIns:
         *,
         connections: Connections,
         trace: RestartTrace,
+        votes: PassedVotes,
     ) -> None:
-        self._parameters, self._state, self._events = parameters, state, events
+        self._parameters, self._state, self._events, self._votes = parameters, state, events, votes
         self._connections, self._trace, self._abort = connections, trace, AbortChain(parameters.abort)
         self.keys: tuple[str, ...] = ()
 
@@ -86,6 +89,7 @@ class PlugIns:
     def assign(self, decision: RoundDecision) -> BaseException | None:
         """Assign the rank of the next iteration."""
         state = self._state
+        self._votes.decided(decision.vote)
         try:
             self._place(decision)
         except BaseException as error:  # boundary: a user's rank assignment; whatever it raises, the rank leaves

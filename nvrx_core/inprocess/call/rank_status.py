@@ -11,6 +11,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
+from nvrx_core.inprocess.call.handles import PassedVotes
 from nvrx_core.inprocess.call.hang_reporter import RoundProgress
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.parameters import Parameters
@@ -111,6 +112,7 @@ class ArrivalReport:
         sample: its progress when the round ended.
         connections: offer an endpoint for the rendezvous of the next process group.
         parameters: say how the ranks are assigned.
+        votes: of its live state.
     """
 
     def __init__(
@@ -122,8 +124,9 @@ class ArrivalReport:
         sample: RoundProgress,
         connections: Connections,
         parameters: Parameters,
+        votes: PassedVotes,
     ) -> None:
-        self._state, self._page, self._plug_ins = state, page, plug_ins
+        self._state, self._page, self._plug_ins, self._votes = state, page, plug_ins, votes
         self._sample, self._connections, self._move = sample, connections, parameters.sole_move
         self._step = -1
 
@@ -136,11 +139,13 @@ class ArrivalReport:
         It offers no endpoint if the decision cannot tell whether this rank is the leader: then that writes its own.
         """
         state, sample, move = self._state, self._sample, self._move
-        offers = status is ArrivalStatus.ALIVE and move is not None
+        is_alive = status is ArrivalStatus.ALIVE
+        offers = is_alive and move is not None
         self._step = max(self._step, self._page[ProgressField.STEP] - 1)
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, status=status, world_size=state.world_size,
             fault=fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
             stalled=sample.stalled, completed=completed, long=long, keys=self._plug_ins.keys,
             endpoint=self._connections.offer_rendezvous() if offers else "", fills_gaps=isinstance(move, FillGaps),
+            vote=self._votes.passed() if is_alive else (),
         )  # fmt: skip

@@ -151,6 +151,9 @@ class Deferral:
         return replace(self, times=self.times + 1) if self.times else Deferral(now, seen.waited, seen.ran, 1)
 
 
+NONE: Final = Deferral()
+
+
 @value
 class InterruptState:
     """The full state of a policy; times are relative to now, and infinite for what has not happened.
@@ -194,7 +197,7 @@ class InterruptPolicy:
         self._raised = self._deferred = 0
         self._pause = REPEAT
         self._alive_since = self._stored_since = self._unblocked_at = math.inf
-        self._deferring = self._there = Deferral()
+        self._deferring = self._there = NONE
         self._landing = Landing.SAFE
 
     @classmethod
@@ -263,8 +266,8 @@ class InterruptPolicy:
         """Retry soon, because the interrupt must not land where it reached the thread; when overdue, fire anyway."""
         self._deferred = seen.deferred
         imported = self._landing is Landing.IMPORT and seen.landing is not Landing.IMPORT
-        there = self._there if seen.landing is self._landing else Deferral()
-        self._deferring = (Deferral() if imported else self._deferring).once_more(seen, now=now)
+        there = self._there if seen.landing is self._landing else NONE
+        self._deferring = (NONE if imported else self._deferring).once_more(seen, now=now)
         self._there, self._landing = there.once_more(seen, now=now), seen.landing
         if self._is_overdue(seen, now):
             return self._fire(FireReason.OVERDUE, now)
@@ -299,7 +302,7 @@ class InterruptPolicy:
         """Fire again: the exception was lost; the thread runs, so it will receive the next one."""
         if seen.raised > self._raised:
             self.swallowed += 1
-            self._deferring = self._there = Deferral()
+            self._deferring = self._there = NONE
         self._raised = seen.raised
         self._unblocked_at = now + BLOCKED
         return self._fire(why, now)

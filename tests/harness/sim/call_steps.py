@@ -6,7 +6,7 @@ theirs is one step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
@@ -14,7 +14,6 @@ from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
 from nvrx_core.inprocess.coordination.joining import JoinOperations, JoinRequest, join_for_dead
 from nvrx_core.inprocess.coordination.membership import Membership
 from nvrx_core.inprocess.protocol.join import EXPIRED, MET
-from nvrx_core.progress.fields import ProgressField
 from nvrx_core.store.keys import StoreKeys
 
 from . import requests
@@ -25,28 +24,11 @@ from .numbers import Seen
 from .record import record_of, values_of
 from .requests import BeginCall, JoinForDead, JoinOperation
 from .steps import DEAD, NOT_MET, Steps
+from .virtual_ports import EntryPage
 
 __all__ = ["CallSteps"]
 
 Values = Mapping[str, bytes]
-
-
-class Store(MemoryStore):
-    """A store that lists its keys, and deletes them."""
-
-    def list_keys(self) -> list[str]:
-        return list(self.values)
-
-    def delete_key(self, key: str) -> bool:
-        return self.values.pop(key, None) is not None
-
-    def forget(self, prefix: str) -> bool:
-        return self.forget_except(prefix, ())
-
-    def forget_except(self, prefix: str, stay: Collection[str]) -> bool:
-        for key in [key for key in self.values if key.startswith(prefix) and key not in stay]:
-            del self.values[key]
-        return True
 
 
 class CallSteps(Steps):
@@ -93,7 +75,7 @@ class CallSteps(Steps):
     def _on_store(self, job: Job, what: Callable[[GuardedStore], Any]) -> tuple[Job, Any]:
         """Do something on the store of both calls; the keys of the other call must be as before."""
         beside = self.beside()
-        store = Store({**beside, **self.values(job)})
+        store = MemoryStore({**beside, **self.values(job)})
         answer = what(GuardedStore(store))  # type: ignore[arg-type]
         values = dict(store.values)
         others = {key: values.pop(key, None) for key in beside}
@@ -146,7 +128,7 @@ class CallSteps(Steps):
         if self.config.hosted and isinstance(self.seen(job, 0).main, BeginCall):
             return  # nobody listens yet
         if effect.name != "await_verdict":
-            page = _Page(self.config.ranks, 0)
+            page = EntryPage(self.config.ranks)
 
             def carry_out(store: GuardedStore) -> Any:
                 operations = JoinOperations(store, self.keys, member, page)  # type: ignore[arg-type]
@@ -177,7 +159,7 @@ class CallSteps(Steps):
 
     def join_for_dead(self, job: Job, member: int, which: str, _: JoinForDead) -> Iterator[Step]:
         """The monitor process completes the way in of a member that has died on it."""
-        page = _Page(self.config.ranks, self.seen(job, member).claimed)
+        page = EntryPage(self.config.ranks, self.seen(job, member).claimed)
         dead = JoinRequest(member, restarts=False, terms=terms_of(member), incarnation=incarnation_of(member))
 
         def complete(store: GuardedStore) -> bool:
@@ -185,14 +167,6 @@ class CallSteps(Steps):
 
         after, met = self._on_store(job, complete)
         yield f"{member}: its monitor joins for it", self._step(after, member, which, met)
-
-
-class _Page(dict[Any, int]):
-    """The fields of a page that an entry reads and writes."""
-
-    def __init__(self, world_size: int, claimed: int) -> None:
-        super().__init__({ProgressField.CLAIMED: claimed, ProgressField.GENERATION: 0})
-        self.world_size = world_size
 
 
 def _items(values: Values) -> tuple[tuple[str, bytes], ...]:

@@ -13,6 +13,8 @@ from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
+from .virtual_ports import VirtualPage
+
 if TYPE_CHECKING:
     from .member import Member
 
@@ -62,10 +64,8 @@ VERDICTS: Final = (Chosen, _Schedule, _Ring)
 """The machines whose verdicts are chosen."""
 
 
-class MemberPage:
+class MemberPage(VirtualPage):
     """The progress page of a member."""
-
-    inside, rendezvous, collectives, exited = False, 0, 0, None
 
     def __init__(self, member: Member) -> None:
         self.member = member

@@ -12,6 +12,7 @@ from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.progress.fields import ProgressField
 from nvrx_core.progress.stage import Stage as About
 
+from .virtual_ports import EntryPage
 from .world import passes, passes_until
 
 if TYPE_CHECKING:
@@ -23,14 +24,6 @@ WITHIN: Final = 5.0
 """Seconds within which all ranks enter; longer than any of them is late or paused."""
 
 
-class _Fields(dict[Any, int]):
-    """The fields of the progress page that an entry writes."""
-
-    def __init__(self, world_size: int) -> None:
-        super().__init__({ProgressField.CLAIMED: 0, ProgressField.GENERATION: 0})
-        self.world_size = world_size
-
-
 class Entry:
     """The entry of one rank.
 
@@ -39,7 +32,7 @@ class Entry:
     """
 
     def __init__(self, rank: Rank) -> None:
-        self.rank, self.fields = rank, _Fields(rank.call.size)
+        self.rank, self.fields = rank, EntryPage(rank.call.size)
         self.terms = json.dumps({BY: rank.name})
 
     async def run(self) -> None:

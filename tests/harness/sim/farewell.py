@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nvrx_core.rank_assignment.identity import InitialRank
 
-from .virtual_ports import Owner, StorePort
+from .virtual_ports import StorePort, VirtualRank
 from .world import passes
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class StoredFarewell(StorePort):
 
     def __init__(self, rank: Rank) -> None:
         self.rank = rank
-        self.owner: Owner = rank
+        self.owner: VirtualRank = rank
 
     async def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:
         rank = self.rank

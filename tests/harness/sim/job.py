@@ -1,6 +1,6 @@
 """A small job as the checker sees it: the faults that may be injected, and the whole state as a value.
 
-Members, actions and store records are numbers, so that a state is cheap to compare and to keep.
+Members, operations and store records are numbers, so that a state is cheap to compare and to keep.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Job(NamedTuple):
         members: each by the number of `members.Members`.
         records: those of rounds -1, 0, ..., by number.
         budget: how many faults of each kind may still be injected.
-        ghosts: for each member, an operation of its dead process under way: the number of its action, and its round.
+        ghosts: for each member, an operation of its dead process under way: the number of that, and its round.
         gone: how many have counted themselves out of the completed call.
         over: all have.
         deleted: the call's keys were deleted, but for what is read late.

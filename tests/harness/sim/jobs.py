@@ -25,7 +25,7 @@ class Jobs(Space[Job]):
 
     def __init__(self, config: Config) -> None:
         self.config, self.records = config, Records()
-        self.members = Members(config, self.records.actions)
+        self.members = Members(config, self.records.operations)
 
     def first(self) -> Job:
         """All enter the barrier before the first iteration."""
@@ -51,27 +51,30 @@ class Jobs(Space[Job]):
     def _store_is_gone(self, job: Job) -> bool:
         return self.config.hosted and bool(self.seen(job, 0).end)
 
-    def _store(self, job: Job, action: int, iteration: int) -> tuple[Job, Any]:
+    def _store(self, job: Job, operation: int, iteration: int) -> tuple[Job, Any]:
         """Carry out one operation."""
+        number, answer = self.records.perform(self._number(job, iteration), operation)
+        return self._with_record(job, iteration, number), answer
+
+    def _with_record(self, job: Job, iteration: int, number: int) -> Job:
+        """The job in which a round has this record."""
+        if number == self._number(job, iteration):
+            return job
         records, place = job.records, iteration + 1
         records += (self.records.empty,) * (place + 1 - len(records))
-        record, answer = self.records.perform(records[place], action)
-        if record == records[place]:
-            return job, answer
-        return job._replace(records=(*records[:place], record, *records[place + 1 :])), answer
+        return job._replace(records=(*records[:place], number, *records[place + 1 :]))
 
     def _answer_key(self, answer: Any) -> int:
         given = answer if isinstance(answer, tuple) else (answer,)
         parts = tuple(tuple(part.items()) if isinstance(part, dict) else part for part in given)
         return self.members.outcomes(parts)
 
-    def _name(self, action: int) -> str:
-        return type(self.records.actions.values[action]).__name__
+    def _number(self, job: Job, iteration: int) -> int:
+        place = iteration + 1
+        return job.records[place] if 0 <= place < len(job.records) else self.records.empty
 
     def _record(self, job: Job, iteration: int) -> Record:
-        place = iteration + 1
-        number = job.records[place] if 0 <= place < len(job.records) else self.records.empty
-        record: Record = self.records.records.values[number]
+        record: Record = self.records.records.values[self._number(job, iteration)]
         return record
 
     def _decision(self, job: Job, iteration: int) -> RoundDecision:

@@ -19,26 +19,25 @@ from nvrx_core.inprocess.interruption.policy import InterruptPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
-from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread, MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import StoreFailure
-from nvrx_core.inprocess.protocol.round import Round, Rounds
+from nvrx_core.inprocess.protocol.round import Rounds
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage
-from nvrx_core.rank_assignment.base import AssignmentState
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 
 from . import requests
 from .chosen import Chosen, MemberPage
 from .entering import Entering, NotMet
 from .fingerprint import canonical, position
+from .function import Failed
 from .job import Config, fault_of
 from .member_ports import MainPort, MonitorPort, OneTry, ThreadPort
 from .record import TIMEOUTS
-from .slots import LookUp
-from .virtual_ports import MonitorPorts
-from .world import AwaitKey, Operation, Wish
+from .slots import Slots
+from .virtual_ports import MonitorPorts, VirtualRank
+from .world import Operation, Wish
 
 __all__ = ["GAVE_UP", "MAIN", "MONITOR", "THREAD", "Member"]
 
@@ -47,15 +46,11 @@ GAVE_UP: Final = "gave up with exit code "
 """The end of a member that could not go on without another one."""
 
 
-class Failed(Exception):
-    """What a function raises when it fails."""
-
-
 class Leaves(SystemExit):
     """What it raises to leave."""
 
 
-class Member:
+class Member(VirtualRank):
     """A member.
 
     Args:
@@ -64,17 +59,14 @@ class Member:
     """
 
     def __init__(self, config: Config, member: int) -> None:
-        self.config, self.member, self.time = config, InitialRank(member), 0.0
         self.known = initial_ranks(config.ranks)
-        self.rounds = Rounds(self.member, self.known, TIMEOUTS)
-        self.state = AssignmentState(member, config.ranks)
-        self.iteration, self.section = -1, 0
+        super().__init__(InitialRank(member), self.known, TIMEOUTS)
+        self.config, self.time, self.section = config, 0.0, 0
         self.requested = self.left = self.released = self.leaving = False
         self.end, self.given_code = "", 0
         self.spoken: dict[int, int] = {}
         self.about, self.lost_store, self.abandoned = -1, False, False
         self.stage, self.chosen = Stage.STARTING, Chosen(self.member)
-        self.decision: RoundDecision | None = None
         rules = FlowRules(
             no_progress_limit=config.limit or None, hosts_store=config.hosted and member == 0,
             store_is_hosted=config.hosted,
@@ -214,7 +206,7 @@ class Member:
         """Run a flow to its next pending effect."""
         flow = self.flows[which]
         assert flow is not None
-        self._note(which, self.pending[which], outcome)
+        self._note(which, self.pending[which])
         try:
             effect = flow.throw(outcome) if throw else flow.send(outcome)
         except StopIteration as end:
@@ -238,13 +230,8 @@ class Member:
             if isinstance(effect, requests.RunFunction):
                 self.stage = Stage.RUNNING
 
-    def _note(self, which: str, done: Wish | None, outcome: Any) -> None:
+    def _note(self, which: str, done: Wish | None) -> None:
         """What a pending effect changes here when it happens."""
-        if isinstance(done, AwaitKey) and done.key == "decision" and which == THREAD:
-            again = Round.from_state(self.rounds.view.round.state(), TIMEOUTS)
-            stale = self.decision is not None and again.decided(self.decision, now=0.0)
-            assert not stale, f"I8: {self.member} acts in {done.iteration} on the decision of the round before"
-            self.decision = outcome
         if isinstance(done, requests.BeginCall):
             self._begin_watch(replaces=False)
         elif isinstance(done, requests.RunFunction):
@@ -255,7 +242,7 @@ class Member:
             self.iteration = self.state.iteration
         elif isinstance(done, requests.MarkLeft) and done.member == self.member:
             self.left = True
-        elif isinstance(done, Operation) and isinstance(done.action, LookUp) and which == MONITOR:
+        elif isinstance(done, Operation) and done.operation is Slots.look_up and which == MONITOR:
             self.spoken = {**self.spoken, self.about: done.iteration}
 
     def _ended(self, which: str, value: Any) -> None:

@@ -23,7 +23,7 @@ from nvrx_core.rank_assignment.moves import ShiftRanks
 
 from . import requests
 from .job import fault_of
-from .virtual_ports import MainBase, MonitorBase, Owner, StorePort, nothing
+from .virtual_ports import MainBase, MonitorBase, StorePort, ThreadBase, VirtualRank, nothing
 
 if TYPE_CHECKING:
     from .member import Member
@@ -46,7 +46,7 @@ class _StorePort(StorePort):
 
     def __init__(self, member: Member) -> None:
         self.member = member
-        self.owner: Owner = member
+        self.owner: VirtualRank = member
 
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> Awaitable[None]:
         return requests.MarkLeft(member, silent)
@@ -154,10 +154,9 @@ class MainPort(_StorePort, MainBase):
         return requests.AwaitHostClosed()
 
 
-class ThreadPort(_StorePort):
+class ThreadPort(_StorePort, ThreadBase):
     """The ports of a monitor thread."""
 
-    event_received = decision_received = staticmethod(nothing)
     notice = last_call = abort_function = round_decided = staticmethod(nothing)
 
     def interrupt_function(self, reason: str) -> Awaitable[None]:

@@ -46,6 +46,29 @@ class MemoryStore:
             self.values[key] = desired.encode()
         return self.values.get(key, expected.encode())
 
+    def delete_key(self, key: str) -> bool:
+        """Delete one key; returns whether it existed."""
+        return self.values.pop(key, None) is not None
+
+    def forget(self, prefix: str) -> bool:
+        """Delete all keys that begin with the prefix; False: each must be named."""
+        return self.forget_except(prefix, ())
+
+    def forget_except(self, prefix: str, stay: Collection[str]) -> bool:
+        """The same, but those that stay."""
+        for key in self.keys_under(prefix):
+            if key not in stay:
+                self.delete_key(key)
+        return True
+
+    def list_keys(self) -> list[str]:
+        """All keys."""
+        return self.keys_under("")
+
+    def keys_under(self, prefix: str) -> list[str]:
+        """The keys that begin with the prefix."""
+        return [key for key in self.values if key.startswith(prefix)]
+
 
 class SharedStore(MemoryStore):
     """The store of a simulated job; the keys of rounds are `Slots`, found by their prefix.
@@ -60,15 +83,14 @@ class SharedStore(MemoryStore):
         self.rounds: dict[str, dict[int, Slots]] = {}
 
     def delete_key(self, key: str) -> bool:
-        """Delete one key; returns whether it existed."""
-        if self.values.pop(key, None) is not None:
+        if super().delete_key(key):
             return True
         slots, name = self._of_round(key)
         return slots is not None and slots.delete(name)
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        slots, name = self._of_round(key)
-        if slots is not None and name == "decision" and slots.decision is not None:
+        slots, _ = self._of_round(key) if key.endswith("/decision") else (None, "")
+        if slots is not None and slots.decision is not None:
             return slots.decision.encode().encode()
         return super().compare_set(key, expected, desired)
 
@@ -81,17 +103,8 @@ class SharedStore(MemoryStore):
         rounds = self.rounds.get(prefix)
         return (None if rounds is None else rounds.get(int(iteration))), name
 
-    def forget(self, prefix: str) -> bool:
-        """Delete all keys that begin with the prefix; False: each must be named."""
-        return self.forget_except(prefix, ())
-
     def forget_except(self, prefix: str, stay: Collection[str]) -> bool:
-        """The same, but those that stay."""
-        if self.forgets:
-            for key in self.keys_under(prefix):
-                if key not in stay:
-                    self.delete_key(key)
-        return self.forgets
+        return self.forgets and super().forget_except(prefix, stay)
 
     def list_keys(self) -> list[str]:
         """All keys; a store that does not forget does not list them either.
@@ -101,11 +114,10 @@ class SharedStore(MemoryStore):
         """
         if not self.forgets:
             raise RuntimeError
-        return self.keys_under("")
+        return super().list_keys()
 
     def keys_under(self, prefix: str) -> list[str]:
-        """The keys that begin with the prefix."""
-        found = [key for key in self.values if key.startswith(prefix)]
+        found = super().keys_under(prefix)
         for home, rounds in self.rounds.items():
             if home.startswith(prefix) or prefix.startswith(home):
                 of_rounds = (

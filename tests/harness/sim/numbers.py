@@ -35,27 +35,27 @@ class Numbers:
 
 
 class Records:
-    """The records of rounds, and what each action does to them."""
+    """The records of rounds, and what each operation does to them; each with its arguments has a number, too."""
 
     def __init__(self) -> None:
-        self.actions, self.records = Numbers(), Numbers()
+        self.operations, self.records = Numbers(), Numbers()
         self.empty = self.records(Record())
-        self._operations: dict[tuple[int, int], tuple[int, Any]] = {}
+        self._performed: dict[tuple[int, int], tuple[int, Any]] = {}
 
     def shortened(self, record: int) -> int:
         """A record of which only that is left which is read late."""
         whole: Record = self.records.values[record]
         return self.records(Record(event=whole.event, decision=whole.decision, master=whole.master))
 
-    def perform(self, record: int, action: int) -> tuple[int, Any]:
-        """A record after an action of the store, and the answer."""
-        known = self._operations.get((record, action))
+    def perform(self, record: int, operation: int) -> tuple[int, Any]:
+        """A record after an operation, and the answer."""
+        known = self._performed.get((record, operation))
         if known is None:
             before: Record = self.records.values[record]
-            after, answer = perform(before, self.actions.values[action])
+            after, answer = perform(before, *self.operations.values[operation])
             assert before.decision in (None, after.decision), f"I6: a second decision: {after.decision}"
             assert before.event in ((), after.event), f"I11: a second event: {after.event}"
-            known = self._operations[record, action] = self.records(after), answer
+            known = self._performed[record, operation] = self.records(after), answer
         return known
 
 
@@ -64,7 +64,7 @@ class Seen(NamedTuple):
 
     Attributes:
         main, thread, monitor: the pending requests.
-        action: the number of the action of each that is an operation on the store, by the flow's name.
+        operation: the number of each that is an operation on the store, by the flow's name.
         end: how its call has ended; "" while it has not.
         released: another member has marked it as left.
         round: the round of its monitor thread.
@@ -81,7 +81,7 @@ class Seen(NamedTuple):
     main: Wish | None
     thread: Wish | None
     monitor: Wish | None
-    action: dict[str, int]
+    operation: dict[str, int]
     end: str
     left: bool
     released: bool
@@ -107,11 +107,11 @@ class Members:
 
     Args:
         config: the job.
-        actions: numbers the actions.
+        operations: numbers the operations.
     """
 
-    def __init__(self, config: Config, actions: Numbers) -> None:
-        self.config, self.actions = config, actions
+    def __init__(self, config: Config, operations: Numbers) -> None:
+        self.config, self.operations = config, operations
         self.outcomes = Numbers()
         self.seen: list[Seen] = []
         self._of: dict[tuple[int, tuple[object, ...]], int] = {}
@@ -154,11 +154,14 @@ class Members:
 
     def _see(self, member: Member) -> Seen:
         main, thread, monitor = (member.pending[which] for which in (MAIN, THREAD, MONITOR))
-        operations = {which: effect.action for which, effect in member.pending.items()
-                      if isinstance(effect, Operation)}  # fmt: skip
+        operations = {
+            which: self.operations((effect.operation, *effect.args))
+            for which, effect in member.pending.items()
+            if isinstance(effect, Operation)
+        }
         round_, endpoint = member.rounds.view.round, member.flow.endpoint
         return Seen(
-            main, thread, monitor, {which: self.actions(action) for which, action in operations.items()},
+            main, thread, monitor, operations,
             member.end, member.left, member.released, member.iteration, round_.iteration, round_.phase, round_.members,
             member.state.rank, member.state.world_size, member.known, member.section,
             f"{endpoint[0]}:{endpoint[1]}" if endpoint else "", member.spoken, bool(member.watch.unresponsive),

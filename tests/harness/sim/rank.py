@@ -14,19 +14,17 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import Flow
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy
-from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.flows import MainThread, MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult
-from nvrx_core.inprocess.protocol.round import Rounds
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage as About
-from nvrx_core.rank_assignment.base import AssignmentState
 from nvrx_core.rank_assignment.identity import InitialRank
 
 from .entry import Entry
 from .function import Function
 from .hosted import lose_store
 from .rank_thread import ThreadPort
+from .virtual_ports import VirtualRank
 from .watch import SimulatedPage, taking_over, watch_of
 from .world import LOSS, Task
 
@@ -48,7 +46,7 @@ class Stage(enum.Enum):
     LOST = "lost the store"
 
 
-class Rank:
+class Rank(VirtualRank):
     """One rank.
 
     Args:
@@ -61,24 +59,21 @@ class Rank:
         expired: it has given up at the entry of the call.
         leaving: its function has left the job by an exception of its own.
         page: its progress page, with the stage of its main thread.
-        iteration, lost, noticed, aborting: as the page has them.
+        lost, noticed, aborting: as the page has them.
         now: the time.
         awake: of its monitor process; `beat_at`: when that has last run.
     """
 
-    member: InitialRank
     awake: AwakeClock
     policy: InterruptPolicy
     cause: FaultRecord | None = None
-    decision: RoundDecision | None = None
 
     def __init__(self, call: Call, member: InitialRank, process: int) -> None:
-        self.call, self.world, self.member, self.process = call, call.world, member, process
-        self.rounds = Rounds(member, call.members, call.timeouts)
-        self.state = AssignmentState(member, call.size)
+        super().__init__(member, call.members, call.timeouts)
+        self.call, self.world, self.process = call, call.world, process
         self.stage = Stage.ALIVE
         self.gone = self.expired = self.leaving = False
-        self.iteration, self.lost = -1, NOBODY
+        self.lost = NOBODY
         self.inside: int | None = None
         self.function = Function(self)
         self.noticed = self.aborting = -2
@@ -250,6 +245,6 @@ class Rank:
             lose_store(self)
 
     def _begin_monitor(self, *, replaces: bool) -> Task:
-        watch = watch_of(self, replaces=replaces)
+        watch = self.watch = watch_of(self, replaces=replaces)
         begin: Callable[[], Flow[None]] = (lambda: taking_over(self, watch)) if replaces else watch.run
         return self._task("monitor", lambda: self._run(begin(), lambda: None))

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from nvrx_core.inprocess.interruption import policy
 from nvrx_core.inprocess.interruption.policy import FireReason, InterruptPolicy, ThreadSample
-from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.round import RoundPhase
 
 from .farewell import StoredFarewell
-from .virtual_ports import nothing
+from .virtual_ports import ThreadBase, nothing
 from .world import AwaitKey, passes, passes_until
 
 if TYPE_CHECKING:
@@ -20,10 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["ThreadPort"]
 
 
-class ThreadPort(StoredFarewell):
+class ThreadPort(StoredFarewell, ThreadBase):
     """The rounds, and the end of the function."""
-
-    event_received = decision_received = staticmethod(nothing)
 
     async def await_event(self, iteration: int) -> None:
         rank = self.rank
@@ -31,15 +28,6 @@ class ThreadPort(StoredFarewell):
         rank.cause, rank.noticed = cause, iteration
         done = cause is not None or rank.rounds.view.round.phase is not RoundPhase.OPEN
         assert done, f"I11: a round is completed that {rank.member} has not completed"
-
-    async def await_decision(self, iteration: int) -> RoundDecision:
-        rank = self.rank
-        decision: RoundDecision = await AwaitKey(iteration, "decision")
-        round_, old = rank.rounds.view.round, rank.call.slots[iteration - 1].decision
-        stale = old is not None and round_.decided(old, now=rank.world.now)
-        assert not stale, f"I8: {rank.member} acts in {iteration} on the decision of the round before"
-        rank.decision = decision
-        return decision
 
     async def notice(self, iteration: int) -> None:
         rank, cause = self.rank, self.rank.cause
@@ -92,7 +80,7 @@ class MainThreadOf:
         self.first = False
         function = self.rank.function
         out = function.out or not function.armed
-        return ThreadSample(out=out, masked=function.masked(), raised=function.raised, alive=function.alive)
+        return ThreadSample(out, function.masked(), function.raised, function.alive)
 
     async def fire(self, why: FireReason) -> None:
         rank = self.rank

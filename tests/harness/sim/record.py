@@ -1,14 +1,13 @@
-"""The store's record of one round as a value, and the effect of each action of a machine: one atomic operation.
+"""The store's record of one round as a value, and the effect of each operation on it.
 
-The actions are carried out by the shipped `RoundOperations`, on a store that is a dictionary; a search can
+The operations are carried out by the shipped `RoundOperations`, on a store that is a dictionary; a search can
 deliver the answer later, or never.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -16,24 +15,13 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.coordination.control_store import RoundOperations
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision, decode_event, encode_completion
-from nvrx_core.inprocess.protocol.round import (
-    Announce,
-    CloseCompleted,
-    CountArrival,
-    CountCompletion,
-    Publish,
-    PutArrival,
-    ReadArrivals,
-    ReadEvent,
-    RoundTimeouts,
-    StoreAction,
-)
+from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.store.keys import RoundKeys, StoreKeys
 
 from .memory_store import MemoryStore
-from .slots import LookUp, SayWhere
+from .slots import Slots
 
-__all__ = ["Host", "Record", "perform", "record_of", "values_of"]
+__all__ = ["Record", "perform", "record_of", "values_of"]
 
 KEYS: Final = StoreKeys("job", 0, 0)
 ROUND: Final = 0
@@ -63,48 +51,26 @@ class Record(NamedTuple):
     hosted: str = ""
 
 
-@dataclass(frozen=True)
-class Host:
-    """Host the rendezvous of the round's process group."""
+OPERATIONS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
+    Slots.announce: RoundOperations.announce,
+    Slots.close_completed: RoundOperations.close_completed,
+    Slots.count_arrival: RoundOperations.count_arrival,
+    Slots.count_completion: RoundOperations.count_completion,
+    Slots.look_up: RoundOperations.read_decision,
+    Slots.publish: RoundOperations.publish,
+    Slots.put_arrival: RoundOperations.put_arrival,
+    Slots.read_arrivals: RoundOperations.read_arrivals,
+    Slots.read_event: RoundOperations.read_event,
+    Slots.say_where: RoundOperations.set_rendezvous,
+}
+"""The shipped operation for each of the simulation's."""
 
-    address: str
 
-
-def perform(record: Record, action: StoreAction | Host) -> tuple[Record, Any]:
-    """The record after the action, and the answer."""
-    if isinstance(action, Host):
-        return record._replace(hosted=action.address), None
+def perform(record: Record, operation: Callable[..., Any], *args: Any) -> tuple[Record, Any]:
+    """The record after the operation, one of `Slots`, and the answer."""
     store = MemoryStore(values_of(record))
-    answer = _carry_out(RoundOperations(GuardedStore(store), KEYS), action)  # type: ignore[arg-type]
+    answer = OPERATIONS[operation](RoundOperations(GuardedStore(store), KEYS), ROUND, *args)  # type: ignore[arg-type]
     return record_of(store.values)._replace(hosted=record.hosted), answer
-
-
-def _carry_out(operations: RoundOperations, action: StoreAction) -> Any:
-    answer: Any = None
-    match action:
-        case SayWhere(address):
-            operations.set_rendezvous(ROUND, address)
-        case Announce(fault):
-            answer = operations.announce(ROUND, fault)
-        case CountCompletion():
-            answer = operations.count_completion(ROUND)
-        case CloseCompleted():
-            operations.close_completed(ROUND)
-        case ReadEvent():
-            answer = operations.read_event(ROUND)
-        case PutArrival(arrival):
-            operations.put_arrival(ROUND, arrival)
-        case CountArrival():
-            answer = operations.count_arrival(ROUND)
-        case ReadArrivals(members):
-            answer = operations.read_arrivals(ROUND, members)
-        case Publish(decision):
-            operations.publish(ROUND, decision)
-        case LookUp():
-            answer = operations.read_decision(ROUND)
-        case _:
-            raise AssertionError(f"no operation: {action}")
-    return answer
 
 
 def values_of(record: Record, keys: RoundKeys = ROUND_KEYS) -> dict[str, bytes]:

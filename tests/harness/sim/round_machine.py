@@ -50,7 +50,7 @@ class Rounds(RuleBasedStateMachine):
     def play(self, machine: Round | DeathReport, actions: tuple[RoundAction, ...]) -> bool:
         """Carry out actions; whether the machine is done."""
         carried_out = play(machine, actions, StorePort(), lambda: 0.0)
-        rest = drive(carried_out, lambda wish: self.slot(wish.iteration).perform(wish.action))
+        rest = drive(carried_out, lambda wish: wish.operation(self.slot(wish.iteration), *wish.args))
         assert all(isinstance(action, Finish) for action in rest), rest
         return bool(rest)
 

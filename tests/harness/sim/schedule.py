@@ -89,6 +89,7 @@ class Schedule:
         """Let go of what refers to each other, so that it is freed without a look at all that lives."""
         for call in self.calls:
             for rank in call.ranks.values():
+                vars(rank.watch).clear()
                 vars(rank).clear()
             vars(call).clear()
         vars(self.world).clear()

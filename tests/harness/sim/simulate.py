@@ -50,7 +50,8 @@ class Figures:
         self.events += schedule.world.events
         self.recovering += schedule.recovering
         self.ranks[schedule.options.ranks] += 1
-        self.injected.update(schedule.injected)
+        for what, times in schedule.injected.items():
+            self.injected[what] += times
 
     def __add__(self, other: Figures) -> Figures:
         both = zip(vars(self).items(), vars(other).values(), strict=True)

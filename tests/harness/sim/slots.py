@@ -1,4 +1,4 @@
-"""The store's keys of one round of a simulated job, and the effect of each action: one atomic operation.
+"""The store's keys of one round of a simulated job, and its operations.
 
 The operations of `inprocess/coordination/control_store.py`, on a value instead of a server; `test_slots.py` holds
 the two against each other.
@@ -6,41 +6,18 @@ the two against each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Final
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision
-from nvrx_core.inprocess.protocol.round import (
-    Announce,
-    CloseCompleted,
-    CountArrival,
-    CountCompletion,
-    Publish,
-    PutArrival,
-    ReadArrivals,
-    ReadEvent,
-    StoreAction,
-)
+from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["KEYS", "RULES", "LookUp", "SayWhere", "Slots"]
+__all__ = ["KEYS", "Slots"]
 
 
 KEYS: Final[dict[str, object]] = {"event": (), "arrived": 0, "completed": 0, "decision": None, "master": None}
 """The keys of a round that are deleted by name, without a value."""
-
-
-@dataclass(frozen=True)
-class SayWhere(StoreAction):
-    """Say where the round's process group meets, unless that is said already; "": nowhere, rank 0 is lost."""
-
-    address: str
-
-
-@dataclass(frozen=True)
-class LookUp(StoreAction):
-    """Read the round's decision; None while there is none."""
 
 
 class Slots:
@@ -61,7 +38,7 @@ class Slots:
 
     def __init__(self) -> None:
         self.event: tuple[FaultRecord | None, ...] = ()
-        self.arrivals: dict[int, Arrival] = {}
+        self.arrivals: dict[InitialRank, Arrival] = {}
         self.arrived = self.completed = 0
         self.decision: RoundDecision | None = None
         self.master: bool | None = None
@@ -86,61 +63,45 @@ class Slots:
         """What a waiter is told; None while the key has no value."""
         return (self.event or None) if key == "event" else getattr(self, key)
 
-    def perform(self, action: StoreAction) -> Any:
-        """Carry out an action; returns what the machine is told."""
-        return RULES[type(action)](self, action)
+    # The operations, each of which is atomic
 
-    def announce(self, action: Announce) -> Any:
-        self.event = self.event or (action.fault,)
+    def announce(self, fault: FaultRecord) -> FaultRecord | None:
+        self.event = self.event or (fault,)
         return self.event[0]
 
-    def read_event(self, _: ReadEvent) -> Any:
+    def read_event(self) -> FaultRecord | None:
         assert self.event, "I13: an event is read that is not there"
         return self.event[0]
 
-    def count_completion(self, _: CountCompletion) -> Any:
+    def count_completion(self) -> int:
         self.completed += 1
         return self.completed
 
-    def close_completed(self, _: CloseCompleted) -> Any:
+    def close_completed(self) -> None:
         self.event = self.event or (None,)
-        return None
 
-    def put_arrival(self, action: PutArrival) -> Any:
-        self.arrivals[action.arrival.initial_rank] = action.arrival
-        return None
+    def put_arrival(self, arrival: Arrival) -> None:
+        self.arrivals[arrival.initial_rank] = arrival
 
-    def count_arrival(self, _: CountArrival) -> Any:
+    def count_arrival(self) -> int:
         self.arrived += 1
         return self.arrived
 
-    def read_arrivals(self, action: ReadArrivals) -> Any:
-        complete = action.members <= self.arrivals.keys()
-        found = {member: self.arrivals[member] for member in action.members} if complete else {}
+    def read_arrivals(
+        self, members: frozenset[InitialRank]
+    ) -> tuple[Mapping[InitialRank, Arrival], FaultRecord | None]:
+        complete = members <= self.arrivals.keys()
+        found = {member: self.arrivals[member] for member in members} if complete else {}
         return found, self.event[0] if self.event else None
 
-    def publish(self, action: Publish) -> Any:
-        self.decision = self.decision or action.decision
-        return None
+    def publish(self, decision: RoundDecision) -> None:
+        self.decision = self.decision or decision
 
-    def say_where(self, action: SayWhere) -> Any:
-        if self.master is None or action.address:
-            self.master = bool(action.address)
-        return None
-
-    def look_up(self, _: LookUp) -> RoundDecision | None:
+    def look_up(self) -> RoundDecision | None:
+        """Read the round's decision; None while there is none."""
         return self.decision
 
-
-RULES: Final[dict[type[StoreAction], Callable[[Slots, Any], Any]]] = {
-    Announce: Slots.announce,
-    CountCompletion: Slots.count_completion,
-    CloseCompleted: Slots.close_completed,
-    ReadEvent: Slots.read_event,
-    PutArrival: Slots.put_arrival,
-    CountArrival: Slots.count_arrival,
-    ReadArrivals: Slots.read_arrivals,
-    Publish: Slots.publish,
-    SayWhere: Slots.say_where,
-    LookUp: Slots.look_up,
-}
+    def say_where(self, address: str) -> None:
+        """Say where the round's process group meets, unless that is said already; "": nowhere, rank 0 is lost."""
+        if self.master is None or address:
+            self.master = bool(address)

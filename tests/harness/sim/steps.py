@@ -6,7 +6,7 @@ step could break them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from nvrx_core.inprocess.protocol.round import RoundPhase
@@ -16,9 +16,8 @@ from .job import BREAK, CRASH, EXIT, FAULT, HANG, KILL, LEAVE, NODE, QUIT, SUSPI
 from .jobs import Jobs
 from .member import GAVE_UP, MAIN, MONITOR, THREAD
 from .numbers import Seen
-from .record import Host
 from .requests import Sleep
-from .slots import LookUp
+from .slots import Slots
 from .world import AwaitKey, Operation, Wish
 
 __all__ = ["Steps"]
@@ -28,7 +27,7 @@ NOT_MET = "not met: Expired"
 """A host that waited for too long, on the way in."""
 
 
-HARMLESS = (LookUp,)
+HARMLESS = (Slots.look_up,)
 """Operations that change nothing, however late they are."""
 
 
@@ -54,7 +53,8 @@ class Steps(Jobs):
             yield from self._monitor_process(job, member, seen)
             ghost = job.ghosts[member]
             if ghost is not None:
-                label = f"{member}: its last {self._name(ghost[0])} arrives late"
+                last: Callable[..., Any] = self.records.operations.values[ghost[0]][0]
+                label = f"{member}: its last operation, {last.__name__}, arrives late"
                 yield label, self._store(job.ghost(member, None), *ghost)[0]
 
     def check_end(self, job: Job) -> tuple[str, ...]:
@@ -94,20 +94,21 @@ class Steps(Jobs):
         yield from rule(self, job, member, which, effect)
 
     def _operation(self, job: Job, member: int, which: str, effect: Operation) -> Iterator[Step]:
-        action, seen = self.seen(job, member).action[which], self.seen(job, member)
-        if seen.abandons and self._name(action) == "ReadEvent" and not self._record(job, effect.iteration).event:
+        seen, reads_event = self.seen(job, member), effect.operation is Slots.read_event
+        if seen.abandons and reads_event and not self._record(job, effect.iteration).event:
             yield f"{member}: finds that the call is over", self._step(job, member, "loses_store", which)
             return
-        after, answer = self._store(job, action, effect.iteration)
-        label = f"{member}: {self._name(action)} in {effect.iteration}"
-        if self.config.whole and self._name(action) == "Publish" and not job.deleted:
+        after, answer = self._store(job, seen.operation[which], effect.iteration)
+        label = f"{member}: {effect.name} in {effect.iteration}"
+        if self.config.whole and effect.operation is Slots.publish and not job.deleted:
             self._check_exit(after, effect.iteration)
         yield label, self._step(after, member, which, answer, key=self._answer_key(answer))
 
     def _host(self, job: Job, member: int, which: str, _: requests.HostRendezvous) -> Iterator[Step]:
         address, iteration = f"node{member}:1", self.seen(job, member).iteration + 1
-        after, _ = self._store(job, self.records.actions(Host(address)), iteration)
-        yield f"{member}: hosts the rendezvous of {iteration}", self._step(after, member, which, address)
+        hosted = self.records.records(self._record(job, iteration)._replace(hosted=address))
+        after = self._step(self._with_record(job, iteration, hosted), member, which, address)
+        yield f"{member}: hosts the rendezvous of {iteration}", after
 
     def _await_key(self, job: Job, member: int, which: str, effect: AwaitKey) -> Iterator[Step]:
         rules = {"event": self._event, "decision": self._await_decision, "master": self._await_rendezvous}
@@ -234,8 +235,8 @@ class Steps(Jobs):
                 label = f"{member} dies" if trouble == CRASH else f"{member} and its monitor die"
                 after = self._step(job.spend(trouble), member, "dies", trouble == NODE)
                 yield label, after
-                if self.config.ghosts and isinstance(seen.main, Operation) and type(seen.main.action) not in HARMLESS:
-                    late = after.ghost(member, (seen.action[MAIN], seen.main.iteration))
+                if self.config.ghosts and isinstance(seen.main, Operation) and seen.main.operation not in HARMLESS:
+                    late = after.ghost(member, (seen.operation[MAIN], seen.main.iteration))
                     yield f"{label}, an operation under way", late
 
     # What must hold

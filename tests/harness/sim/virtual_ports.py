@@ -1,4 +1,4 @@
-"""The ports of a virtual rank that the simulation and the checker share: what each awaits, whoever carries it out.
+"""What the virtual ranks of the simulation and of the checker share: their ports await the same, whoever grants it.
 
 An operation on the keys of a round is a wish that the simulation grants after a delay, the checker at any moment. What
 concerns nobody but the rank itself is done at once.
@@ -6,32 +6,28 @@ concerns nobody but the rank itself is done at once.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from nvrx_core.fault.exceptions import exit_code
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.monitor.ports import FaultReports, MonitorStore, RankPage, RankPort
 from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision
-from nvrx_core.inprocess.protocol.round import (
-    Announce,
-    CloseCompleted,
-    CountArrival,
-    CountCompletion,
-    Endpoint,
-    Publish,
-    PutArrival,
-    ReadArrivals,
-    ReadEvent,
-)
+from nvrx_core.inprocess.protocol.round import Endpoint, Rounds, RoundTimeouts
 from nvrx_core.liveness.peer_progress import PeerProgress
+from nvrx_core.progress.fields import ProgressField
+from nvrx_core.rank_assignment.base import AssignmentState
 from nvrx_core.rank_assignment.identity import InitialRank
 
-from .slots import LookUp, SayWhere
+from .slots import Slots
 from .world import NOTHING, AwaitKey, Operation, Passing
 
-__all__ = ["MainBase", "MonitorBase", "MonitorPorts", "Owner", "StorePort", "nothing"]
+__all__ = [
+    "EntryPage", "MainBase", "MonitorBase", "MonitorPorts", "StorePort", "ThreadBase", "VirtualPage", "VirtualRank",
+    "nothing",
+]  # fmt: skip
 
 
 def nothing(*_: Any, **__: Any) -> Passing:
@@ -39,44 +35,82 @@ def nothing(*_: Any, **__: Any) -> Passing:
     return NOTHING
 
 
-class Owner(Protocol):
-    """The virtual rank that a port is of."""
+class VirtualRank(ABC):
+    """A rank in a virtual world, which its ports are of.
 
+    Args:
+        member: its initial rank.
+        members: those of all.
+        timeouts: of its rounds.
+
+    Attributes:
+        iteration: as its page has it.
+        decision: the last one that its monitor thread has acted on.
+    """
+
+    def __init__(self, member: InitialRank, members: frozenset[InitialRank], timeouts: RoundTimeouts) -> None:
+        self.member, self.rounds = member, Rounds(member, members, timeouts)
+        self.state = AssignmentState(member, len(members))
+        self.iteration = -1
+        self.decision: RoundDecision | None = None
+
+    @abstractmethod
     def fault(self, kind: Interruption, exit_code: int = 0) -> FaultRecord:
         """Return a fault of this rank."""
+
+    def learns(self, decision: RoundDecision) -> None:
+        """The monitor thread learns a decision, and acts on no earlier one."""
+        round_, old = self.rounds.view.round, self.decision
+        stale = old is not None and round_.decided(old, now=0.0)
+        assert not stale, f"I8: {self.member} acts in {round_.iteration} on the decision of the round before"
+        self.decision = decision
+
+
+class VirtualPage:
+    """What the progress page of a virtual rank never tells."""
+
+    inside, rendezvous, collectives, exited = False, 0, 0, None
+
+
+class EntryPage(dict[Any, int]):
+    """The fields of a progress page that an entry into a call reads and writes."""
+
+    def __init__(self, world_size: int, claimed: int = 0) -> None:
+        super().__init__({ProgressField.CLAIMED: claimed, ProgressField.GENERATION: 0})
+        self.world_size = world_size
 
 
 class StorePort:
     """The keys of the rounds: each operation is atomic."""
 
     def announce(self, iteration: int, fault: FaultRecord) -> Awaitable[FaultRecord | None]:
-        return Operation(Announce(fault), iteration)
+        return Operation(Slots.announce, iteration, fault)
 
     def count_completion(self, iteration: int) -> Awaitable[int]:
-        return Operation(CountCompletion(), iteration)
+        return Operation(Slots.count_completion, iteration)
 
     def close_completed(self, iteration: int) -> Awaitable[None]:
-        return Operation(CloseCompleted(), iteration)
+        return Operation(Slots.close_completed, iteration)
 
     def read_event(self, iteration: int) -> Awaitable[FaultRecord | None]:
-        return Operation(ReadEvent(), iteration)
+        return Operation(Slots.read_event, iteration)
 
     def put_arrival(self, iteration: int, arrival: Arrival) -> Awaitable[None]:
-        return Operation(PutArrival(arrival), iteration)
+        return Operation(Slots.put_arrival, iteration, arrival)
 
     def count_arrival(self, iteration: int) -> Awaitable[int]:
-        return Operation(CountArrival(), iteration)
+        return Operation(Slots.count_arrival, iteration)
 
     def read_arrivals(
         self, iteration: int, members: frozenset[InitialRank]
     ) -> Awaitable[tuple[dict[InitialRank, Arrival], FaultRecord | None]]:
-        return Operation(ReadArrivals(members), iteration)
+        return Operation(Slots.read_arrivals, iteration, members)
 
     def publish(self, iteration: int, decision: RoundDecision) -> Awaitable[None]:
-        return Operation(Publish(decision), iteration)
+        return Operation(Slots.publish, iteration, decision)
 
     def read_decision(self, iteration: int) -> Awaitable[RoundDecision | None]:
-        return Operation(LookUp(), iteration)
+        return Operation(Slots.look_up, iteration)
 
     def await_event(self, iteration: int) -> Awaitable[None]:
         return AwaitKey(iteration, "event")
@@ -85,7 +119,7 @@ class StorePort:
         return AwaitKey(iteration, "decision")
 
     def set_rendezvous(self, iteration: int, address: str) -> Awaitable[None]:
-        return Operation(SayWhere(address), iteration)
+        return Operation(Slots.say_where, iteration, address)
 
     def await_rendezvous(self, iteration: int) -> Awaitable[Endpoint | None]:
         return AwaitKey(iteration, "master")
@@ -97,7 +131,7 @@ class MainBase(StorePort):
     collect_garbage = collect_postponed = round_ended = staticmethod(nothing)
     use_rendezvous = release_groups = terminate = staticmethod(nothing)
     release_iteration = record_fault = report_left = finish_reports = staticmethod(nothing)
-    owner: Owner
+    owner: VirtualRank
 
     async def describe_fault(self, error: BaseException) -> FaultRecord:
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
@@ -107,12 +141,24 @@ class MainBase(StorePort):
         return self.owner.fault(Interruption.EXCEPTION)
 
 
+class ThreadBase(StorePort):
+    """What of a monitor thread's ports is the same in each virtual world."""
+
+    event_received = decision_received = staticmethod(nothing)
+    owner: VirtualRank
+
+    async def await_decision(self, iteration: int) -> RoundDecision:
+        decision: RoundDecision = await AwaitKey(iteration, "decision")
+        self.owner.learns(decision)
+        return decision
+
+
 class MonitorBase(StorePort):
     """What of a monitor process's ports is the same in each virtual world."""
 
     report_pause = mark_stalled = mark_round_over = renew_connections = disown_page = staticmethod(nothing)
     probe = report_hang = note_stragglers = staticmethod(nothing)
-    owner: Owner
+    owner: VirtualRank
 
     async def describe_stall(self, reason: str, iteration: int) -> FaultRecord:
         return self.owner.fault(Interruption.SOFT_TIMEOUT)

@@ -20,7 +20,7 @@ from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
 from .farewell import StoredFarewell
-from .virtual_ports import MonitorBase, MonitorPorts
+from .virtual_ports import MonitorBase, MonitorPorts, VirtualPage
 from .world import passes, passes_until
 
 if TYPE_CHECKING:
@@ -36,16 +36,12 @@ HARD: Final = 2.0
 """Seconds: longer than any function takes that swallows interruptions."""
 
 
-class SimulatedPage:
+class SimulatedPage(VirtualPage):
     """The progress page of a simulated rank.
 
     Attributes:
         store_lost_at: when the store was found to be lost; 0.0: it is not.
     """
-
-    inside = False
-    rendezvous = collectives = 0
-    exited = None
 
     def __init__(self, rank: Rank, stage: Stage) -> None:
         self.rank, self.stage, self.store_lost_at = rank, stage, 0.0
@@ -67,11 +63,16 @@ class SimulatedPage:
         return self._siblings
 
 
+@functools.cache
+def _rules(beat: float) -> CallRules:
+    return CallRules(beat, HARD, 1.0)
+
+
 def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     """The watch of a rank: silence counts only in schedules in which something may fall silent."""
     options, beat = rank.call.options, rank.call.options.beat
     looks = bool(options.nodes or options.suspicions or options.pauses)
-    judges = Judges(HangDetector(CallRules(beat, HARD, 1.0)), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
+    judges = Judges(HangDetector(_rules(beat)), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
     schedule = StoreSchedule(heartbeat=beat if looks else math.inf, probe=math.inf, siblings=beat)
     rank.awake = AwakeClock()
     ring = SiblingRing(rank.member, 3.3 * beat, STARTS_WITHIN * beat)

@@ -12,15 +12,14 @@ import itertools
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Hashable, Mapping
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nvrx_core.errors import StoreLost
 from nvrx_core.inprocess.protocol.ports import StoreFailure
-from nvrx_core.inprocess.protocol.round import ReadEvent, StoreAction
 
-from .slots import RULES, SayWhere, Slots
+from .slots import Slots
 
 __all__ = ["LOSS", "NOTHING", "AwaitKey", "Operation", "Passing", "Task", "Wish", "World", "passes", "passes_until"]
 
@@ -48,12 +47,23 @@ class Wish:
 
 
 class Operation(Wish):
-    """An operation on the keys of a round; resumed with the answer."""
+    """An operation on the keys of a round; resumed with the answer.
 
-    __slots__ = ("action", "iteration")
+    Args:
+        operation: a method of `Slots`, which names it in the checker, too.
+        iteration: the round.
+        args: of the operation.
+    """
 
-    def __init__(self, action: StoreAction, iteration: int) -> None:
-        self.action, self.iteration = action, iteration
+    __slots__ = ("args", "iteration", "operation")
+
+    def __init__(self, operation: Callable[..., Any], iteration: int, *args: Hashable) -> None:
+        self.operation, self.iteration, self.args = operation, iteration, args
+
+    @property
+    def name(self) -> str:
+        """Its name in the history."""
+        return self.operation.__name__.title().replace("_", "")
 
 
 class AwaitKey(Wish):
@@ -207,7 +217,7 @@ class World:
         self.on_operation: Callable[[Slots, int], None] | None = None
         self.rounds = rounds
         self.remembers = remembers
-        self._history: list[tuple[float, str, object, int]] = []
+        self._history: list[tuple[float, str, str, int]] = []
         self._heap: list[tuple[float, int, Any, int, Any, Any]] = []
         self._far: list[tuple[float, int, Any, int, Any, Any]] = []
         self._horizon = HORIZON
@@ -218,18 +228,15 @@ class World:
         """The rounds whose keys have the prefix."""
         return self.rounds.setdefault(prefix, defaultdict(Slots))
 
-    def note(self, who: object, what: object, iteration: int) -> None:
-        """Record an event; an action is recorded by its name."""
+    def note(self, who: object, what: str, iteration: int) -> None:
+        """Record an event."""
         if self.remembers:
             self._history.append((self.now, str(who), what, iteration))
 
     def history(self, last: int = 400) -> str:
         """What happened last; 0: all of it."""
-        lines = []
-        for at, who, what, iteration in self._history[-last:]:
-            done = what if isinstance(what, str) else type(what).__name__
-            lines.append(f"{at * 1e3:9.3f} ms  {who}: {done} in {iteration}")
-        return "\n".join(lines)
+        events = self._history[-last:]
+        return "\n".join(f"{at * 1e3:9.3f} ms  {who}: {what} in {iteration}" for at, who, what, iteration in events)
 
     def time(self) -> float:
         """Return the time."""
@@ -288,7 +295,7 @@ class World:
         self.events += 1
         if task is None:
             what()
-        elif turn in (task.turn, task.paused_turn) or (self._bits(1) and type(what.action) is not ReadEvent):
+        elif turn in (task.turn, task.paused_turn) or (self._bits(1) and what.operation is not Slots.read_event):
             try:
                 answer = self._perform(what, task)
             except StoreFailure as failure:
@@ -331,16 +338,16 @@ class World:
 
     def _perform(self, wish: Operation, task: Task) -> Any:
         """Carry out one operation, and tell those who have waited for it."""
-        action, iteration = wish.action, wish.iteration
+        iteration = wish.iteration
         slots = task.slots[iteration]
         event, decision = slots.event, slots.decision
-        answer = RULES[type(action)](slots, action)
+        answer = wish.operation(slots, *wish.args)
         self.operations += 1
         if self.on_operation is not None:
             self.on_operation(slots, iteration)
         if self.remembers:
-            self._history.append((self.now, task.name, action, iteration))
-        if slots.event is not event or slots.decision is not decision or type(action) is SayWhere:
+            self._history.append((self.now, task.name, wish.name, iteration))
+        if slots.event is not event or slots.decision is not decision or wish.operation is Slots.say_where:
             assert not event or slots.event is event, f"I11: a second event of {iteration}: {slots.event}"
             assert not decision or slots.decision is decision, f"I6: a second decision of {iteration}: {slots.decision}"
             for key in [key for key in slots.waiting if slots.found(key) is not None]:
