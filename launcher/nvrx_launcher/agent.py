@@ -470,7 +470,7 @@ class Agent(NodeEvents, ControlEvents):
             self._stopping.ended()
         in_process = self._coordination.store.is_in_use
         is_failure = code != 0 and self._policy.is_at_work(local_rank)
-        if code == 0:
+        if code == 0 and self.config.rank_termination_signal is signal.SIGKILL:  # another one may be why it has exited
             self._is_not_hung(self._policy.rank_of(local_rank), "has exited in order")
         if is_failure:
             self._control.catch_up()  # its monitor has said before why it ends it

@@ -8,7 +8,8 @@ The lines of a launcher have -1 for `initial_rank`; `iteration` is the number of
 `verdict` of a `cycle_verdict` is the object that `nvrx-why --json` prints.
 
 A `hung` is a rank that its monitor is about to end. Its end is the `worker_failed` of that rank, or `recovered`: the
-rank has gone on, or has exited in order, and was not ended. The end of the cycle is that of all others.
+rank has gone on, or has exited in order, and was not ended. The end of the cycle is that of all others, as of a rank
+that exits with code 0 on a `rank_termination_signal` that it handles.
 """
 
 from __future__ import annotations

@@ -126,3 +126,20 @@ def test_a_node_whose_launcher_does_not_answer_holds_up_neither_the_line_nor_the
     assert hung[0]["monotonic"] < verdict["monotonic"] < failed[0]["monotonic"]
     overdue = {each["rank"] for each in hung}  # the ranks that wait are so at about the same time
     assert {each["rank"] for each in failed} <= overdue
+
+
+def test_where_the_launcher_of_the_coordinator_stands_still_a_line_says_whose_ranks_it_is_by(
+    ordered: Nodes, tmp_path: Path
+) -> None:
+    patient = ("--rdzv-conf", "keep_alive_interval=30")  # the workers are not ended for the silence of the store
+    jobs = first, other = ordered(2, "alike", "--nnodes", "2", "--max-restarts", "0", *patient, *OPTIONS, worker=WORKER)
+    for job in jobs:
+        job.read(2, "begun")
+    first.process.send_signal(signal.SIGSTOP)
+    other.await_log("was ended by SIGKILL, hung: no heartbeat")
+    first.process.send_signal(signal.SIGCONT)
+    (line,) = (line for line in other.log.splitlines() if "hang: " in line)
+    assert re.search(r" INFO .* hang: who is to blame is not known; .*; by the ranks of \S+ alone$", line)
+    (verdict,) = [each for each in events_of(tmp_path, "hang_verdict") if each["pid"] == other.process.pid]
+    assert line.endswith(verdict["sentence"])
+    assert (verdict["ranks"], verdict["missing"]) == ([], [0, 1])

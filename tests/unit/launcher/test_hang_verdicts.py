@@ -22,6 +22,7 @@ from nvrx_core.collective import Collective
 from nvrx_core.fault.hang_report import HangReport, Waiting
 from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict
 from nvrx_core.fault.stack_text import Frame
+from nvrx_core.fault_tolerance.evidence import ANSWER_MARGIN, ANSWER_TIMEOUT, EXTRA_TIMEOUT
 from nvrx_core.fault_tolerance.process import VERDICT_TIMEOUT as MONITOR_TIMEOUT
 
 WAITS = HangReport(
@@ -179,6 +180,7 @@ def test_the_line_is_a_warning_where_it_was_judged_and_where_the_culprit_is(
 
 def test_the_times_are_one_budget_that_ends_before_the_monitor_does() -> None:
     assert 0 < RANKS_TIMEOUT < COLLECT_TIMEOUT < JUDGE_TIMEOUT < VERDICT_TIMEOUT < MONITOR_TIMEOUT
+    assert ANSWER_TIMEOUT + EXTRA_TIMEOUT < RANKS_TIMEOUT - ANSWER_MARGIN  # a monitor has asked its rank by then
 
 
 def test_the_launcher_of_the_coordinator_judges_by_what_it_has_if_the_store_does_not_answer() -> None:
