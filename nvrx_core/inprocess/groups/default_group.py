@@ -70,10 +70,15 @@ class DefaultGroupGuard:
             refusals.close()
 
     def _note_threads(self) -> None:
+        frames = sys._current_frames()
+        del frames[
+            threading.get_ident()
+        ]  # this frame: with what the function has, it would live until the collector runs
         for thread in threading.enumerate():
-            if thread in self._others or thread.name.startswith(_OURS):
+            frame = frames.get(thread.ident or 0)
+            if frame is None or thread in self._others or thread.name.startswith(_OURS):
                 continue
-            if (job := _job(thread)) is not None:
+            if (job := _job(thread, frame)) is not None:
                 self._at_work[thread] = job
         with self._lock:
             if self._refusals is None:
@@ -103,15 +108,8 @@ class DefaultGroupGuard:
         return job is not None
 
 
-def _job(thread: threading.Thread) -> object | None:
-    """Return the job that a thread is at: of an executor a weak reference to it, else its name; None without one.
-
-    The frames of all threads are not kept: they include this one, which would keep what the function has until the
-    collector runs.
-    """
-    innermost = sys._current_frames().get(thread.ident or 0)
-    if innermost is None:
-        return None
+def _job(thread: threading.Thread, innermost: FrameType) -> object | None:
+    """Return the job that a thread is at: of an executor a weak reference to it, else its name; None without one."""
     if (item := next(_items(innermost), None)) is not None:
         return weakref.ref(item)
     if thread.name.startswith(_ONE_JOB):
