@@ -71,6 +71,9 @@ class DefaultGroupGuard:
 
     def _note_threads(self) -> None:
         frames = sys._current_frames()
+        del frames[
+            threading.get_ident()
+        ]  # this frame: with what the function has, it would live until the collector runs
         for thread in threading.enumerate():
             frame = frames.get(thread.ident or 0)
             if frame is None or thread in self._others or thread.name.startswith(_OURS):
@@ -106,7 +109,7 @@ class DefaultGroupGuard:
 
 
 def _job(thread: threading.Thread, innermost: FrameType) -> object | None:
-    """Return the job that a thread is at: of an executor a weak reference to it, else the thread; None without one."""
+    """Return the job that a thread is at: of an executor a weak reference to it, else its name; None without one."""
     if (item := next(_items(innermost), None)) is not None:
         return weakref.ref(item)
     if thread.name.startswith(_ONE_JOB):

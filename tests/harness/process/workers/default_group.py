@@ -46,14 +46,14 @@ def train(call: CallWrapper) -> None:
     if call.iteration == 0:
         globals()[way]()
         begun.wait(WITHIN)
-        record("begun")
-        record.await_others(1, "begun")
-        if me == 1:
-            raise RuntimeError("injected while a thread is at work")
         try:
+            record("begun")
+            record.await_others(1, "begun")
+            if me == 1:
+                raise RuntimeError("injected while a thread is at work")
             threading.Event().wait()
         except BaseException:
-            if way == "handler":
+            if me == 0 and way == "handler":
                 save_as_if_nothing_was()
             raise
     if me == 0 and left:
@@ -147,6 +147,8 @@ compiled = handler
 
 
 def save_as_if_nothing_was() -> None:
+    while dist.is_initialized():  # the interruption comes before the abort
+        time.sleep(0.005)
     try:
         dcp.save({"numbers": torch.ones(1)}, checkpoint_id=str(folder))
     except RuntimeError as error:

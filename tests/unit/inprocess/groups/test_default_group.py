@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor, thread as futures
 from multiprocessing.pool import ThreadPool
 
@@ -90,6 +91,25 @@ def test_torch_s_functions_are_replaced_at_the_first_abort_and_put_back_at_the_e
     assert (c10d._get_default_group, dist.is_initialized) == replaced, "torch.compile knows them by identity"
     guard.close()
     assert (c10d._get_default_group, dist.is_initialized) == before
+
+
+def test_what_the_function_has_is_not_kept_by_its_frames(guard):
+    """A model, or a group, would live until the collector runs."""
+
+    class Model:
+        pass
+
+    def function():
+        model = Model()
+        guard.abort(0)
+        guard.leave()
+        return weakref.ref(model)
+
+    gc.disable()
+    try:
+        assert function()() is None
+    finally:
+        gc.enable()
 
 
 def test_a_checkpoint_is_refused_after_the_abort_of_a_group_of_several_ranks(guard, tmp_path):
