@@ -281,6 +281,7 @@ class _Ports:
     @operation
     def restore(self, objects: Objects, row: torch.Tensor) -> None:
         rows.restore(row, objects.buffers, objects.local, objects.device)
+        self._device, self.left = objects.device, Left.of(objects)
 
     @operation
     def vote(self, row: torch.Tensor | None, *, transfers: bool = False) -> Sequence[torch.Tensor] | None:

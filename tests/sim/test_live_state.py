@@ -6,10 +6,10 @@ import pytest
 
 from tests.harness.sim.explorer import Explorer, Violation
 from tests.harness.sim.live_mutants import (
+    ALTERNATING,
     LOST,
     MUTANTS,
     ONCE,
-    PASSED_AND_LOST,
     REPLICAS,
     RESERVE,
     SHARDED,
@@ -48,7 +48,7 @@ def test_two_faults_cost_no_step(sizes):
         {**TWICE, "steps": 2},
         {**RESERVE, "kills": 1},
         {"processes": 3, "steps": 1, "faults": 2, "kills": 2},
-        PASSED_AND_LOST,
+        ALTERNATING,
         {**RESERVE, "kills": 1, "tells": False},
         {**TWICE, "tells": False},
     ],
@@ -58,7 +58,7 @@ def test_two_faults_cost_no_step(sizes):
         "two steps",
         "reserves and a lost rank",
         "two lost ranks",
-        "one has passed and is lost",
+        "all in turn",
         "untold reserves",
         "two untold faults",
     ],

@@ -7,7 +7,7 @@ step then, with its old objects. If nobody has passed it, nobody has changed any
 
 Each rank tells with its arrival at the end of the iteration which vote it has passed, and the decision of the round has
 the newest: so a rank that is at its step, or can do it, goes on without a word of the others, and one that is not
-declines the vote at the end. Then all exchange what they hold.
+declines the vote that begins the new branch. Then all exchange what they hold.
 
 What changes outside of the advance (random numbers, buffers, the position in the data) is copied into a row at each
 vote, and the vote carries all rows to all ranks: who takes the place of a lost rank gets its row.
@@ -37,7 +37,6 @@ __all__ = [
     "Stamp",
     "Transfer",
     "recover",
-    "recover_alone",
 ]
 
 Objects = TypeVar("Objects")
@@ -140,6 +139,10 @@ class Memory(Generic[Objects, Row, Rows]):
         """Return it with parameters and optimizer state at a step."""
         return replace(self, version=stamp, torn=False)
 
+    def take(self, objects: Objects, stamp: Stamp) -> Memory[Objects, Row, Rows]:
+        """Return it with new objects, which are complete at a step."""
+        return replace(self, objects=objects, version=stamp)
+
     def holding(self, shard: Shard | None, needs: Shard, width: int, newest: Stamp | None = None) -> Holding:
         """Return what the other ranks must know of it.
 
@@ -184,6 +187,10 @@ class Holding:
     def reaches(self, stamp: Stamp) -> bool:
         """Return whether the rank is at this step, or can do it without the others."""
         return not self.torn and stamp in (self.version, self.pending and self.pending[0])
+
+    def needs_nobody(self, stamp: Stamp, rank: int) -> bool:
+        """Return whether the rank can go on from this step, as rank `rank`, without the others."""
+        return self.reaches(stamp) and self.shard == self.needs and self.serves_row(stamp, rank)
 
     def has_row(self, stamp: Stamp, rank: int) -> bool:
         """Return whether it has itself captured the local state of a rank at this step."""
@@ -264,19 +271,3 @@ def recover(holdings: Sequence[Holding]) -> Recovery | Incomplete:
         else:
             fresh.append(to)
     return Recovery(newest, keeps, tuple(transfers), tuple(fresh))
-
-
-def recover_alone(holding: Holding, rank: int, newest: Stamp) -> Recovery | None:
-    """Return how a rank comes to the newest step without the others; None if it cannot.
-
-    If all can, the result is what `recover` returns.
-
-    Args:
-        holding: of the rank.
-        rank: its number.
-        newest: the newest vote that any rank has passed.
-    """
-    if not holding.reaches(newest) or holding.shard != holding.needs or not holding.serves_row(newest, rank):
-        return None
-    row = () if holding.has_row(newest, rank) else (Transfer(rank, rank, row=True),)
-    return Recovery(newest, (rank,), row, ())

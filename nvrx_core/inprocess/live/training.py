@@ -17,7 +17,6 @@ from nvrx_core.inprocess.live.memory import (
     Shard,
     Stamp,
     recover,
-    recover_alone,
 )
 
 __all__ = ["LivePorts", "LiveTraining"]
@@ -104,7 +103,8 @@ class LiveTraining(Generic[Objects, Row, Rows]):
 
     Attributes:
         memory: what outlives an iteration.
-        recovery: how the last resume has brought all ranks to one step, or why it could not; None before it.
+        recovery: how the last resume has brought all ranks to one step, or why it could not; None before it, and where
+            no rank has needed another one.
     """
 
     def __init__(self) -> None:
@@ -142,14 +142,11 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         Returns:
             The step to go on with; None when the newest step is not whole in memory: load a checkpoint, then start.
         """
+        self.recovery = None
         if newest is not None:
-            if knows:
-                self.memory = self.memory.learn(newest)
-            alone = recover_alone(self._holding(ports, new), ports.rank, newest) if knows else None
-            if alone is None:
+            if not (knows and self._holding(ports, new).needs_nobody(newest, ports.rank)):
                 await ports.vote(None)
-            elif await self._bring(ports, alone, new):
-                self.recovery = alone
+            elif await self._go_on(ports, newest, new):
                 return newest.step + 1
         recovery = recover(await ports.exchange(self._holding(ports, new, newest if knows else None)))
         self.recovery = recovery
@@ -157,8 +154,7 @@ class LiveTraining(Generic[Objects, Row, Rows]):
             # Another rank may still have what is missing, and be a reserve now.
             self.memory = Memory(new, passed=self.memory.passed)
             return None
-        if not await self._bring(ports, recovery, new):
-            raise _out_of_step("resume()")
+        await self._bring(ports, recovery, new)
         return recovery.newest.step + 1
 
     def _holding(self, ports: LivePorts[Objects, Row, Rows], new: Objects, newest: Stamp | None = None) -> Holding:
@@ -167,16 +163,40 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         width = ports.width_of(None if passed is None else passed.rows)
         return self.memory.holding(shard, ports.shard_of(new), width, newest)
 
-    async def _bring(self, ports: LivePorts[Objects, Row, Rows], recovery: Recovery, new: Objects) -> bool:
-        """Bring new objects to the newest step; return False if another rank cannot do so alone, and declines."""
-        old, newest = self.memory.objects, recovery.newest
-        holding = self._holding(ports, new)
+    async def _go_on(self, ports: LivePorts[Objects, Row, Rows], newest: Stamp, new: Objects) -> bool:
+        """Bring new objects to the newest step without the others; return False if one of these declines.
+
+        The vote comes first: where a rank declines, the new objects may be needed as they are, with initial weights.
+        """
+        await self._reach(ports, newest, new)
+        old, stamp = self.memory.objects, Stamp(ports.iteration, newest.step)
+        assert old is not None
+        row = self._row_for(ports, newest, ports.rank)
+        mark: Mark[Row, Rows] = Mark(stamp, ports.rank, row, due=False)
+        self.memory = self.memory.come_to_vote(mark)
+        rows = await ports.vote(row)
+        if rows is None:
+            return False
+        self.memory = self.memory.pass_vote(rows)
+        await ports.adopt(old, new)
+        await ports.restore(new, row)
+        self.memory = self.memory.take(new, stamp)
+        return True
+
+    async def _reach(self, ports: LivePorts[Objects, Row, Rows], newest: Stamp, new: Objects) -> None:
+        """Bring the old objects to the newest step, if this rank was interrupted in its vote."""
+        old, holding = self.memory.objects, self._holding(ports, new)
         self.memory = self.memory.learn(newest)  # who has passed it may be lost before the next vote
         if old is not None and holding.reaches(newest) and self.memory.version != newest:
             if self.memory.pending is not None and self.memory.pending.due:
                 await self._advance(ports, old, newest)
             else:
                 self.memory = self.memory.complete(newest)
+
+    async def _bring(self, ports: LivePorts[Objects, Row, Rows], recovery: Recovery, new: Objects) -> None:
+        """Bring new objects to the newest step, as all ranks have agreed."""
+        old, newest = self.memory.objects, recovery.newest
+        await self._reach(ports, newest, new)
         row = await self._transfer(ports, recovery, old, new)
         if row is not None:
             await ports.restore(new, row)
@@ -185,7 +205,7 @@ class LiveTraining(Generic[Objects, Row, Rows]):
             row = await ports.capture(new, newest.step)
             passed = Mark(newest, ports.rank, row, due=False)
         begun, transfers = Memory(new, newest, passed=passed), bool(recovery.transfers)
-        return await self._begin(ports, begun, newest.step, transfers=transfers)
+        await self._begin(ports, begun, newest.step, transfers=transfers)
 
     async def _transfer(
         self, ports: LivePorts[Objects, Row, Rows], recovery: Recovery, old: Objects | None, new: Objects
@@ -224,8 +244,7 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         """Begin a branch: the objects of the last resume are at the beginning of `step`."""
         if self.memory.objects is None:
             raise RuntimeError("start() before resume()")
-        if not await self._begin(ports, Memory(self.memory.objects, passed=self.memory.passed), step - 1):
-            raise _out_of_step(f"start({step})")
+        await self._begin(ports, Memory(self.memory.objects, passed=self.memory.passed), step - 1)
 
     async def _begin(
         self,
@@ -234,8 +253,8 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         step: int,
         *,
         transfers: bool = False,
-    ) -> bool:
-        """Begin a branch: whoever does not come to its vote holds older stamps. Return False if a rank declines.
+    ) -> None:
+        """Begin a branch: whoever does not come to its vote holds older stamps.
 
         Args:
             ports: of the iteration.
@@ -249,9 +268,8 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         self.memory = begun.come_to_vote(Mark(stamp, ports.rank, row, due=False))
         rows = await ports.vote(row, transfers=transfers)
         if rows is None:
-            return False
+            raise _out_of_step("the beginning of a branch")
         self.memory = self.memory.pass_vote(rows).complete(stamp)
-        return True
 
     async def _advance(self, ports: LivePorts[Objects, Row, Rows], objects: Objects, stamp: Stamp) -> None:
         await ports.enter_atomic()

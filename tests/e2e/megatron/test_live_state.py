@@ -128,7 +128,7 @@ def test_a_spare_takes_the_place_of_a_lost_rank_with_its_state(train: Train, und
         assert resumed is not None
     else:
         assert resumed is None
-        assert job.told().count("no rank has tensor parallel rank") == 1, job.told()
+        assert job.told().count("no rank that trains has tensor parallel rank") == 1, job.told()
 
 
 @pytest.mark.nightly

@@ -18,6 +18,8 @@ RESERVE: Final[dict[str, Any]] = {"processes": 3, "active": 2, "steps": 1, "faul
 SHARDED: Final[dict[str, Any]] = {"shards": 2, "faults": 1}
 LOST: Final[dict[str, Any]] = {"processes": 3, "active": 2, "steps": 1, "faults": 1, "kills": 1}
 REPLICAS: Final[dict[str, Any]] = {"processes": 4, "steps": 1, "faults": 1, "kills": 1, "shards": 2}
+SHARD_LOST: Final[dict[str, Any]] = {"processes": 3, "steps": 1, "shards": 2, "faults": 1, "kills": 1}
+ALTERNATING: Final[dict[str, Any]] = {"processes": 2, "active": 1, "steps": 1, "faults": 2}
 ONCE: Final[dict[str, Any]] = {"faults": 1}
 TWICE: Final[dict[str, Any]] = {"steps": 1, "faults": 2}
 UNTOLD: Final[dict[str, Any]] = {"faults": 1, "tells": False}
@@ -30,6 +32,8 @@ ADVANCES: Final = "        await self._advance(ports, objects, stamp)\n"
 STEPS: Final = "                await self._advance(ports, old, newest)\n"
 BEGINS: Final = "Memory(new, newest, passed=passed)"
 FROM_ITS_SHARD: Final = "        sources = [rank for rank in at_newest if holdings[rank].shard == holdings[to].needs]\n"
+UNDECLINED: Final = "        rows = await ports.vote(row)\n        if rows is None:\n            return False"
+RESTORES: Final = "        await ports.adopt(old, new)\n        await ports.restore(new, row)\n"
 NO_STEP: Final = "                self.memory = self.memory.complete(newest)\n"
 
 MUTANTS: Final[dict[str, tuple[ModuleType, str, str, dict[str, Any]]]] = {
@@ -57,18 +61,19 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str, dict[str, Any]]]] = {
     "what is in memory is not used": (memory, "    if newest is None:\n", "    if True:\n", ONCE),
     "a vote is forgotten where a step is not whole": (
         training, "self.memory = Memory(new, passed=self.memory.passed)\n", "self.memory = Memory(new)\n", RESERVE),
-    "who is behind goes on alone": (memory, "if not holding.reaches(newest) or holding", "if holding", RESERVE),
-    "who has another shard goes on alone": (memory, " or holding.shard != holding.needs", "", REPLICAS),
+    "who is behind goes on alone": (memory, "self.reaches(stamp) and self.shard", "self.shard", RESERVE),
+    "who has another shard goes on alone": (memory, " and self.shard == self.needs", "", SHARD_LOST),
     "who has no local state goes on alone": (
-        memory, " or not holding.serves_row(newest, rank)", "", {**RESERVE, "kills": 1}),
-    "who goes on alone takes no row": (
-        memory, "row = () if holding.has_row(newest, rank) else (Transfer(rank, rank, row=True),)", "row = ()", LOST),
+        memory, " and self.serves_row(stamp, rank)", "", {**RESERVE, "kills": 1}),
+    "who goes on alone does not take its local state": (training, RESTORES, RESTORES.partition("\n")[0] + "\n", ONCE),
     "nobody declines": (
         training, "if rows is None:\n            return False", "if False:\n            return False", RESERVE),
+    "the new objects are changed before all go on": (
+        training, UNDECLINED, "        await ports.adopt(old, new)\n" + UNDECLINED, SHARD_LOST),
     "a vote that only others have passed is not learned": (
         training, "self.memory = self.memory.learn(newest)", "", PASSED_AND_LOST),
     "a vote of ranks that take no part does not count": (
-        memory, "passed, width = (newest, _NOBODY), 0", "pass", RESERVE),
+        memory, "passed, width = (newest, _NOBODY), 0", "pass", ALTERNATING),
     "rows come from votes only": (memory, "return has_rows or self.has_row(stamp, rank)", "return has_rows", RESERVE),
 }  # fmt: skip
 """The module, the shipped text, the mistake, and a space in which it is seen."""

@@ -148,6 +148,8 @@ class Process:
         knows = self.group.branch[self.rank] not in self.group.space.unknowing
         first = await self.training.resume(self, new, self.group.decided, knows=knows)
         self.has_resumed = True
+        assert first is None or new.local == self.own(new.weights), f"{self} has local state {new.local}"
+        assert first is not None or new.weights is None, f"{self} has changed what it was to begin with"
         assert first is None or self.group.due is not None, f"{self} goes on, though no rank has the newest step"
         if first is None:
             assert self.group.due is None, f"{self} loads a checkpoint: {self.group.due} is whole in memory"
@@ -185,7 +187,7 @@ class Process:
         assert objects.weights is not None, f"{self} votes with torn weights"
         after = (*objects.weights, objects.gradients) if self.training.memory.pending.due else objects.weights
         own = self.own(after)
-        assert objects.local == row == own, f"{self} has local state {objects.local}, not {own}"
+        assert row == own, f"{self} votes with local state {row}, not {own}"
         voted = self.group.voted.setdefault(self.collectives, after)
         assert voted == after, f"ranks of {branch} vote with {voted} and {after}"
         if not self.has_resumed and self.group.due is not None:
@@ -240,6 +242,7 @@ class Process:
         return old is new
 
     def adopt(self, old: Objects, new: Objects) -> Awaitable[None]:
+        assert old.shard == new.shard, f"{self} takes shard {old.shard} for {new.shard}"
         return Operation("adopt", lambda: setattr(new, "weights", old.weights))
 
     def send(self, objects: Objects, to: int) -> Awaitable[None]:
@@ -337,7 +340,12 @@ class Group:
         if not passed:
             return None
         newest = max(passed, key=lambda each: (each[0], len(each[1])))[1]
-        held = (each.memory.objects for each in kept if each.memory.objects is not None)
+        memories = [each.memory for each in kept if each.memory.objects is not None]
+        if not newest and self.decided is not None:  # each branch from the beginning begins with equal weights
+            memories = [
+                each for each in memories if self.decided in (each.version, each.pending and each.pending.stamp)
+            ]
+        held = [memory.objects for memory in memories]
         shards = {objects.shard for objects in held if newest in objects.reachable()}
         needed = {self.space.shard(rank, len(kept)) for rank in range(len(kept))}
         return newest if needed <= shards else None

@@ -13,7 +13,6 @@ from nvrx_core.inprocess.live.memory import (
     Stamp,
     Transfer,
     recover,
-    recover_alone,
 )
 from nvrx_core.inprocess.live.training import LiveTraining
 
@@ -133,12 +132,13 @@ def test_who_has_lost_its_gradients_does_not_reach_the_step_of_its_vote():
 @pytest.mark.parametrize("mine", [AHEAD, IN_VOTE], ids=["it has done the step", "it can"])
 def test_who_reaches_the_newest_step_goes_on_as_if_all_had_exchanged_what_they_hold(mine):
     rank = mine.pending[1]
-    alone, together = recover_alone(mine, rank, NEXT), recover([AHEAD, IN_VOTE])
-    assert (alone.newest, alone.keeps, alone.transfers) == (together.newest, (rank,), together.transfers)
+    assert mine.needs_nobody(NEXT, rank)
+    assert rank in recover([AHEAD, IN_VOTE]).keeps
 
 
 def test_a_rank_with_another_number_needs_no_other_one_for_its_row():
-    assert recover_alone(AHEAD, 1, NEXT) == Recovery(NEXT, (1,), (Transfer(1, 1, row=True),), ())
+    assert AHEAD.needs_nobody(NEXT, 1)
+    assert not AHEAD.needs_nobody(NEXT, 2)
 
 
 @pytest.mark.parametrize("mine", [
@@ -146,7 +146,7 @@ def test_a_rank_with_another_number_needs_no_other_one_for_its_row():
     holding(version=NEXT, pending=(NEXT, 1), passed=(NEXT, 1), shard=(0, 2), needs=(1, 2)),
 ], ids=["a reserve", "it is behind", "it has no row", "it needs another shard"])  # fmt: skip
 def test_who_needs_another_rank_does_not_go_on_alone(mine):
-    assert recover_alone(mine, 1, NEXT) is None
+    assert not mine.needs_nobody(NEXT, 1)
 
 
 def test_a_vote_that_only_ranks_in_reserve_have_passed_is_not_gone_back_behind():
