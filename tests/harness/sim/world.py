@@ -119,6 +119,7 @@ class Task:
         part: which part of it; "" for the whole.
         begin: what it does.
         slots: the rounds of its call.
+        ended: told of its end: what it has returned, or the loss of the store by which it has ended.
 
     Attributes:
         turn: how often it was resumed; `ENDED` when it has ended, `PAUSED` while it is paused.
@@ -126,7 +127,7 @@ class Task:
     """
 
     __slots__ = (
-        "_begin", "_flow", "held", "owner", "part", "paused_turn", "send", "slots", "throw", "turn", "until", "world",
+        "_begin", "_flow", "ended", "held", "owner", "part", "paused_turn", "send", "slots", "throw", "turn", "until", "world",
     )  # fmt: skip
 
     def __init__(
@@ -136,8 +137,9 @@ class Task:
         part: str,
         begin: Callable[[], Coroutine[Any, Any, None]],
         slots: Mapping[int, Slots],
+        ended: Callable[[Any], None],
     ) -> None:
-        self.world, self.owner, self.part, self.slots = world, owner, part, slots
+        self.world, self.owner, self.part, self.slots, self.ended = world, owner, part, slots, ended
         self._begin = begin
         self._flow: Coroutine[Any, Any, None] | None = None  # begun late: a coroutine that never runs warns of it
         self.send: Callable[[Any], Any] = self._start
@@ -273,8 +275,13 @@ class World:
             task.turn = turn = turn + 1
             task.until = None
             try:
-                wish = task.throw(value) if isinstance(value, LOSS) else task.send(value)
-            except StopIteration:
+                wish = task.send(value) if value is None or not isinstance(value, LOSS) else task.throw(value)
+            except StopIteration as end:
+                task.ended(end.value)
+                task.turn = ENDED
+                continue
+            except LOSS as loss:
+                task.ended(loss)
                 task.turn = ENDED
                 continue
             kind = type(wish)
