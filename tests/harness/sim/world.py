@@ -21,7 +21,9 @@ from nvrx_core.inprocess.protocol.ports import StoreFailure
 
 from .slots import Slots
 
-__all__ = ["LOSS", "NOTHING", "AwaitKey", "Operation", "Passing", "Task", "Wish", "World", "passes", "passes_until"]
+__all__ = [
+    "LOSS", "NOTHING", "AwaitKey", "Operation", "Passing", "Task", "Wish", "World", "answer", "passes", "passes_until",
+]  # fmt: skip
 
 LOSS: Final = (StoreFailure, StoreLost)
 """The loss of the store, which is raised where its outcome is awaited."""
@@ -92,6 +94,11 @@ NOTHING: Final = Passing()
 """An operation without a consequence in virtual time."""
 
 
+async def answer(value: Any) -> Any:
+    """An operation without a consequence in virtual time, but with an outcome."""
+    return value
+
+
 def passes_until(holds: Callable[[], Any], deadline: float = math.inf) -> Passing:
     """Wait until the predicate holds, looked at when the rank is poked, or until the deadline."""
     return Passing(((holds, deadline),))
@@ -127,7 +134,8 @@ class Task:
     """
 
     __slots__ = (
-        "_begin", "_flow", "ended", "held", "owner", "part", "paused_turn", "send", "slots", "throw", "turn", "until", "world",
+        "_begin", "_flow", "ended", "held", "owner", "part", "paused_turn", "send", "slots", "throw", "turn", "until",
+        "world",
     )  # fmt: skip
 
     def __init__(
@@ -275,7 +283,8 @@ class World:
             task.turn = turn = turn + 1
             task.until = None
             try:
-                wish = task.send(value) if value is None or not isinstance(value, LOSS) else task.throw(value)
+                lost = value is not None and isinstance(value, LOSS)
+                wish = task.throw(value) if lost else task.send(value)
             except StopIteration as end:
                 task.ended(end.value)
                 task.turn = ENDED
