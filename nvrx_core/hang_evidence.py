@@ -10,20 +10,24 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import dropwhile
 from types import FrameType
 from typing import Final
 
-from nvrx_core.fault.hang_report import RENDEZVOUS, Collective, RankCondition, Waiting
+from nvrx_core.collective import RENDEZVOUS, Collective
+from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault.stack_text import Frame, main_thread, place_of, waits_for_peers
 from nvrx_core.fault.user_frames import is_users
 from nvrx_core.process import torch_calls
 from nvrx_core.process.thread_wait import ThreadWait, wait_of
 from nvrx_core.process.user_packages import user_packages
+from nvrx_core.progress.page import Page
+from nvrx_core.progress.sampling import open_section
 from nvrx_core.values import value
 
-__all__ = ["ThreadObservation", "observe_process", "observe_thread", "training_thread"]
+__all__ = ["ThreadObservation", "observe_process", "observe_thread", "report_of", "training_thread", "with_page"]
 
 MAX_FRAMES: Final = 128
 _OF_A_STORE: Final = frozenset({"wait", "get"})
@@ -126,7 +130,7 @@ def _waiting(
             break
         inside.append(frame)
     if (call := torch_calls.call_of(inside)) is not None:
-        return Waiting.WAITS, Collective(*call)
+        return Waiting.WAITS, call
     if inner is None:
         return Waiting.ELSEWHERE, None
     torch = torch_calls.torch_folder()
@@ -156,6 +160,40 @@ def observe_process(
     condition = RankCondition.STOPPED if wait.stopped else RankCondition.HOLDS_GIL if holds_gil else own
     waiting = Waiting.MAY_WAIT if waits_for_peers(stack) else Waiting.ELSEWHERE
     return ThreadObservation(condition, waiting, place, inner, wait.text)
+
+
+def report_of(
+    look: ThreadObservation, *, rank: int, initial_rank: int, pid: int, host: str = "",
+    begun: Mapping[str, int] | None = None,
+) -> HangReport:  # fmt: skip
+    """Return the report of a rank by what its process shows; the arguments are fields of the report."""
+    return HangReport(
+        rank=rank, initial_rank=initial_rank, host=host, pid=pid, condition=look.condition, waiting=look.waiting,
+        place=look.place, inner=look.inner, wait=look.wait, collective=look.collective, begun=begun,
+    )  # fmt: skip
+
+
+def with_page(
+    report: HangReport, page: Page, *, alive_at: float, stalled: bool, step: int, now: float, rendezvous: int = 0,
+    children: Iterable[tuple[int, str]] = (),
+) -> HangReport:  # fmt: skip
+    """Return a report with what the rank has written to its page.
+
+    Args:
+        report: by what the process shows.
+        page: that of the rank.
+        alive_at: its last sign of life, monotonic seconds: who watches it says what counts.
+        stalled: it counts as stalled.
+        step: that it has reported last, -1 for none.
+        now: monotonic seconds.
+        rendezvous: how many it has begun.
+        children: its dead child processes.
+    """
+    section, seconds = open_section(page, now)
+    return replace(
+        report, silent=max(0.0, now - alive_at), stalled=stalled, step=step, section=section, section_seconds=seconds,
+        rendezvous=rendezvous, children=tuple(children),
+    )  # fmt: skip
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

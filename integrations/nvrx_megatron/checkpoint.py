@@ -77,6 +77,7 @@ class AtomicCheckpoint:
         require(keep is None or keep >= 1, "keep", keep, "at least 1, or None for all")
         self.folder, self.keep, self.group, self.checksums = Path(folder), keep, group, checksums
         self._attempts: weakref.WeakSet[Attempt] = weakref.WeakSet()
+        self._apart: Callable[[], dist.ProcessGroup | None] = _no_group
 
     def latest(self) -> tuple[int, Path] | None:
         """Return the step and the folder of the newest complete checkpoint; None if there is none.
@@ -100,7 +101,7 @@ class AtomicCheckpoint:
         if _is_initialized():
             import torch.distributed as dist
 
-            dist.broadcast_object_list(found, group_src=0, group=self.group)
+            dist.broadcast_object_list(found, group_src=0, group=self._group())
         if isinstance(found[0], Exception):
             raise found[0]
         return found[0]
@@ -116,7 +117,7 @@ class AtomicCheckpoint:
         Returns:
             The folder of the complete checkpoint.
         """
-        attempt = self.begin(step)
+        attempt = self._begin(step)
         try:
             self._write(write, attempt.folder)
             self._barrier()
@@ -137,8 +138,12 @@ class AtomicCheckpoint:
         """Create the folder of an attempt, for a background save; a collective call of all ranks.
 
         The next attempt removes the folder if the attempt has failed by then, if a restart has ended it, or if nothing
-        refers to it.
+        refers to it. The first attempt of an iteration creates a process group of gloo, for the calls of this object.
         """
+        self._set_apart()
+        return self._begin(step)
+
+    def _begin(self, step: int) -> Attempt:
         number, token = self._from_leader(lambda: self._prepare(step))
         attempt = Attempt(self, step, number, token, interruptions())
         self._attempts.add(attempt)
@@ -171,13 +176,31 @@ class AtomicCheckpoint:
             return True
         import torch.distributed as dist
 
-        return dist.get_rank(self.group) == 0
+        return dist.get_rank(self._group()) == 0
 
     def _barrier(self) -> None:
         if _is_initialized():
             import torch.distributed as dist
 
-            dist.barrier(group=self.group)
+            dist.barrier(group=self._group())
+
+    def _group(self) -> dist.ProcessGroup | None:
+        """Return the group for the object's own collectives."""
+        apart = self._apart()
+        return apart if apart is not None and _is_registered(apart) else self.group
+
+    def _set_apart(self) -> None:
+        """Create a group of gloo for the object's own collectives, once in an iteration; a collective call.
+
+        The thread of a background save has collectives in the job's group. Those of the main thread that met them there
+        would be in another order on a rank that has written sooner.
+        """
+        if not _is_initialized() or self._group() is not self.group:
+            return
+        import torch.distributed as dist
+
+        ranks = None if self.group is None else dist.get_process_group_ranks(self.group)
+        self._apart = weakref.ref(dist.new_group(ranks, backend="gloo", use_local_synchronization=ranks is not None))
 
     def _prune(self) -> None:
         if self.keep is not None:
@@ -215,7 +238,7 @@ class Attempt:
 
     def is_current(self) -> bool:
         """Return whether the attempt can be completed: a restart ends it, and the return of the function does not."""
-        return self.interruptions == interruptions()
+        return self.interruptions == interruptions() and not _is_aborted()
 
     def commit(self) -> None:
         """Commit the checkpoint; to be called on all ranks after all have written. It waits for no other rank.
@@ -270,7 +293,7 @@ class Attempt:
         """
         if self._was_interrupted():
             return True
-        done = _all_ranks(future.done(), self.checkpoints.group)
+        done = _all_ranks(future.done(), self.checkpoints._group())
         if done:
             self._complete(future)
         return done
@@ -326,9 +349,36 @@ def _steps(folder: Path) -> Iterator[tuple[int, int, Path]]:
 
 
 def _is_initialized() -> bool:
+    """Return whether there are other ranks to agree with.
+
+    Raises:
+        RuntimeError: when a restart has aborted the groups: each rank would take itself for the only one.
+    """
     import torch.distributed as dist
 
+    if not dist.is_initialized() and _is_aborted():
+        raise RuntimeError("a restart has aborted the process groups: the ranks cannot agree on a checkpoint any more")
     return dist.is_initialized()
+
+
+def _no_group() -> None:
+    """A reference to a group that there is not."""
+
+
+def _is_registered(group: dist.ProcessGroup) -> bool:
+    import torch.distributed as dist
+
+    try:
+        return dist.get_rank(group) >= 0
+    except ValueError:  # a restart, or the user, has ended it
+        return False
+
+
+def _is_aborted() -> bool:
+    """Return whether a restart has aborted the groups, and the function goes on, as in a handler or in `atomic()`."""
+    from nvrx_core.inprocess.groups.observer import is_aborted
+
+    return is_aborted()
 
 
 def _all_ranks(truth: bool, group: dist.ProcessGroup | None) -> bool:

@@ -30,7 +30,7 @@ from nvrx_launcher.console import Console
 from nvrx_launcher.control import Control, ControlEvents
 from nvrx_launcher.cycle_info import CycleInfo
 from nvrx_launcher.cycle_verdict import CycleVerdicts
-from nvrx_launcher.exit_codes import FAILED, USAGE
+from nvrx_launcher.exit_codes import USAGE
 from nvrx_launcher.gpu_memory import NodeGpuMemory
 from nvrx_launcher.hang_verdicts import HangVerdicts
 from nvrx_launcher.history import History
@@ -68,13 +68,12 @@ from nvrx_launcher.workers.binding import bindings
 from nvrx_launcher.workers.cycle_pipe import CyclePipes
 from nvrx_launcher.workers.evidence import NodeEvidence
 from nvrx_launcher.workers.functions import FunctionStarter
-from nvrx_launcher.workers.group import WorkerGroup
+from nvrx_launcher.workers.group import WorkerExit, WorkerGroup
 from nvrx_launcher.workers.log_files import TorchrunFiles
 from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import RankMonitors
 from nvrx_launcher.workers.output import Logs
 from nvrx_launcher.workers.process_environment import import_path
-from nvrx_launcher.workers.script_mistake import ScriptMistake
 from nvrx_launcher.workers.warm_start import WarmStart
 from nvrx_launcher.workers.worker import Failure
 
@@ -137,8 +136,7 @@ class Agent(NodeEvents, ControlEvents):
         self._may_join = False
         self._stopping, self._code = Stopping(options.workers_kill_timeout), -1
         self._awaited, self._awaits_until = -1, math.inf
-        self._hung, self._started, self._failure_lines = dict[int, str](), math.inf, list[str]()
-        self._script = ScriptMistake(options)
+        self._hung, self._started, self._failure_lines = dict[int, HungRank](), math.inf, list[str]()
         self._policy = NodePolicy(
             options.workers,
             workers_stop_timeout=options.workers_stop_timeout, term_timeout=options.term_timeout,
@@ -217,7 +215,7 @@ class Agent(NodeEvents, ControlEvents):
             if worker.left:
                 rank = self._policy.rank_of(worker.local_rank)
                 log.warning("rank %d has left processes, which are killed: %s", rank, worker.left)
-            self._exited(worker.local_rank, worker.code, worker.report)
+            self._exited(worker)
 
     def _recognise_pause(self, due: float, asked: float, now: float) -> None:
         pause = self._standstill.turned(due, asked=asked, now=now)
@@ -300,7 +298,9 @@ class Agent(NodeEvents, ControlEvents):
         self._stragglers = Stragglers(self.config, self._monitors, self._coordination, self._history)
         self._evidence = NodeEvidence(self._loop, self._monitors.sockets)
         cleanup.callback(self._evidence.close)
-        self._hangs = HangVerdicts(self._evidence, self._coordination, self._history, self._verdicts)
+        self._hangs = HangVerdicts(
+            self._evidence, self._coordination, self._history, self._verdicts, is_on=self.config.hang_verdict
+        )
         return self._coordination
 
     def _make_workers(self, cleanup: ExitStack, console: Console, folder: Path) -> None:
@@ -405,7 +405,6 @@ class Agent(NodeEvents, ControlEvents):
         self._stopping.ended()
         self._hung.clear()
         self._failure_lines.clear()
-        self._script.begin_cycle()
         self._left.kill()
         self._processes.begin_cycle()
         self._monitors.begin_cycle()
@@ -465,20 +464,20 @@ class Agent(NodeEvents, ControlEvents):
         self._attribution.signalled()
         self._carry_out(self._policy.signalled(signum))
 
-    def _exited(self, local_rank: int, code: int, report: str) -> None:
+    def _exited(self, worker: WorkerExit) -> None:
+        local_rank, code, report = worker.local_rank, worker.code, worker.report
         if not self._workers.running():
             self._stopping.ended()
         in_process = self._coordination.store.is_in_use
         is_failure = code != 0 and self._policy.is_at_work(local_rank)
+        if code == 0:
+            self._is_not_hung(self._policy.rank_of(local_rank), "has exited in order")
         if is_failure:
             self._control.catch_up()  # its monitor has said before why it ends it
         no_progress = not self._monitors.may_have_stepped(time.monotonic() - self._started)
-        mistake = ""
-        if is_failure and code == FAILED and no_progress and self._functions is None:
-            mistake = self._script.find(self._environ)
         if is_failure:
             rank = self._policy.rank_of(local_rank)
-            report = self._log_failure(rank, report, mistake)
+            report = self._log_failure(rank, report)
             self._history.worker_failed(rank, code, report, in_process=in_process)
             self._verdicts.failed(rank, report)
         self._carry_out(
@@ -488,15 +487,15 @@ class Agent(NodeEvents, ControlEvents):
                 report,
                 in_process=in_process,
                 no_progress=no_progress,
-                is_misuse=no_progress and (code == USAGE or bool(mistake)),
+                is_misuse=no_progress and (code == USAGE or worker.cannot_start),
             )
         )
 
-    def _log_failure(self, rank: int, report: str, mistake: str) -> str:
+    def _log_failure(self, rank: int, report: str) -> str:
         """Log the failure of a worker, the one time that it is an error; return its line, with what caused it."""
         how, _, trace = report.partition("\n")
-        line = ", hung: ".join(filter(None, (how, self._hung.pop(rank, ""))))
-        line = f"{line}: {mistake}" if mistake else line
+        hung = self._hung.pop(rank, None)
+        line = how if hung is None else f"{how}, hung: {hung.reason}"
         log.error("%s", f"{line}\n{trace}" if trace else line, extra={"rank": rank})
         self._failure_lines.append(line)
         return line
@@ -511,7 +510,7 @@ class Agent(NodeEvents, ControlEvents):
         if self._policy.is_stopping:
             answer()
             return
-        self._hung[report.rank] = report.reason
+        self._hung[report.rank] = report
         self._history.hung(report)
         self._hangs.suspected(answer, now=time.monotonic())
 
@@ -521,8 +520,14 @@ class Agent(NodeEvents, ControlEvents):
 
     def recovered(self, rank: int) -> None:
         """Handle that a rank has gone on before its monitor has ended it: what ends it later is something else."""
-        if self._hung.pop(rank, None) is not None:
-            log.warning("rank %d goes on, and is not ended as hung", rank, extra={"rank": rank})
+        self._is_not_hung(rank, "goes on")
+
+    def _is_not_hung(self, rank: int, why: str) -> None:
+        if (report := self._hung.pop(rank, None)) is not None:
+            log.warning("rank %d %s, and is not ended as hung", rank, why, extra={"rank": rank})
+            self._history.recovered(report, why)
+            if not self._hung:
+                self._verdicts.recovered()
 
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
         """Answer with the progress of the slowest ranks of other nodes."""

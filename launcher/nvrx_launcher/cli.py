@@ -19,7 +19,7 @@ from nvrx_launcher.arguments import explained, parse_arguments
 from nvrx_launcher.console import Console, ConsoleHandler
 from nvrx_launcher.exit_codes import FAILED, USAGE
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.signals import end_by_signals
+from nvrx_launcher.signals import EarlyEnd, end_by_signals
 from nvrx_launcher.torch_questions import count_devices
 
 __all__ = ["main", "run"]
@@ -31,8 +31,13 @@ HINTS: Final = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a job; returns 0 when it is done, 1 when a worker failed, 2 for wrong usage, 93 for "do not start again"."""
+def main(argv: Sequence[str] | None = None, *, early: EarlyEnd | None = None) -> int:
+    """Run a job; returns 0 when it is done, 1 when a worker failed, 2 for wrong usage, 93 for "do not start again".
+
+    Args:
+        argv: the command line.
+        early: gets the form of the log.
+    """
     argv = sys.argv[1:] if argv is None else argv
     arguments, config = parse_arguments(argv, os.environ)
     if arguments.ft_explain:
@@ -49,12 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     agents, console = list[Agent](), Console()
     handler = ConsoleHandler(console.stderr)
     logging.basicConfig(level=config.log_level, handlers=[handler])
-    handler.setFormatter(
-        log_formatter(
-            config.log_format, "ft_launcher", options.run_id, several_nodes=options.max_nodes > 1,
-            position=lambda: agents[0].position if agents else {},
-        )
+    formatter = log_formatter(
+        config.log_format, "ft_launcher", options.run_id, several_nodes=options.max_nodes > 1,
+        position=lambda: agents[0].position if agents else {},
     )  # fmt: skip
+    handler.setFormatter(formatter)
+    if early is not None:
+        early.formatter = formatter
     try:
         agents.append(Agent(options, config, dict(os.environ), is_command=True, console=console))
         return agents[0].run()
@@ -71,9 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run() -> NoReturn:
     """Run a job, and end this process at once: torch aborts an interpreter that ends while a thread waits for a key."""
     _open_standard_streams()
-    end_by_signals()
+    early = EarlyEnd()
+    end_by_signals(early)
     try:
-        code = main()
+        code = main(early=early)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else USAGE
     except BaseException:  # boundary: the process ends here

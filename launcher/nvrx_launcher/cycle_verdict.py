@@ -42,6 +42,10 @@ END_TIMEOUT: Final = 10.0
 """Seconds that the end of the job waits for logs that cannot be read."""
 SIGNALLED_TIMEOUT: Final = 1.0
 """The same, of a launcher that was sent a signal."""
+HANG_TIMEOUT: Final = 30.0
+"""Seconds from the verdict on a hang to the end of the cycle; later, that was for it only if its end says so."""
+HUNG: Final = ", hung: "
+"""What the report on a rank has that its monitor has ended."""
 STOP: Final = "stop"
 """The action of a verdict whose failure a restart would repeat."""
 MAX_THREADS: Final = 8
@@ -86,7 +90,7 @@ class CycleEvidence:
         failures: node and text of each failure, the first one first.
         output: that of the workers of this node, by rank.
         log: the file with the output of all workers; "" for none.
-        hang: the verdict on a hang of it; None for none.
+        hang: the verdict on a hang that has ended it; None for none.
         begins_at: where the output of this cycle begins in it.
         events: the folder of the event files; None for none.
     """
@@ -125,6 +129,7 @@ class CycleVerdicts:
         self._running: Decision | None = None
         self._began, self._failures, self._reason = 0.0, dict[int, str](), ""
         self._hang: HangVerdict | None = None
+        self._hang_judged_at = self._ended_at = 0.0
         self._lost, self._gives_up_at = dict[int, str](), math.inf
         self._is_stopped, self.deadline = False, math.inf
         self._collected = list[CycleEvidence]()
@@ -141,13 +146,13 @@ class CycleVerdicts:
                 self._lost.clear()
                 self._hang = None
             case DecisionKind.STOP:
-                self._ended(decision, now + NEXT_CYCLE_TIMEOUT)
+                self._ended(decision, now, now + NEXT_CYCLE_TIMEOUT)
             case DecisionKind.LOST:
                 self._lost[decision.node] = decision.reason
                 if self._reason and not self._silent():
                     self.deadline = now
             case DecisionKind.END if decision.code == FAILED:
-                self._ended(decision, now)
+                self._ended(decision, now, now)
                 self._collect()
             case _:
                 pass
@@ -159,7 +164,11 @@ class CycleVerdicts:
     def hang_judged(self, cycle: int, verdict: HangVerdict) -> None:
         """Take the verdict on a hang in a cycle."""
         if self._running is not None and self._running.cycle == cycle:
-            self._hang = verdict
+            self._hang, self._hang_judged_at = verdict, time.monotonic()
+
+    def recovered(self) -> None:
+        """Record that a worker of this node that was about to be ended as hung has gone on: no rank holds it up."""
+        self._hang = None
 
     def goes_on_without(self, rank: int) -> None:
         """Record that the job goes on, in process, without a worker that has failed."""
@@ -207,11 +216,12 @@ class CycleVerdicts:
         if any(thread.is_alive() for thread in self._threads):
             log.warning("the verdict of a cycle was not made within %g s, in which its logs are read", timeout)
 
-    def _ended(self, decision: Decision, due: float) -> None:
+    def _ended(self, decision: Decision, now: float, due: float) -> None:
         """Handle the end of the cycle that runs, once; that more nodes join is no fault."""
         is_fault = not self._is_stopped and not decision.reason.endswith(NODES_WAIT)
         if is_fault and self._running is not None and decision.cycle == self._running.cycle:
             self._gives_up_at = due + SILENT_TIMEOUT if not self._reason else self._gives_up_at
+            self._ended_at = self._ended_at if self._reason else now
             self._reason, self.deadline = self._reason or decision.reason, due
 
     def _silent(self) -> set[int]:
@@ -239,12 +249,15 @@ class CycleVerdicts:
             for number in range(member.workers)
         }
         output = self._workers.output() if is_here else {}
+        own = self._failures.values() if is_here else ()
+        failures = _failures(reason, reported, self._host, own, lost=self._lost)
+        is_fresh = self._ended_at < self._hang_judged_at + HANG_TIMEOUT
+        ended_by_hang = is_fresh or any(HUNG in text for _, text in failures)
         self._collected.append(
             CycleEvidence(
-                running.cycle, self._began, ranks | dict.fromkeys(output, self._host),
-                _failures(reason, reported, self._host, self._failures.values() if is_here else (), lost=self._lost),
+                running.cycle, self._began, ranks | dict.fromkeys(output, self._host), failures,
                 output, self._cycle_log.path if is_here else "", self._cycle_log.begins_at, self._events,
-                self._hang,
+                self._hang if ended_by_hang else None,
             )
         )  # fmt: skip
 

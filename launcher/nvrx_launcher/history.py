@@ -82,9 +82,14 @@ class History:
         self._write("worker_failed", rank=rank, code=code, reason=report, in_process=in_process)
 
     def hung(self, report: HungRank) -> None:
-        """Record that a worker is hung and is ended by its monitor."""
+        """Record that a worker is hung, and about to be ended by its monitor."""
         reason = f"rank {report.rank} (pid {report.pid}) is hung: {report.reason}"
         self._write("hung", rank=report.rank, worker=report.pid, reason=reason, stack=report.stack)
+
+    def recovered(self, report: HungRank, why: str) -> None:
+        """Record that a worker that was about to be ended as hung is not."""
+        reason = f"rank {report.rank} (pid {report.pid}) {why}, and is not ended as hung"
+        self._write("recovered", rank=report.rank, worker=report.pid, reason=reason)
 
     def hang_judged(self, cycle: int, verdict: HangVerdict) -> None:
         """Record who was to blame for a hang, before a worker is ended for it."""

@@ -64,11 +64,13 @@ class Pause:
         shortest: seconds that it has lasted at least.
         longest: seconds that it can have lasted: it may have begun while the launcher had nothing to do.
         doing: what took most of it; "" if unknown.
+        is_busy: most of it was not while it waited for events.
     """
 
     shortest: float
     longest: float
     doing: str
+    is_busy: bool
 
     @property
     def is_worth_a_line(self) -> bool:
@@ -79,6 +81,8 @@ class Pause:
         shortest, longest = f"{self.shortest:.0f}", f"{self.longest:.0f}"
         length = longest if shortest == longest else f"{shortest} to {longest}"
         why = f", {self.doing}" if self.doing else ": it was stopped, or got no processor"
+        if self.is_busy and not self.doing:
+            why += ", or a file that it writes or reads did not answer"
         return f"this launcher stood still for {length} s{why}"
 
 
@@ -114,4 +118,4 @@ class Standstill:
         self._awake_at, self._doing, self._longest = now, "", 0.0
         if not busy + asleep:
             return None
-        return Pause(busy + asleep, busy + (now - asked if asleep else 0.0), doing)
+        return Pause(busy + asleep, busy + (now - asked if asleep else 0.0), doing, busy > asleep)

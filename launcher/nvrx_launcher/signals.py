@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -14,7 +15,7 @@ from nvrx_core.errors import ConfigurationError
 from nvrx_core.process.signals import signal_name
 from nvrx_launcher.exit_codes import SIGNALLED
 
-__all__ = ["end_by_signals", "signal_numbers", "signals_as_events"]
+__all__ = ["EarlyEnd", "end_by_signals", "signal_numbers", "signals_as_events"]
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """What ends a launcher before it has joined its job."""
@@ -37,7 +38,24 @@ def signal_numbers(names: Iterable[str]) -> list[signal.Signals]:
     return found
 
 
-def end_by_signals() -> None:
+class EarlyEnd:
+    """The line of a launcher that a signal ends before it has joined its job.
+
+    Attributes:
+        formatter: that of the launcher's log, as soon as the options are known.
+    """
+
+    def __init__(self) -> None:
+        self.formatter = logging.Formatter("ft_launcher: %(message)s")
+
+    def line(self, code: int, number: int) -> str:
+        """Return the line of an exit code and a signal."""
+        told = f"the launcher ends with code {code}: it has received {signal_name(number)}"
+        made = {"name": "nvrx_launcher", "levelno": logging.INFO, "levelname": "INFO", "msg": told}
+        return f"{self.formatter.format(logging.makeLogRecord(made))}\n"
+
+
+def end_by_signals(end: EarlyEnd) -> None:
     """Let signals end this process with 128 + their number, and a line, until they are events; ignored ones stay so.
 
     The default dispositions do not end PID 1 of a namespace, and a KeyboardInterrupt could be raised in torch's C++
@@ -47,20 +65,19 @@ def end_by_signals() -> None:
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.set_blocking(writer, False)
     with suppress(RuntimeError):  # the limit of processes is reached: the launcher says so where it needs the next one
-        threading.Thread(target=_end_by_the_next, args=(reader,), name="nvrx-signals", daemon=True).start()
+        threading.Thread(target=_end_by_the_next, args=(reader, end), name="nvrx-signals", daemon=True).start()
         for number in ENDING:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, _ignore)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
 
-def _end_by_the_next(reader: int) -> None:
+def _end_by_the_next(reader: int, end: EarlyEnd) -> None:
     while True:
         for number in os.read(reader, 64):
             if number in ENDING:
                 code = SIGNALLED + number
-                text = f"ft_launcher: the launcher ends with code {code}: it has received {signal_name(number)}\n"
-                telling = threading.Thread(target=_tell, args=(text,), daemon=True)
+                telling = threading.Thread(target=_tell, args=(end.line(code, number),), daemon=True)
                 telling.start()
                 telling.join(LINE_TIMEOUT)
                 os._exit(code)

@@ -52,6 +52,14 @@ _FINISHED: Final = re.compile(
 )
 _CYCLE: Final = re.compile(r"\[ft_launcher[^\]]*\] (?:INFO )?cycle (?P<cycle>\d+): ")
 _RESTARTED: Final = re.compile(r"will restart worker group|Restarting worker group|restart(?:ing)? the worker group")
+_HANG: Final = "hang"
+"""The name of the class."""
+_GOES_ON: Final = re.compile(
+    r"rank (?P<rank>\d+) (?:\(pid \d+\) )?(?:goes on|has gone on|has exited in order), and is not ended"
+)
+"""What a monitor, and its launcher, say of a rank that was about to be ended as hung."""
+_VERDICT: Final = "hang: "
+"""Before the sentence of the verdict on a hang, which all launchers of a job write."""
 _QUIET: Final = frozenset({GLOG, "INFO", "DEBUG", "WARNING", "WARN", "TRACE", "NOTICE"})
 _LOUD: Final = frozenset({"WARNING", "WARN", "ERROR", "CRITICAL"})
 _SUMMARY_FIELD: Final = re.compile(r"\s+(?P<name>time|host|rank|exitcode)\s+: (?P<value>.*)")
@@ -200,6 +208,7 @@ class Classifier:
         self._streams: dict[tuple[str, int | None, int | None], _Stream] = {}
         self._cycles: dict[str, int] = {}
         self._order = 0
+        self._void = set[str]()
 
     def feed(self, line: Line) -> bool:
         """Take a line; return whether it, or what surrounds it, says something: a line like it must be taken, too."""
@@ -217,11 +226,19 @@ class Classifier:
             stream.time = origin.time
         elif stream.time is not None:
             line = replace(line, origin=replace(origin, time=stream.time))
+        if "and is not ended" in line.text and (match := _GOES_ON.search(line.text)):
+            self._goes_on(line.file, int(match["rank"]))
+            return True
         return self._of_summary(stream, line) or self._of_traceback(stream, line) or self._of_text(stream, line)
 
     def findings(self) -> Iterator[Finding]:
         """Yield the findings that no later line of their rank has shown to be handled, in order."""
-        found = [each for stream in self._streams.values() for each in stream.findings]
+        found = [
+            each
+            for stream in self._streams.values()
+            for each in stream.findings
+            if each.failure != _HANG or _sentence(each) not in self._void
+        ]
         yield from sorted(found, key=lambda finding: finding.order)
 
     def _in_cycle(self, line: Line) -> Line:
@@ -391,6 +408,14 @@ class Classifier:
             if len(steps) > MAX_STEPS:
                 del steps[next(iter(steps))]
 
+    def _goes_on(self, file: str, rank: int) -> None:
+        """Forget what a file has said of a hang of a rank that goes on, and in all files the verdict on that hang."""
+        for (name, _, _), stream in self._streams.items():
+            hangs = [each for each in stream.findings if each.failure == _HANG] if name == file else []
+            over = [each for each in hangs if _VERDICT in each.line.text or each.line.origin.rank == rank]
+            stream.findings = [each for each in stream.findings if each not in over]
+            self._void |= {_sentence(each) for each in over} - {""}
+
     def _handled(self, stream: _Stream, cycle: int | None) -> None:
         """Forget what the job has gone on after in the same cycle, unless nvrx reports a restart in process."""
         stream.findings = [
@@ -400,6 +425,11 @@ class Classifier:
             or each.line.origin.cycle != cycle
             or " (initial rank " in each.line.whole
         ]
+
+
+def _sentence(finding: Finding) -> str:
+    """Return the verdict on a hang that a line has, "" for none."""
+    return finding.line.text.partition(_VERDICT)[2]
 
 
 def _named_error(text: str) -> re.Match[str] | None:

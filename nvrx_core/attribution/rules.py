@@ -762,6 +762,7 @@ CLASSES: Final = (
                 Kind.EXCEPTION,
                 action=Action.STOP,
             ),
+            Rule("Error: ", r"^(?:Syntax|Indentation|Tab)Error: ", Kind.EXCEPTION, action=Action.STOP),
         ),
     ),
     FailureClass(

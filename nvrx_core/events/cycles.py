@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nvrx_core.events.fields import Event, text, time_of, whole
+from nvrx_core.events.fields import Event, number, text, time_of, whole
 from nvrx_core.events.schema import LAUNCHER
 
 __all__ = ["Cycle", "NodeOfCycle", "cycle_at", "cycle_lines", "cycles"]
@@ -87,18 +87,33 @@ def cycle_lines(cycle: Cycle) -> list[str]:
     return [f"cycle {cycle.number - 1} -> {cycle.number}: {cycle.reason}", cost, where]
 
 
-def _cycle(cycle: int, starts: Sequence[Event], before: Iterable[Event], offsets: Mapping[object, float]) -> Cycle:
+def _cycle(cycle: int, starts: Sequence[Event], before: Sequence[Event], offsets: Mapping[object, float]) -> Cycle:
     times = [time_of(event, offsets) for event in starts]
     began, started = min(times), max(times)
     nodes = [NodeOfCycle(text(e, "host"), whole(e, "pid"), whole(e, "first_rank"), whole(e, "workers")) for e in starts]
     nodes.sort(key=lambda node: node.first_rank)
-    faults = [event for event in before if event["event"] in _FAULTS and not event.get("in_process")]
+    faults = [
+        event
+        for event in before
+        if event["event"] in _FAULTS and not event.get("in_process") and not _has_recovered(event, before)
+    ]
     stops = [event for event in faults if event["event"] == "cycle_stopped"]
     if not faults:
         return Cycle(cycle, began, started, tuple(nodes))
     reason = text(min(stops or faults, key=lambda event: time_of(event, offsets)), "reason")
     since = min(time_of(event, offsets) for event in faults)
     return Cycle(cycle, began, started, tuple(nodes), reason, started - since)
+
+
+def _has_recovered(fault: Event, events: Iterable[Event]) -> bool:
+    """Whether a rank that was about to be ended as hung has gone on, as the same launcher has written later."""
+    where = ("host", "pid", "rank")
+    return fault["event"] == "hung" and any(
+        event["event"] == "recovered"
+        and all(event.get(name) == fault.get(name) for name in where)
+        and number(event, "monotonic") >= number(fault, "monotonic")
+        for event in events
+    )
 
 
 def _span(node: NodeOfCycle) -> str:

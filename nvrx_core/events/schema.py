@@ -6,6 +6,9 @@ clock of the host that wrote the line.
 
 The lines of a launcher have -1 for `initial_rank`; `iteration` is the number of the cycle, -1 before the first one.
 `verdict` of a `cycle_verdict` is the object that `nvrx-why --json` prints.
+
+A `hung` is a rank that its monitor is about to end. Its end is the `worker_failed` of that rank, or `recovered`: the
+rank has gone on, or has exited in order, and was not ended. The end of the cycle is that of all others.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ LAUNCHER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "spare": ("reason",),
     "worker_failed": ("rank", "code", "reason", "in_process"),
     "hung": ("rank", "worker", "reason", "stack"),
+    "recovered": ("rank", "worker", "reason"),
     "hang_verdict": ("outcome", "ranks", "missing", "confidence", "sentence"),
     "straggler_found": ("ranks", "node_host", "sections", "sentence"),
     "straggler_over": ("ranks", "node_host", "sections", "sentence"),

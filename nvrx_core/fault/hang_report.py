@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from nvrx_core.collective import Collective
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.parsing import integer, number, parse_ranges, ranges, string
 
@@ -22,8 +23,6 @@ __all__ = [
     "EXITING",
     "MAX_BYTES",
     "MAX_CHILDREN",
-    "RENDEZVOUS",
-    "Collective",
     "HangReport",
     "RankCondition",
     "Waiting",
@@ -34,7 +33,6 @@ MAX_TEXT: Final = 300
 MAX_GROUPS: Final = 33
 """Groups whose collectives a report has: the default one, and as many others as a rank counts."""
 MAX_CHILDREN: Final = 4
-RENDEZVOUS: Final = "rendezvous"
 EXITED: Final = "exited"
 """What a completed rank waits for whose process has exited."""
 EXITING: Final = "the end of its interpreter"
@@ -68,27 +66,6 @@ class RankCondition(enum.Enum):
     """It does not run the function."""
     UNKNOWN = "unknown"
     """It has no report; `wait` says why."""
-
-
-@dataclass(frozen=True)
-class Collective:
-    """The operation of torch.distributed in which a main thread waits.
-
-    Attributes:
-        operation: as `all_reduce`; `RENDEZVOUS` for the creation of a process group or a store.
-        group: the name of its group, the same on all its ranks; "" if it is not known.
-        label: the name for people; "" for the default group.
-        number: the number of the collective in its group, from 1; 0 if it is not known.
-        ranks: the ranks that take part, empty if they are not known.
-        peers: the ranks that a send or receive waits for, empty for any other operation.
-    """
-
-    operation: str
-    group: str = ""
-    label: str = ""
-    number: int = 0
-    ranks: frozenset[int] = frozenset()
-    peers: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

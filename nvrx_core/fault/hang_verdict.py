@@ -16,7 +16,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
-from nvrx_core.fault.hang_report import EXITED, EXITING, RENDEZVOUS, Collective, HangReport, RankCondition, Waiting
+from nvrx_core.collective import RENDEZVOUS, Collective
+from nvrx_core.fault.hang_report import EXITED, EXITING, HangReport, RankCondition, Waiting
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.parsing import number, parse_object, parse_ranges, ranges, string
 

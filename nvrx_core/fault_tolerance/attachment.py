@@ -125,9 +125,9 @@ class AttachedRank:
         if not self._in_call:
             self._close()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget the signs of life so far: another iteration of a wrapped call begins."""
-        self.recorder.begin_anew()
+        self.recorder.reset()
 
     def call_begins(self) -> None:
         """Leave the hang detection of this rank to the monitor process of a wrapped call."""
@@ -143,7 +143,7 @@ class AttachedRank:
             return
         if self.page[ProgressField.STAGE] == Stage.LEFT:
             self.page[ProgressField.STAGE] = Stage.OUTSIDE
-        self.begin_anew()
+        self.reset()
         if self.owner.local_monitor is not None:
             self.owner.local_monitor.resume()
         else:

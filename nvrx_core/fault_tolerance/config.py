@@ -100,6 +100,10 @@ class FaultToleranceConfig(HealthSettings):
         "data", TEXT, "The sections that are compared, with commas between them: those in which a rank waits for no "
         "other one.", rule=_COMPARED,
     )  # fmt: skip
+    hang_verdict: bool = setting(
+        True, BOOLEAN, "Before a hung rank is ended, `ft_launcher` writes which rank of the job is to blame, and where "
+        "it stands; the end waits for that line, for 1 s at most. Give it on all nodes alike.",
+    )  # fmt: skip
     rank_termination_signal: signal.Signals = setting(
         signal.SIGKILL, SIGNAL, "Ends a hung rank; by name or number.", rule=ENDS_A_PROCESS
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import signal
 import socket
@@ -19,19 +20,25 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from nvrx_core.collective import RENDEZVOUS, Collective
 from nvrx_core.fault.hang_report import (
     EXITED,
     EXITING,
     MAX_CHILDREN,
-    RENDEZVOUS,
-    Collective,
     HangReport,
     RankCondition,
     Waiting,
 )
 from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_core.fault_tolerance.watched import WatchedRank, runs
-from nvrx_core.hang_evidence import ThreadObservation, observe_process, observe_thread, training_thread
+from nvrx_core.hang_evidence import (
+    ThreadObservation,
+    observe_process,
+    observe_thread,
+    report_of,
+    training_thread,
+    with_page,
+)
 from nvrx_core.parsing import integer, parse_object, string
 from nvrx_core.process import torch_calls
 from nvrx_core.process.descriptors import identity
@@ -41,7 +48,7 @@ from nvrx_core.process.signalled_stacks import StackRequest
 from nvrx_core.process.thread_wait import dead_children, wait_of
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, ProgressField
-from nvrx_core.progress.sampling import open_section, signs_of_life, take_sample
+from nvrx_core.progress.sampling import signs_of_life, take_sample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.settings import environment
 
@@ -49,11 +56,13 @@ __all__ = ["EVIDENCE", "EvidenceRequest", "EvidenceThread", "absent_report", "ev
 
 log = logging.getLogger("nvrx_core.fault_tolerance")
 EVIDENCE: Final = "evidence"
-"""The type of a launcher's question to a monitor."""
+"""The type of a launcher's question to a monitor; `until` says when it waits no longer, monotonic seconds."""
 ANSWER_TIMEOUT: Final = 0.2
 """Seconds for the answer of the rank's thread, after which a call is taken to hold the GIL."""
 EXTRA_TIMEOUT: Final = 0.15
 """Seconds more for a thread that waits for a processor, not for the GIL."""
+ANSWER_MARGIN: Final = 0.05
+"""Seconds before the launcher waits no longer, at which a monitor answers with what it has."""
 END_TIMEOUT: Final = 1.0
 MAX_PACKET: Final = 1 << 14
 _CREATIONS: Final = frozenset({
@@ -161,7 +170,7 @@ class EvidenceThread:
                 rank = in_group[0]
             elif in_group is not None:  # one of several default groups of a job: its ranks and names are not the job's
                 look, begun = replace(look, collective=None), {}
-            return _report_of(look, rank, begun=begun).encode()
+            return report_of(look, rank=rank, initial_rank=rank, pid=os.getpid(), begun=begun).encode()
         except Exception:  # boundary: objects of the user's are looked at
             log.warning("this rank does not report where it is", exc_info=True)
             return ""
@@ -189,14 +198,8 @@ def absent_report(page: Page, *, asked: bool = False) -> HangReport:
     else:
         wait = "asked, and late" if asked else "not asked"
     look = ThreadObservation(condition, Waiting.ELSEWHERE, wait=wait)
-    return replace(_report_of(look, page[ProgressField.RANK]), pid=pid, stalled=False)
-
-
-def _report_of(look: ThreadObservation, rank: int, *, begun: dict[str, int] | None = None) -> HangReport:
-    return HangReport(
-        rank=rank, initial_rank=rank, pid=os.getpid(), condition=look.condition, waiting=look.waiting,
-        place=look.place, inner=look.inner, wait=look.wait, collective=look.collective, begun=begun,
-    )  # fmt: skip
+    rank = page[ProgressField.RANK]
+    return replace(report_of(look, rank=rank, initial_rank=rank, pid=pid), stalled=False)
 
 
 def _fail(error: HelperThreadError) -> None:
@@ -215,32 +218,37 @@ class EvidenceRequest:
         now: monotonic seconds.
 
     Attributes:
-        deadline: when to call `tick`, monotonic seconds.
+        until: when it ends with what there is, stacks or not, monotonic seconds.
         report: the report; None as long as there is none, or when there will be none.
         is_over: whether there is nothing more to wait for.
     """
 
     def __init__(
-        self, rank: WatchedRank, page: Page, channel: socket.socket, *, reader: int, number: int, now: float
-    ) -> None:
+        self, rank: WatchedRank, page: Page, channel: socket.socket, *, reader: int, number: int, now: float,
+        until: float = math.inf,
+    ) -> None:  # fmt: skip
         self._rank, self._page, self._channel, self._reader, self._number = rank, page, channel, reader, number
         self._stacks: StackRequest | None = None
         self.report: HangReport | None = None
-        self.is_over, self._is_late, self.deadline = False, False, now + ANSWER_TIMEOUT
+        self.is_over, self._is_late, self._step_ends, self.until = False, False, now + ANSWER_TIMEOUT, until
         wait = wait_of(rank.pid, rank.pid)
         if wait.stopped:
             self._end("")
             return
         if page[ProgressField.DETACHED_PID] == rank.pid:
             condition = RankCondition.RUNS if wait.runs else RankCondition.BLOCKED
-            look = ThreadObservation(condition, Waiting.ELSEWHERE, wait=EXITING)
-            self._take(_report_of(look, page[ProgressField.RANK]))
+            self._take(self._report_of(ThreadObservation(condition, Waiting.ELSEWHERE, wait=EXITING)))
             return
         with suppress(OSError):
             while self._channel.recv(MAX_PACKET):  # late answers to earlier questions
                 pass
         with suppress(OSError):
             self._channel.send(json.dumps({"number": number}).encode())
+
+    @property
+    def deadline(self) -> float:
+        """When to call `tick`, monotonic seconds."""
+        return min(self._step_ends, self.until)
 
     @property
     def reads_stacks(self) -> bool:
@@ -255,7 +263,7 @@ class EvidenceRequest:
         """Receive what has become readable."""
         if self._stacks is not None and fd == self._reader:
             self._stacks.receive(now=now)
-            self.deadline = self._stacks.deadline
+            self._step_ends = self._stacks.deadline
             return
         with suppress(BlockingIOError):
             packet = self._channel.recv(MAX_PACKET)
@@ -276,12 +284,14 @@ class EvidenceRequest:
             return
         if self._stacks is not None:
             self._end(self._stacks.text)
+        elif now >= self.until:
+            self._take(None)
         elif not self._is_late and (self._thread_state() == "R" or not may_read_stacks):
-            self._is_late, self.deadline = True, now + EXTRA_TIMEOUT
+            self._is_late, self._step_ends = True, now + EXTRA_TIMEOUT
         elif may_read_stacks and self._thread_state() != "R" and self._may_signal():
             signum = self._page[ProgressField.STACK_SIGNAL]
             self._stacks = StackRequest(self._reader, self._rank.pidfd, signum, now=now)
-            self.deadline = self._stacks.deadline
+            self._step_ends = self._stacks.deadline
         else:
             self._take(None)
 
@@ -305,21 +315,23 @@ class EvidenceRequest:
     def _end(self, text: str) -> None:
         """Report what is seen from outside."""
         wait, has_thread = wait_of(self._rank.pid, self._rank.pid), self._thread_state() != ""
-        look = observe_process(wait, text, holds_gil=has_thread)
-        self._take(_report_of(look, self._page[ProgressField.RANK]))
+        self._take(self._report_of(observe_process(wait, text, holds_gil=has_thread)))
+
+    def _report_of(self, look: ThreadObservation) -> HangReport:
+        rank = self._page[ProgressField.RANK]
+        return report_of(look, rank=rank, initial_rank=rank, pid=self._rank.pid)
 
     def _take(self, report: HangReport | None) -> None:
         self.is_over, self.report = True, report
         if report is None:
             return
         now, page = time.monotonic(), self._page
-        section, seconds = open_section(page, now)
         limit = take_sample(page, _itself).limit
-        self.report = replace(
-            report, pid=self._rank.pid, silent=max(0.0, now - signs_of_life(page)),
-            stalled=limit is not None and now >= limit.deadline, step=Progress.of_page(page).steps - 1,
-            section=section, section_seconds=seconds,
-            children=tuple(islice(dead_children(self._rank.pid), MAX_CHILDREN)),
+        self.report = with_page(
+            replace(report, pid=self._rank.pid), page,
+            alive_at=signs_of_life(page), stalled=limit is not None and now >= limit.deadline,
+            step=Progress.of_page(page).steps - 1, now=now,
+            children=islice(dead_children(self._rank.pid), MAX_CHILDREN),
         )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ class RankMonitorPlan:
         stacks: the reading and the writing end of the pipe for the rank's stacks.
         launcher: the socket of the launcher, which knows the progress of other nodes; "" for none.
         questions: the monitor's and the rank's end of the sockets over which the rank is asked where it is; none
-            without a launcher.
+            without a launcher, or where it gives no verdicts on hangs.
         interval: the maximum number of seconds between two samples of the page.
         termination_signal: the signal that ends a hung rank.
         log_level: of the monitor's own log, on stderr.

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from nvrx_core.fault.stack_text import in_one_line
 from nvrx_core.fault_tolerance.clients import Clients
-from nvrx_core.fault_tolerance.evidence import EVIDENCE, EvidenceRequest, absent_report
+from nvrx_core.fault_tolerance.evidence import ANSWER_MARGIN, EVIDENCE, EvidenceRequest, absent_report
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
 from nvrx_core.fault_tolerance.peers import PROGRESS, RECOVERED, HungRank, Progress, Survey
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
@@ -39,6 +39,7 @@ from nvrx_core.liveness.hang_detector import (
     SoftTimeout,
     TerminateRank,
 )
+from nvrx_core.parsing import number
 from nvrx_core.process.lifeline import send
 from nvrx_core.process.log_lines import log_formatter
 from nvrx_core.process.thread_wait import dead_children, wait_of
@@ -85,7 +86,7 @@ class RankMonitor:
         self._verdict: _PendingTermination | None = None
         self._questions = socket.socket(fileno=os.dup(plan.questions[0])) if plan.questions else None
         self._evidence: EvidenceRequest | None = None
-        self._asking, self._asked = list[Connection](), 0
+        self._asking, self._asked, self._answers_at = list[Connection](), 0, math.inf
         self._clients = Clients(listener, self._answer, most=MAX_CONNECTIONS)
 
     def run(self, ready: Callable[[], None]) -> None:
@@ -220,7 +221,9 @@ class RankMonitor:
             awaited.connection.close()
         report, signum = awaited.report, self.plan.termination_signal
         name = signal.Signals(signum).name
-        log.error("rank %d (pid %d) is hung: %s; it is sent %s", report.rank, report.pid, report.reason, name)
+        # the launcher tells of the end of a rank whose hang it knows, once, as an error
+        level = logging.ERROR if awaited.connection is None else logging.WARNING
+        log.log(level, "rank %d (pid %d) is hung: %s; it is sent %s", report.rank, report.pid, report.reason, name)
         send(awaited.rank.pidfd, [signum, signal.SIGCONT])
         return math.inf
 
@@ -247,6 +250,7 @@ class RankMonitor:
             )
         evidence = self._evidence
         if evidence is not None:
+            evidence.until = self._answers_at
             evidence.tick(now=now, may_read_stacks=self._inquiry is None or not self._inquiry.reads_stacks)
             if not evidence.is_over:
                 return evidence.deadline
@@ -295,7 +299,8 @@ class RankMonitor:
         match message.get("type"):
             case "init":
                 self._answer_init(connection)
-            case kind if kind == EVIDENCE:
+            case kind if kind == EVIDENCE:  # one question at a time: the launcher does not wait for an earlier one
+                self._answers_at = number(message.get("until")) - ANSWER_MARGIN
                 self._asking.append(connection)
             case "look":
                 connection.send({"type": "ok"})

@@ -164,9 +164,9 @@ class Recorder:
             words[slot + _LONGEST] = longest
             words[slot + _RECENT + (words[slot + _COUNT] & _LAST_BITS)] = 0
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Record that the rank begins anew; what it has measured stays."""
-        self.page.begin_anew()
+        self.page.reset()
         self._open, self._closed_at = 0, self._words[_ATTACHED_AT]
         self._beat_at = self._beats = 0
 

@@ -67,7 +67,7 @@ class RankMonitorProcess:
         config.check()
         self._listener, self._env = Listener(path), env
         self._stacks: tuple[int, ...] = stack_pipe()
-        self._questions = evidence_sockets() if launcher else ()
+        self._questions = evidence_sockets() if launcher and config.hang_verdict else ()
         self.page = Page.create(MAX_RANKS)
         self._fork_server: ForkServer | None = None
         self._watch: AnswerWatch | None = None

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.live import objects as tensors, row as rows
-from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard
+from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard, Stamp
 from nvrx_core.inprocess.live.objects import Left, Objects
 from nvrx_core.inprocess.live.row import Stateful
 from nvrx_core.inprocess.live.training import LiveTraining
@@ -105,6 +105,8 @@ class LiveState:
         if mine is None or mine is not self._call:
             self._training, self._call = LiveTraining(), mine
             self._ports = None
+        if call is not None:
+            call._handles.votes.register(self)
         left, failed = (None, None) if self._ports is None else (self._ports.left, self._ports.failed)
         if left is not None:
             self._notice_changes(left, new)
@@ -116,14 +118,15 @@ class LiveState:
             if self._schedules_advance and not new.shared and tensors.is_scheduled(new):
                 log.warning("an optimizer has a scheduler, and resume() got no `shared`: after a fault, the scheduler "
                             "would begin anew")  # fmt: skip
-        first = run(self._training.resume(ports, new))
+        newest, knows = self._newest(call)
+        first = run(self._training.resume(ports, new, newest, knows=knows))
         ports.failed, ports.has_resumed = None, True
         if first is None:
             ports.left = None  # it would keep the old objects while a checkpoint is loaded
         recovery = self._training.recovery
         if isinstance(recovery, Incomplete) and recovery.newest is not None and ports.rank == 0:
             missing = "; ".join(map(new.told, recovery.missing))
-            log.warning("step %d is not whole in memory: no rank has %s of it any more; a checkpoint is needed",
+            log.warning("step %d is not whole in memory: no rank that trains has %s of it; a checkpoint is needed",
                         recovery.newest.step, missing)  # fmt: skip
         tensors.drop_interrupted(new)
         self._versions = tensors.versions(new)
@@ -147,9 +150,24 @@ class LiveState:
             return None
         if objects is left.objects and not memory.torn:
             self._refuse_changed(left)
+        newest, knows = self._newest(current_call())
+        if newest is not None and knows:
+            self._training.memory = memory = self._training.memory.learn(newest)
+            if memory.passed is None or memory.passed.stamp < newest:
+                return None  # of an older step, to which the ranks do not go back
         return self._training.memory.holding(
             objects.shard, objects.shard, 0 if passed.rows is None else len(passed.rows)
         )
+
+    def passed_vote(self) -> tuple[int, ...]:
+        """Return the iteration and the step of the last vote that this rank has passed; empty for none."""
+        passed = self._training.memory.passed
+        return () if passed is None else passed.stamp
+
+    def _newest(self, call: CallWrapper | None) -> tuple[Stamp | None, bool]:
+        """Return the newest vote that any rank has passed, and whether it is one of this live state."""
+        newest, knows = ((), False) if call is None else call._handles.votes.newest(self)
+        return (Stamp(*newest) if newest else None), knows
 
     def _notice_changes(self, left: Left, new: Objects) -> None:
         """Keep only what the function has left as it was: a model that outlives it is in its reach before resume()."""
@@ -265,13 +283,20 @@ class _Ports:
         rows.restore(row, objects.buffers, objects.local, objects.device)
 
     @operation
-    def vote(self, row: torch.Tensor) -> Sequence[torch.Tensor]:
+    def vote(self, row: torch.Tensor | None, *, transfers: bool = False) -> Sequence[torch.Tensor] | None:
         """Return when all have come; on a GPU, gradients are complete then, and nothing else was enqueued."""
+        with self._unwatched() if transfers else nullcontext():
+            return self._vote(row)
+
+    def _vote(self, row: torch.Tensor | None) -> Sequence[torch.Tensor] | None:
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
+        row = rows.declined() if row is None else row
         while self._replicate:
             table = self._gather(row)
             headers = [rows.header_of(each) for each in table]
+            if any(step == rows.NO_STEP for _, step in headers):
+                return None
             _refuse_different([step for _, step in headers])
             longest = max(length for length, _ in headers)
             if longest <= self._capacity:
@@ -281,6 +306,8 @@ class _Ports:
         extremes = torch.tensor([step, -step], device=self._voting_device())
         dist.all_reduce(extremes, dist.ReduceOp.MIN)
         least, greatest = extremes.tolist()
+        if least == rows.NO_STEP:
+            return None
         _refuse_different([least, -greatest])
         return ()
 
@@ -294,7 +321,10 @@ class _Ports:
         return list(table.cpu())
 
     def _voting_device(self) -> torch.device:
-        return self._device if dist.get_backend() == "nccl" else torch.device("cpu")
+        if dist.get_backend() != "nccl":
+            return torch.device("cpu")
+        is_known = self._device.type == "cuda"  # not yet where nothing was captured
+        return self._device if is_known else torch.device("cuda", torch.cuda.current_device())
 
     @operation
     def enter_atomic(self) -> None:
@@ -343,17 +373,19 @@ class _Ports:
 
     @operation
     def send_row(self, row: torch.Tensor, to: int) -> None:
-        dist.send_object_list([row.clone()], to)
+        with self._unwatched():
+            dist.send_object_list([row.clone()], to)
 
     @operation
     def receive_row(self, source: int) -> torch.Tensor:
         got: list[Any] = [None]
-        dist.recv_object_list(got, source)
+        with self._unwatched():  # which may still receive the parameters
+            dist.recv_object_list(got, source)
         row: torch.Tensor = got[0]
         return row
 
     def _unwatched(self) -> Any:
-        """A transfer takes as long as it takes; no timeout of the call applies to it."""
+        """A transfer takes as long as it takes: no timeout of the call applies to it, nor to those who wait for it."""
         return nullcontext() if self.call is None else self.call.disable_hang_protection()
 
 

@@ -1,4 +1,4 @@
-"""The monitor thread, which runs the flow of `nvrx_core.inprocess.protocol.monitor_thread`.
+"""The monitor thread, which runs the flow of `nvrx_core.inprocess.protocol.flows`.
 
 It lives as long as the call and blocks in the store, on a connection of its own: a fault reaches it as a push. The main
 thread waits for it on a local condition only, so that nothing but its own function can block the main thread where no
@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 from nvrx_core.flow import run
 from nvrx_core.inprocess.progress_watchdog import Losses
-from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
+from nvrx_core.inprocess.protocol.flows import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
-from nvrx_core.inprocess.protocol.ports import FunctionEnd
+from nvrx_core.inprocess.protocol.ports import FunctionAbortPort
 from nvrx_core.inprocess.protocol.round import Rounds, RoundStore
 from nvrx_core.process.signal_safe import SignalSafeCondition
 
@@ -28,7 +28,7 @@ ENDS_WITHIN: Final = 8.0
 """Seconds; it may be connecting to a store that is lost, which torch tries for up to 5 s."""
 
 
-class EndedFunction(FunctionEnd, Protocol):
+class EndedFunction(FunctionAbortPort, Protocol):
     """What ends the function, in this thread."""
 
     def stop(self) -> None:

@@ -33,16 +33,19 @@ READS_WITHIN: Final = 300.0
 """Seconds without a chunk after which a call is ended."""
 ANSWERS_WITHIN: Final = 30.0
 """Seconds after which a client's call is broken off."""
+CONNECTS_WITHIN: Final = 10_000
+"""Milliseconds that either end gives a connection to begin: a busy server takes seconds to answer a new one."""
 SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE), ("grpc.max_metadata_size", 8 << 10), ("grpc.so_reuseport", 0),
-    ("grpc.server_handshake_timeout_ms", 10_000), ("grpc.max_connection_idle_ms", 600_000),
+    ("grpc.server_handshake_timeout_ms", CONNECTS_WITHIN), ("grpc.max_connection_idle_ms", 600_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000), ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
 )  # fmt: skip
 CLIENT_OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0), ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000), ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", CONNECTS_WITHIN),  # in spite of its name, how long an attempt to connect may take
+    ("grpc.use_local_subchannel_pool", 1),
 )  # fmt: skip
 
 

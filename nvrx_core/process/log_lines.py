@@ -32,15 +32,28 @@ def log_formatter(
         form: `text`, or `json` for an object a line.
         program: the name of the program.
         job: the name of the job; "" where it is unknown.
-        several_nodes: a line of text names host and job, for the logs of the nodes may be mixed.
+        several_nodes: each line of text names host and job, also in a traceback: the logs of the nodes may be mixed.
         position: returns the fields `node`, `cycle` and `rank` of a JSON line, as far as they are known.
     """
     if form == JSON:
         return _JsonLines(program, job, position)
     shown = job if len(job) <= SHOWN else f"{job[:SHOWN]}..."
-    names = (program, socket.gethostname(), shown) if several_nodes else (program,)
-    label = " ".join(filter(None, names)).replace("%", "%%")
-    return logging.Formatter(f"%(asctime)s %(levelname)s [{label}] %(message)s")
+    if several_nodes:
+        return _LabelledLines(" ".join(filter(None, (program, socket.gethostname(), shown))))
+    return logging.Formatter(f"%(asctime)s %(levelname)s [{program}] %(message)s")
+
+
+class _LabelledLines(logging.Formatter):
+    """Time, level and label before each line of a record."""
+
+    def __init__(self, label: str) -> None:
+        super().__init__()
+        self._label = label
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a record."""
+        start = f"{self.formatTime(record)} {record.levelname} [{self._label}] "
+        return "\n".join(start + line for line in super().format(record).split("\n"))
 
 
 class _JsonLines(logging.Formatter):

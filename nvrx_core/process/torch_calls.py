@@ -11,10 +11,11 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from nvrx_core.collective import Collective
 
 __all__ = [
-    "TorchCall",
     "call_of",
     "collectives_begun",
     "collectives_by_group",
@@ -34,26 +35,6 @@ POINT_TO_POINT: Final = {
     "send": ("dst",), "recv": ("src",), "send_object_list": ("dst",), "recv_object_list": ("src",),
 }  # fmt: skip
 """Functions that wait for one rank, and their arguments that name it; each has one for the rank in the group, too."""
-
-
-class TorchCall(NamedTuple):
-    """A call of torch.distributed that a thread is in.
-
-    Attributes:
-        operation: the name of its function.
-        group: the name of its group, "" if it is not known.
-        label: the group's description, "" for the default group, or where it has none.
-        number: of the collective in the group; 0 for a send or receive, or where torch does not count.
-        ranks: the ranks of the group.
-        peers: the ranks that it sends to or receives from.
-    """
-
-    operation: str
-    group: str = ""
-    label: str = ""
-    number: int = 0
-    ranks: frozenset[int] = frozenset()
-    peers: frozenset[int] = frozenset()
 
 
 def _c10d() -> Any:
@@ -79,7 +60,7 @@ def uses_cuda() -> bool:
     return cuda is not None and bool(cuda.is_initialized())
 
 
-def call_of(frames: Iterable[FrameType]) -> TorchCall | None:
+def call_of(frames: Iterable[FrameType]) -> Collective | None:
     """Return the call of torch.distributed that the frames belong to, the outermost one; None if they are of none.
 
     Args:
@@ -98,10 +79,10 @@ def call_of(frames: Iterable[FrameType]) -> TorchCall | None:
         members = c10d._world.pg_group_ranks[group]
         peers = [_peer(given, each, f"group_{each}", members) for each in POINT_TO_POINT.get(operation, ())]
     except (AttributeError, KeyError, TypeError, ValueError):  # an abort clears torch's tables meanwhile
-        return TorchCall(operation)
+        return Collective(operation)
     known = frozenset(rank for rank in peers if rank is not None)
     number = 0 if operation in POINT_TO_POINT else collectives_begun(group)
-    return TorchCall(operation, name, label, number, frozenset(members), known)
+    return Collective(operation, name, label, number, frozenset(members), known)
 
 
 def _peer(given: Mapping[str, Any], name: str, in_group: str, members: Mapping[int, int]) -> int | None:

@@ -20,7 +20,7 @@ class MonitoredRank(Protocol):
     def page(self) -> Page:
         """Its page."""
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget the signs of life so far: another iteration begins."""
 
     def call_begins(self) -> None:

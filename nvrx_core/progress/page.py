@@ -136,7 +136,7 @@ class Page:
         start, end = slot_of(0) * 8, slot_of(MAX_SECTIONS) * 8
         self._memory[start:end] = bytes(end - start)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Record that the rank starts again: its earlier signs of life do not count, and no section is open."""
         words = self.words
         for slot in self.sections().values():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import select
 import socket
@@ -27,6 +28,7 @@ from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
 from nvrx_core.settings.environment import store_answers_within
 
 __all__ = [
+    "StoreBrokenError",
     "StoreConnectionError",
     "StoreHostingError",
     "StoreRefusedError",
@@ -43,8 +45,8 @@ __all__ = [
 
 log = logging.getLogger("nvrx_core.store")
 LINE_EVERY: Final = 10.0
-PAUSE_LEAST: Final = 0.002
-PAUSE_MOST: Final = 0.25
+MIN_BACKOFF: Final = 0.002
+MAX_BACKOFF: Final = 0.25
 """Bounds of the pause between two attempts, in seconds: an eighth of the time waited so far."""
 BACKLOG: Final = 4096
 _THIS_MACHINE: Final = (
@@ -69,6 +71,10 @@ class StoreSilentError(StoreConnectionError):
     """A server has accepted the connection and does not answer."""
 
 
+class StoreBrokenError(StoreConnectionError):
+    """A connection has failed before the server has answered."""
+
+
 def await_listener(host: str, port: int, timeout: timedelta) -> None:
     """Wait until a process listens on `host:port`.
 
@@ -88,7 +94,7 @@ def await_listener(host: str, port: int, timeout: timedelta) -> None:
         if now >= next_line:
             log.warning("waiting for the control store on %s since %.0f s (%s)%s", where, now - start, refused, hint)
             next_line += LINE_EVERY
-        pause = min(PAUSE_MOST, max(PAUSE_LEAST, (now - start) / 8))
+        pause = min(MAX_BACKOFF, max(MIN_BACKOFF, (now - start) / 8))
         select.select([], [], [], min(pause, deadline - now))
 
 
@@ -102,16 +108,24 @@ def _refusal(host: str, port: int) -> str | None:
 
 
 @contextmanager
-def answer_deadline(host: str, port: int) -> Iterator[None]:
+def answer_deadline(host: str, port: int, *, within: float = math.inf) -> Iterator[None]:
     """Return a context in which a connection to `host:port` must be answered in time.
+
+    Connections to the same port that other threads have opened meanwhile break together with it.
+
+    Args:
+        host: the server's host.
+        port: its port.
+        within: seconds, if they are fewer than `NVRX_STORE_ANSWERS_WITHIN`.
 
     Raises:
         StoreSilentError: when the server has accepted the connection and not answered.
-        StoreConnectionError: when the connection has failed, or the thread that observes it.
+        StoreBrokenError: when the connection has failed otherwise.
+        StoreConnectionError: when the thread that observes it has failed.
     """
     failures = list[HelperThreadError]()
     before, done, cut = socket_inodes(), threading.Event(), threading.Event()
-    answers_within = store_answers_within()
+    answers_within = min(within, store_answers_within())
 
     def watch() -> None:
         pause = answers_within
@@ -127,7 +141,8 @@ def answer_deadline(host: str, port: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        kind, what = StoreConnectionError, f"failed: {first_line(error)}"
+        kind: type[StoreConnectionError] = StoreBrokenError
+        what = f"failed: {first_line(error)}"
         if cut.is_set():
             kind, what = StoreSilentError, f"accepted a connection and did not answer within {answers_within:g} s"
         where = endpoint_text(host, port)

@@ -51,7 +51,7 @@ class Rank:
 
     def see_event(self) -> None:
         """What the rank does with the event, up to its arrival."""
-        self.control_store.rounds.wait_event(self.round.iteration)
+        self.control_store.rounds.await_event(self.round.iteration)
         self.round.happened(now=time.monotonic())
         self.arrive()
 
@@ -66,7 +66,7 @@ class Rank:
 
     def enter(self) -> None:
         """What the rank does with the decision, up to its new place."""
-        decision = self.control_store.rounds.wait_decision(self.round.iteration)
+        decision = self.control_store.rounds.await_decision(self.round.iteration)
         (enter,) = self.round.decided(decision, now=time.monotonic())
         assert isinstance(enter, Enter)
         assign(ShiftRanks(), RankAssignmentCtx(self.state, cast(Any, None), set(decision.terminated)))
@@ -103,8 +103,7 @@ class Crowd:
         """All arrive; the last one decides; all take the push of the decision, and read it."""
         for rank in self.ranks:
             rank.wire.ask(KEYS.round(iteration).decision)
-            rank.wire.send(b"".join(rank.wire.outbox))
-            rank.wire.outbox.clear()
+            rank.wire.flush()
         for rank in self._in_turn():
             more = rank.round.arrival_counted(rank.wire.take_count(), now=time.monotonic())
             if more:

@@ -9,6 +9,10 @@ The time runs from the moment at which the timeout of the rank that is reported 
 
 The same under rank monitors: two ranks, each under a launcher of its own, with the shapes of
 `tests/process/test_hang_verdicts_of_monitors.py` and a heartbeat timeout of 1.5 s.
+
+    python tests/benchmarks/hang_verdicts.py --nodes 1000 [--ranks-per-node 8] [--hangs 5]
+
+What one verdict under rank monitors costs the store and the coordinator's launcher, for a job of so many nodes.
 """
 
 from __future__ import annotations
@@ -24,6 +28,9 @@ import tempfile
 from contextlib import closing
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+from hang_crowd import measure
+from scale import cpu_of
 
 from nvrx_core.process.children import become_subreaper
 from tests.harness.process.job import Job, Template
@@ -116,7 +123,12 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=[], metavar="SHAPE")
     parser.add_argument("--soft", type=float, default=0.5, help="soft timeout in seconds (default: 0.5)")
     parser.add_argument("--monitors", action="store_true", help="under launchers and rank monitors")
+    parser.add_argument("--nodes", type=int, help="play the launchers of so many nodes")
+    parser.add_argument("--ranks-per-node", type=int, default=8, help="with --nodes (default: 8)")
     options = parser.parse_args()
+    if options.nodes:
+        measure(options.nodes, options.ranks_per_node, options.hangs, cpu_of)
+        return
     become_subreaper()  # the ranks are forked by a template
     shapes = list(SHAPES) if options.shapes == ["all"] else options.shapes
     hangs = itertools.islice(itertools.cycle(shapes or (MONITORS if options.monitors else DEFAULT)), options.hangs)

@@ -58,12 +58,16 @@ class Wire:
 
     def read(self, key: str) -> None:
         """The request of `RoundOperations`'s read."""
-        self.send(COMPARE_SET + _key(key) + _text("") + _text(""))
+        self.exchange(key, "", "")
+
+    def exchange(self, key: str, expected: str, desired: str) -> None:
+        """The request that puts one value in the place of another one."""
+        self.send(COMPARE_SET + _key(key) + _text(expected) + _text(desired))
 
     def move_lease(self, key: str, beat: int) -> None:
         """The request of a lease that moves on, from this beat to the next; the value is a lease's in length."""
         before, after = (f"{n}/0/1234567/2/3/4/567890" if n else "" for n in (beat, beat + 1))
-        self.send(COMPARE_SET + _key(key) + _text(before) + _text(after))
+        self.exchange(key, before, after)
 
     def take_value(self) -> None:
         """The answer to it."""
@@ -81,6 +85,11 @@ class Wire:
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+
+    def flush(self) -> None:
+        """Send what was kept."""
+        self.send(b"".join(self.outbox))
+        self.outbox.clear()
 
     # What `RoundOperations` calls
 

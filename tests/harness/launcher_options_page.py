@@ -37,7 +37,7 @@ their own, and of these `close_timeout` and `same_command`.
 | `join_timeout`, `timeout` | seconds within which `--nnodes` minimum nodes must have joined, at each cycle | 600 |
 | `last_call_timeout` | seconds that the first cycle waits for more nodes than the minimum | 1 |
 | `store_connect_wait_seconds` | seconds that a launcher waits for the one that hosts the rendezvous | `join_timeout` |
-| `read_timeout` | seconds for a request to the store | 30 |
+| `read_timeout` | seconds for a request to the store; a slower one is made again over another connection | 30 |
 | `close_timeout` | seconds that the host of the rendezvous waits at the end until all others have heard of it | 5 |
 | `keep_alive_interval` | seconds between two signs of life, 0.1 or more | 1 |
 | `keep_alive_max_attempt` | how many may be missing before a node is lost, 2 or more | 5 |

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,13 @@ def nodes(launcher: Start) -> Nodes:
 def ordered(launcher: Start) -> Nodes:
     """Starts the launchers of one job; the first of them hosts the rendezvous, and has the first ranks."""
 
-    def ordered(count: int, case: str, *options: str, **more: Any) -> list[LaunchedJob]:
+    def ordered(
+        count: int, case: str, *options: str, variables: Sequence[Mapping[str, str]] = (), **more: Any
+    ) -> list[LaunchedJob]:
         where, started = rendezvous_options(), list[LaunchedJob]()
         for rank in range(count):
-            started.append(launcher(case, *where, "--node-rank", str(rank), *options, **more))
+            own = variables[rank] if variables else {}
+            started.append(launcher(case, *where, "--node-rank", str(rank), *options, **more, **own))
             if rank == 0:
                 started[0].await_log("host the rendezvous")
         return started

@@ -54,6 +54,17 @@ def run(monitor: Path, script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_there_is_none_where_the_launcher_gives_no_verdicts(tmp_path: Path) -> None:
+    config = FaultToleranceConfig(hang_verdict=False)
+    monitor = RankMonitorProcess(config, tmp_path / "rank-0.socket", launcher=str(tmp_path / "launcher.ipc"))
+    monitor.start()
+    try:
+        done = run(tmp_path / "rank-0.socket", INIT + "assert thread is None\n")
+    finally:
+        monitor.terminate()
+    assert (done.returncode, done.stdout) == (0, "['MainThread']\n"), done.stderr
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_it_has_ended_before_the_interpreter_does(monitor: Path, way: str) -> None:
     """One that is in a call of torch while the interpreter is finalised would abort the process."""

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.harness.process.launch import Nodes, events_of
+from nvrx_core.attribution.reading import verdict_of_files
+from tests.harness.process.launch import Nodes, Start, events_of
 
 WORKER = "hangs_of_monitors.py"
 OPTIONS = ("--ft-initial-rank-heartbeat-timeout", "60", "--ft-rank-heartbeat-timeout", "1.5")
@@ -85,6 +86,28 @@ def test_the_line_names_who_hangs_and_where(nodes: Nodes, tmp_path: Path) -> Non
 @pytest.mark.nightly
 def test_the_line_names_who_hangs_and_where_in_every_shape(nodes: Nodes, tmp_path: Path) -> None:
     play(nodes, tuple(SHAPES), tmp_path)
+
+
+def test_switched_off_there_is_no_line_and_the_rank_is_ended(launcher: Start, tmp_path: Path) -> None:
+    code, log = launcher("lock", "--max-restarts", "0", "--ft-hang-verdict", "false", *OPTIONS, worker=WORKER).finish()
+    assert code != 0
+    assert re.search(r"rank \d .* was ended by SIGKILL, hung: no heartbeat for \S+ s", log)
+    assert "hang: " not in log
+    assert events_of(tmp_path, "hung")
+    assert not events_of(tmp_path, "hang_verdict")
+
+
+def test_a_rank_that_goes_on_before_it_is_ended_is_no_hang(launcher: Start, tmp_path: Path) -> None:
+    code, log = launcher("goes_on", "--max-restarts", "0", *OPTIONS, worker=WORKER).finish()
+    assert code == 0, log
+    assert {each["rank"] for each in events_of(tmp_path, "hung")} == {0, 1}
+    over = {each["rank"]: each for each in events_of(tmp_path, "recovered")}
+    for rank, why in enumerate(("goes on", "has exited in order")):
+        assert over[rank]["reason"] == f"rank {rank} (pid {over[rank]['worker']}) {why}, and is not ended as hung"
+        assert f"rank {rank} {why}, and is not ended as hung" in log
+    (tmp_path / "launcher.log").write_text(log)
+    for files in ([tmp_path / "launcher.log"], [*(tmp_path / "events").iterdir()]):
+        assert verdict_of_files(files).failure == "clean"
 
 
 def test_a_node_whose_launcher_does_not_answer_holds_up_neither_the_line_nor_the_kill(

@@ -13,7 +13,7 @@ import pytest
 from nvrx_core.failpoint import THREAD_NAMES
 from nvrx_core.testing import failpoints
 from tests.harness.process.host import free_ports
-from tests.harness.process.launch import WORKERS, Start, rendezvous_options
+from tests.harness.process.launch import WORKERS, Nodes, Start, rendezvous_options
 
 AT_FAILPOINTS = "tests.harness.process.launcher_at_failpoints"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -159,6 +159,24 @@ def test_a_launcher_ends_with_its_thread(launcher: Start, name: str) -> None:
     assert f"the thread {name} has failed: " in log
     assert "Traceback" not in log
     assert time.monotonic() - started < ENDS_WITHIN
+
+
+@pytest.mark.parametrize("name", ["nvrx-node", "nvrx-decisions", "nvrx-coordinator", "nvrx-inbox"])
+def test_a_job_of_two_nodes_ends_with_a_thread_that_fails_while_workers_run(
+    ordered: Nodes, tmp_path: Path, name: str
+) -> None:
+    """The launcher whose thread fails runs the coordinator, and hosts the rendezvous."""
+    os.mkfifo(pipe := tmp_path / "fails")
+    variables = {"NVRX_TEST_FAILS": f"{pipe}:{name}"}
+    first, second = ordered(2, "waits", "--nnodes", "2", launcher=AT_FAILPOINTS, variables=[variables, {}])
+    for job in (first, second):
+        job.read(2, "start")
+    with pipe.open("w"):
+        pass
+    ends = [job.finish(ENDS_WITHIN) for job in (first, second)]
+    assert [code for code, _ in ends] == [75, 75], ends
+    assert f"the thread {name} has failed: " in ends[0][1]
+    assert "Traceback" not in ends[0][1] + ends[1][1]
 
 
 def test_a_launcher_ends_with_the_thread_of_a_handler(launcher: Start) -> None:

@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from nvrx_core.inprocess.interruption.atomic import Atomic
-from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 
 TIMES = 30
 UNWIND, HOLD = 8.0, 10.0
@@ -61,7 +62,7 @@ class Rounds:
             turns = ShortTurns()
             turns.begin()
             self.interrupt.request(lambda: RankShouldRestart("the round ends"))
-            self.interrupt.fire()
+            self.interrupt.begin()
             self.interrupt.wait_unmasked()
             self.interrupt.drive(None)
             turns.end()

@@ -74,6 +74,20 @@ def test_what_ignores_the_signal_is_killed(launcher: Start) -> None:
     assert not any(map(alive, job.pids()))
 
 
+@pytest.mark.parametrize("further", [1, 2])
+def test_further_signals_shorten_the_time_of_what_ignores_them(launcher: Start, further: int) -> None:
+    job = launcher("family", "--term-timeout", "600")
+    job.read(2, "family")
+    job.process.send_signal(signal.SIGTERM)
+    for _ in range(further):
+        job.await_log("SIGTERM")
+        job.log = ""
+        job.process.send_signal(signal.SIGTERM)
+    code, _ = job.finish()
+    assert code == 128 + signal.SIGTERM
+    assert not any(map(alive, job.pids()))
+
+
 def test_nothing_outlives_a_launcher_that_is_killed(launcher: Start) -> None:
     job = launcher("family")
     job.read(2, "family")
@@ -175,11 +189,12 @@ def test_a_killed_call_of_an_earlier_cycle_does_not_stand_for_a_call_that_goes_o
     assert "goes on in process" not in log
 
 
-def test_ranks_that_all_leave_a_wrapped_call_are_not_waited_for(launcher: Start) -> None:
-    job = launcher("all", "--max-restarts", "1", "--ft-inprocess-grace", "600", worker="launcher_left_call.py")
+@pytest.mark.parametrize(("case", "code_of_rank"), [("exits", 17), ("gives_up", 1)])
+def test_ranks_that_all_leave_a_wrapped_call_are_not_waited_for(launcher: Start, case: str, code_of_rank: int) -> None:
+    job = launcher(case, "--max-restarts", "1", "--ft-inprocess-grace", "600", worker="launcher_left_call.py")
     code, log = job.finish()
     assert code == 1, log
-    assert "has failed with exit code 17, after 1 restarts" in log
+    assert re.search(rf"has failed with exit code {code_of_rank}\b.*, after 1 restarts", log), log
     assert {each["cycle"] for each in job.events if each["event"] == "enter"} == {0, 1}
 
 
@@ -213,11 +228,18 @@ def test_arguments_that_one_rank_refuses_are_retried(launcher: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "is_retried"), [("import no_such_module\n", False), ("x = (1,\n", False), ("raise ValueError\n", True)]
+    ("source", "is_retried"),
+    [
+        ("if True:\n    import beside\n", False),
+        ("from os import no_such_name\n", False),
+        ("x = (1,\n", False),
+        ("raise ValueError\n", True),
+    ],
 )
 def test_a_script_that_cannot_start_is_not_retried(
     launcher: Start, tmp_path: Path, source: str, is_retried: bool
 ) -> None:
+    (tmp_path / "beside.py").write_text("import no_such_module\n")
     (tmp_path / "train.py").write_text(source)
     code, log = launcher("", "--max-restarts", "1", worker=str(tmp_path / "train.py")).finish()
     assert code == 1, log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -278,7 +279,7 @@ def test_a_signal_ends_a_launcher_that_waits_for_its_job(
     start: Start, host: tuple[str, ...], signum: int, endpoint: str
 ) -> None:
     where = ("--nnodes", "2", "--rdzv-endpoint", endpoint.format(free_ports()), "--rdzv-id", "job")
-    job = start("short", *where, host=host)
+    job = start("short", *where, "--ft-log-format", "json", host=host)
     pid = launcher_of(job, host)
     assert eventually(lambda: guardians_of(1 if host else pid), 20.0)
     if "127" in endpoint:
@@ -286,7 +287,8 @@ def test_a_signal_ends_a_launcher_that_waits_for_its_job(
     os.kill(pid, signum)
     code, log = job.finish(20.0)
     assert code == 128 + signum, log
-    assert log.count("ends with code") == 1, log
+    said = [json.loads(line) for line in log.splitlines()]
+    assert [each["job"] for each in said if "ends with code" in each["message"]] == ["job"], log
 
 
 def test_a_process_of_the_shell_that_became_the_launcher_is_left_alone(start: Start) -> None:

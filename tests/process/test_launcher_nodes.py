@@ -6,6 +6,7 @@ import os
 import re
 import select
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -153,6 +154,42 @@ def test_the_loss_of_the_coordinator_ends_all_nodes(nodes: Nodes) -> None:
     assert code == 75
     assert "the rendezvous store is lost" in log
     assert "c10d" not in log
+
+
+@pytest.mark.nightly
+def test_a_job_that_is_suspended_as_a_whole_goes_on(nodes: Nodes, tmp_path: Path) -> None:
+    """For longer than a request may take: while a launcher is stopped itself, it waits for nothing."""
+    jobs = nodes(2, "gated", "--nnodes", "2", "--rdzv-conf", "read_timeout=2", NVRX_STORE_ANSWERS_WITHIN="1")
+    for job in jobs:
+        job.read(2, "start")
+    for job in jobs:
+        job.process.send_signal(signal.SIGSTOP)
+    time.sleep(8.0)
+    for job in jobs:
+        job.process.send_signal(signal.SIGCONT)
+    time.sleep(3.0)  # who counts as lost hears of it in this time
+    (tmp_path / "gate").touch()
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert {each["cycle"] for job in jobs for each in job.events} == {0}
+
+
+def test_a_host_of_the_rendezvous_that_stands_still_is_waited_for_no_longer_than_other_nodes(nodes: Nodes) -> None:
+    """It accepts connections, and answers none; when it goes on, it has nobody to go on with."""
+    conf = ("--rdzv-conf", "read_timeout=1,join_timeout=3")
+    jobs = nodes(2, "waits", "--nnodes", "2", *conf, NVRX_STORE_ANSWERS_WITHIN="1")
+    for job in jobs:
+        job.read(2, "start")
+    host = next(job for job in jobs if is_host(job))
+    (other,) = (job for job in jobs if job is not host)
+    host.process.send_signal(signal.SIGSTOP)
+    code, log = other.finish()
+    assert code == 75, log
+    assert " for 3 s: it accepts connections, and answers none" in log
+    host.process.send_signal(signal.SIGCONT)
+    code, log = host.finish()
+    assert code == 1, log
+    assert "1 of 2 nodes have joined in 3 s" in log
 
 
 def test_a_node_that_no_other_joins_reports_it(nodes: Nodes) -> None:

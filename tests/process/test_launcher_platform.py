@@ -20,8 +20,8 @@ from tests.harness.process.chaos.run import play
 from tests.harness.process.chaos.schedule import PROCESSES, draw
 from tests.harness.process.monitored import environment_of
 
-SHORT = (2, 3, 8)
-"""Seeds of jobs that take some 20 s each: c10d and etcd, nodes that are frozen and cut off, an etcd that is killed."""
+SHORT = (3, 106, 340, 3778)
+"""Of jobs of some 20 s: seven kinds of processes are killed, nodes cut off, a console stalls, a disk is full."""
 WITHIN = 240.0
 """Seconds that only a job exceeds whose end the oracle does not see."""
 NIGHT = [pytest.param(600.0, id=f"600 s, {number} of 10") for number in range(1, 11)]

@@ -39,11 +39,12 @@ def check_steps(job: Job, steps: int) -> None:
     assert firsts == sorted(firsts), firsts
 
 
-@pytest.mark.parametrize("sharded", [False, True], ids=["replicas", "shards"])
-def test_faults_at_any_point_cost_no_step_and_no_bit(prepare: Launch, sharded: bool) -> None:
-    undisturbed = trained(prepare, sharded=sharded)
+@pytest.mark.parametrize(("sharded", "world"), [(False, 3), (True, 2)], ids=["replicas", "shards"])
+def test_faults_at_any_point_cost_no_step_and_no_bit(prepare: Launch, sharded: bool, world: int) -> None:
+    """Of three ranks, unlike of two, the sum of the gradients depends on where in a bucket they are."""
+    undisturbed = trained(prepare, sharded=sharded, world=world)
     points = ["build", "resumed", "data", "forward", "backward", "ready", "advance", "committed"]
-    disturbed = trained(prepare, sharded=sharded, faults=12, seed=3, points=points)
+    disturbed = trained(prepare, sharded=sharded, world=world, faults=12, seed=3, points=points)
     assert set(disturbed.codes.values()) == {0}, disturbed.errors(0)
     assert len(disturbed.lines("injected")) >= 10
     check_steps(disturbed, 30)
@@ -56,6 +57,22 @@ def test_a_reserve_takes_the_place_of_a_lost_rank_with_its_state(prepare: Launch
     assert sorted(disturbed.codes.values()) == [-signal.SIGKILL, -signal.SIGKILL, 0, 0], disturbed.codes
     check_steps(disturbed, 30)
     assert ends(disturbed) == ends(undisturbed)
+
+
+def test_a_transfer_may_take_longer_than_a_hang(prepare: Launch) -> None:
+    """It concerns who sends parameters, who sends a local state, who receives, and who has only to wait for them."""
+    plan = {"faults": 1, "seed": 1, "kinds": ["kill"], "points": ["forward"], "steps": 6, "soft": 3.0, "transfer": 6.0}
+    job = trained(prepare, world=5, active=4, **plan)
+    assert len(job.lines("injected")) == 1
+    assert {line["iteration"] for line in job.lines("resumed")} == {0, 1}
+    check_steps(job, 6)
+
+
+def test_a_commit_reports_its_step_as_progress(prepare: Launch) -> None:
+    job = trained(prepare, faults=1, points=["committed"], steps=8)
+    (failed,) = job.lines("injected")
+    done = max(line["step"] for line in job.lines("step") if line["at"] < failed["at"])
+    assert {line["highest"] for line in job.lines("resumed", iteration=1)} == {done}
 
 
 def test_who_has_a_live_state_loads_nothing_more_for_an_optimizer() -> None:
@@ -77,6 +94,17 @@ def test_a_shard_that_nobody_has_is_missed_in_a_line(prepare: Launch) -> None:
     assert sorted(job.codes.values()) == [-signal.SIGKILL, 0, 0], job.codes
     text = "".join(job.errors(rank) for rank in range(3))
     assert text.count("is not whole in memory") == 1, text
+
+
+def test_a_step_that_only_ranks_in_reserve_have_is_missed_in_a_line(prepare: Launch) -> None:
+    """Neither is it silently done again, nor does a rank that returns from the reserve go on from an older one."""
+    job = trained(prepare, alternate=True, faults=2, kinds=["exception"], points=["committed"])
+    assert set(job.codes.values()) == {0}, job.codes
+    assert [(line["iteration"], line["step"]) for line in job.lines("resumed")] == [(0, 0), (1, 0), (2, 0)]
+    lines = [
+        job.errors(rank).count("is not whole in memory: no rank that trains has the parameters") for rank in (0, 1)
+    ]
+    assert lines == [1, 1]
 
 
 def test_a_parameter_that_is_changed_elsewhere_is_named_once(prepare: Launch) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -179,6 +182,30 @@ def test_malformed_frames_end_their_call_only(tmp_path, service):
             raw.sendall(garbage)
     assert ask("send", server.endpoint, [{"path": "good.log"}]) == [""]
     assert server.end() == 0
+
+
+def test_a_server_that_answers_a_connection_late_is_reached(tmp_path, service):
+    """Its process gets no CPU time for longer than any pause between two attempts to connect."""
+    server = service.server("--root", str(tmp_path))
+    os.kill(server.process.pid, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(1) as executor:
+            answer = executor.submit(ask, "send", server.endpoint, [{"path": "good.log"}])
+            wait_for(lambda: is_connected_to(server.endpoint))
+            time.sleep(1.5)
+            os.kill(server.process.pid, signal.SIGCONT)
+            assert answer.result() == [""]
+    finally:
+        os.kill(server.process.pid, signal.SIGCONT)
+    assert server.end() == 0
+
+
+def is_connected_to(endpoint: str) -> bool:
+    """Whether the kernel has established a connection to an endpoint of this host."""
+    port = f":{int(endpoint.rpartition(':')[2]):04X}"
+    tables = (path for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if path.exists())
+    entries = [line.split() for path in tables for line in path.read_text().splitlines()[1:]]
+    return any(remote.endswith(port) and state == "01" for _, _, remote, state, *_ in entries)
 
 
 def test_thousands_of_silent_connections_do_not_keep_a_node_out(tmp_path, service):

@@ -15,7 +15,8 @@ import pytest
 
 from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.atomic import Atomic
-from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 
 Work = Callable[[threading.Event], None]
 """What is interrupted; it sets the event when it is where the interruption shall meet it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nvrx_core.fault.hang_report import HangReport
+from nvrx_core.fault.hang_report import HangReport, RankCondition
 from nvrx_core.fault_tolerance import (
     FaultToleranceConfig,
     RankMonitorClient,
@@ -139,11 +140,25 @@ def test_a_launcher_asks_where_a_hung_rank_is(tmp_path_factory: pytest.TempPathF
         launcher, rank = launched(folder, stack, case="ignores", rank_termination_signal=signal.SIGTERM)
         hang_of(launcher, stack)
         with connect(folder / "rank-0.socket", within=10.0) as connection:
-            connection.send({"type": "evidence"})
+            connection.send({"type": "evidence", "until": time.monotonic() + 60.0})
             evidence = HangReport.decode(connection.receive()[0]["report"])
         assert evidence.place is not None
         assert evidence.place.file.endswith("/workers/monitored.py")
         assert (evidence.pid, evidence.stalled) == (rank.pid, True)
+
+
+def test_a_question_whose_answer_would_come_too_late_is_answered_with_what_there_is(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("m")
+    with ExitStack() as stack:
+        launcher, rank = launched(folder, stack, case="ignores", rank_termination_signal=signal.SIGTERM)
+        hang_of(launcher, stack)
+        with connect(folder / "rank-0.socket", within=10.0) as connection:
+            connection.send({"type": "evidence", "until": time.monotonic()})
+            evidence = HangReport.decode(connection.receive()[0]["report"])
+        assert (evidence.condition, evidence.wait) == (RankCondition.UNKNOWN, "asked, and late")
+        assert evidence.pid == rank.pid
 
 
 def launched(

@@ -53,7 +53,7 @@ class Rank:
     def arrive(self) -> None:
         """Out of the function, into the barrier."""
         if self.round.iteration >= 0:
-            self.control_store.rounds.wait_event(self.round.iteration)
+            self.control_store.rounds.await_event(self.round.iteration)
             self.round.happened(now=time.monotonic())
         arrival = Arrival(
             initial_rank=self.round.member, rank=self.state.rank, status=ArrivalStatus.ALIVE, world_size=RANKS
@@ -62,7 +62,7 @@ class Rank:
 
     def enter(self) -> None:
         """Out of the barrier, into the next round."""
-        decision = self.control_store.rounds.wait_decision(self.round.iteration)
+        decision = self.control_store.rounds.await_decision(self.round.iteration)
         (enter,) = self.round.decided(decision, now=time.monotonic())
         assert isinstance(enter, Enter)
         assign(ShiftRanks(), RankAssignmentCtx(self.state, cast(Any, None), set(decision.terminated)))

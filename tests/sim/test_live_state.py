@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.sim.explorer import Explorer, Violation
-from tests.harness.sim.live_mutants import LOST, MUTANTS, ONCE, REPLICAS, RESERVE, SHARDED, TWICE, mutated
+from tests.harness.sim.live_mutants import (
+    LOST,
+    MUTANTS,
+    ONCE,
+    PASSED_AND_LOST,
+    REPLICAS,
+    RESERVE,
+    SHARDED,
+    TWICE,
+    UNKNOWING,
+    UNTOLD,
+    mutated,
+)
 from tests.harness.sim.live_state import LiveSpace
 
 
@@ -16,14 +28,15 @@ def explore(name=None, **sizes):
         return figures
 
 
-@pytest.mark.parametrize("sizes", [ONCE, SHARDED, LOST], ids=["replicas", "shards", "a lost rank"])
+@pytest.mark.parametrize("sizes", [ONCE, SHARDED, LOST, UNTOLD], ids=["replicas", "shards", "a lost rank", "untold"])
 def test_a_fault_anywhere_costs_no_step(sizes):
     assert explore(**sizes).rounds == 1
 
 
 @pytest.mark.exhaustive
-def test_two_faults_cost_no_step():
-    assert explore(**TWICE).rounds == 2
+@pytest.mark.parametrize("sizes", [TWICE, UNKNOWING], ids=["replicas", "a rank does not know its vote"])
+def test_two_faults_cost_no_step(sizes):
+    assert explore(**sizes).rounds == 2
 
 
 @pytest.mark.nightly
@@ -35,8 +48,20 @@ def test_two_faults_cost_no_step():
         {**TWICE, "steps": 2},
         {**RESERVE, "kills": 1},
         {"processes": 3, "steps": 1, "faults": 2, "kills": 2},
+        PASSED_AND_LOST,
+        {**RESERVE, "kills": 1, "tells": False},
+        {**TWICE, "tells": False},
     ],
-    ids=["replicas of shards", "reserves", "two steps", "reserves and a lost rank", "two lost ranks"],
+    ids=[
+        "replicas of shards",
+        "reserves",
+        "two steps",
+        "reserves and a lost rank",
+        "two lost ranks",
+        "one has passed and is lost",
+        "untold reserves",
+        "two untold faults",
+    ],
 )
 def test_reserves_that_return_and_more_faults_cost_no_step(sizes):
     assert explore(**sizes).rounds >= 1

@@ -25,10 +25,10 @@ REASON = {"reason", "why", "fault", "error", "decision"}
 """Fields that say why; the last three have a reason of their own."""
 WITHOUT = frozenset({
     # ask, wait, or count
-    "AskGuardian", "AwaitOthers", "AwaitRound", "AskHolders", "CountArrival", "CountCompletion", "QueryPeers",
-    "QueryRoundEvent", "ReadArrivals", "ReadEvent", "ReadMemory", "RunChecks",
+    "AskGuardian", "AskRanks", "AwaitOthers", "AwaitRound", "AskHolders", "CountArrival", "CountCompletion",
+    "GatherEvidence", "QueryPeers", "QueryRoundEvent", "ReadArrivals", "ReadEvent", "ReadMemory", "RunChecks",
     # write down what is so
-    "Chunk", "CloseCompleted", "MarkRoundOver", "PutArrival",
+    "Chunk", "CloseCompleted", "MarkRoundOver", "PutArrival", "ShareEvidence",
     # whose name is the reason: nothing is wrong, a check is overdue
     "KillProbe", "LeaveProbe", "MayJoin",
 })  # fmt: skip

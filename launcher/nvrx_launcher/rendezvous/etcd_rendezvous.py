@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from datetime import timedelta
 from typing import Any, Final
@@ -67,18 +68,22 @@ class EtcdRendezvous:
         store = self._open(self._settings.store_connect_wait_seconds)
         return Link(store, self._connect_again, self._settings.join_timeout)
 
-    def _connect_again(self, deadline: float) -> StoreConnection:
+    def _connect_again(self, deadline: float, cut: threading.Event) -> StoreConnection:
         """Open a connection that replaces a broken one, also to an etcd that accepts it and is silent for a while.
 
+        Args:
+            deadline: until when, monotonic seconds.
+            cut: the connection is no longer needed.
+
         Raises:
-            StoreConnectionError: when etcd has not answered until the deadline, a monotonic time.
+            StoreConnectionError: when etcd has not answered in time.
         """
         log.warning("etcd at %s does not answer", ", ".join(self._endpoints))
         while True:
             try:
                 return self._open(max(0.0, deadline - time.monotonic()))
             except StoreSilentError:
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline or cut.is_set():
                     raise
 
     def _open(self, within: float) -> StoreConnection:

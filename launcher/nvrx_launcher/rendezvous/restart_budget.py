@@ -167,7 +167,7 @@ class RestartBudget:
         """Record that the cycle has lost a node; return why it is stopped, if it is, and when the next one begins."""
         self.forgive()
         self._has_lost_node = True
-        pause = self._losses.pause(no_progress=self._is_short(now))
+        pause = 0.0 if self.spent(now=now) else self._losses.pause(no_progress=self._is_short(now))
         return f"{loss}; the next cycle is {pause:g} s away" if pause else loss
 
     def _is_short(self, now: float) -> bool:

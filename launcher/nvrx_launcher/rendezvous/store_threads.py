@@ -50,12 +50,14 @@ class Link:
 
     Args:
         store: the first connection.
-        again: opens another one, as soon as the store can be reached, until a monotonic time; raises
-            StoreConnectionError when it is lost.
+        again: opens another one, as soon as the store can be reached, until a monotonic time, or until the link is
+            cut, which the event says; raises StoreConnectionError when it is lost.
         within: seconds for which a request is repeated.
     """
 
-    def __init__(self, store: StoreConnection, again: Callable[[float], StoreConnection], within: float) -> None:
+    def __init__(
+        self, store: StoreConnection, again: Callable[[float, threading.Event], StoreConnection], within: float
+    ) -> None:
         self._store, self._again, self._within, self._cut = store, again, within, threading.Event()
 
     @property
@@ -82,7 +84,7 @@ class Link:
                 if (failures and now >= deadline) or self._cut.wait(PAUSES.pause(failures)):
                     raise
                 failures += 1
-                self._store = self._again(deadline)
+                self._store = self._again(deadline, self._cut)
                 if self._cut.is_set():
                     raise
 

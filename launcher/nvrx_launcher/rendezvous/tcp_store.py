@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
-import select
+import math
 import socket
+import threading
 import time
 import uuid
 from contextlib import ExitStack
@@ -14,11 +15,20 @@ from typing import Final
 
 import torch.distributed as dist
 
+from nvrx_core.errors import first_line
 from nvrx_core.parsing import endpoint_text
 from nvrx_core.store.connection import StoreConnection
-from nvrx_core.store.endpoint import StoreConnectionError, answer_deadline, await_listener, is_loopback, listener_at
+from nvrx_core.store.endpoint import (
+    StoreBrokenError,
+    StoreConnectionError,
+    StoreSilentError,
+    answer_deadline,
+    await_listener,
+    is_loopback,
+    listener_at,
+)
 from nvrx_core.store.hosting import serve_on
-from nvrx_core.store.torch_stores import CONNECT_TIMEOUT
+from nvrx_core.store.torch_stores import CONNECT_TIMEOUT, RECONNECT_TIMEOUT
 from nvrx_launcher.rendezvous.store_threads import Link
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
@@ -29,6 +39,8 @@ NOT_OURS: Final = (errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EAFNOSUPPORT)
 """Errors of listening where another launcher may be the one that can."""
 PROBE: Final = 5.0
 PAUSE: Final = 0.2
+LEAST: Final = 1.0
+"""Seconds that an attempt to connect has at least, also at the deadline."""
 OURS: Final = "nvrx"
 """What the keys of launchers and wrapped calls begin with."""
 INSTANCE: Final = "nvrx-rendezvous/instance"
@@ -71,11 +83,17 @@ class TcpRendezvous:
         self.is_hosted = True
 
     def connect(self) -> Link:
-        """Open a connection, as soon as a launcher hosts the store.
+        """Open a connection, as soon as a launcher hosts the store, or the one that was found before answers again.
 
         Raises:
             StoreConnectionError: when none does in time; the message says what was tried.
         """
+        within = self._settings.join_timeout
+        store = self._connect_again(time.monotonic() + within, threading.Event()) if self._instance else self._find()
+        return Link(store, self._connect_again, within)
+
+    def _find(self) -> StoreConnection:
+        """Open the first connection."""
         timeout = self._settings.store_connect_wait_seconds
         try:
             await_listener(self._host, self._port, timedelta(seconds=timeout))
@@ -93,8 +111,11 @@ class TcpRendezvous:
             if not why:  # the reason is in this launcher, such as a failed thread
                 raise
             raise self._no_rendezvous(f"it {why}") from None
-        self._instance = self._instance or self._join_instance(store)
-        return Link(store, self._connect_again, self._settings.join_timeout)
+        try:
+            self._instance = self._join_instance(store)
+        except dist.DistNetworkError as error:
+            raise StoreConnectionError(f"the rendezvous at {self} no longer answers: {first_line(error)}") from None
+        return store
 
     def _join_instance(self, store: StoreConnection) -> str:
         """Return what identifies the store; the first launcher writes it, before any other key.
@@ -127,44 +148,52 @@ class TcpRendezvous:
             self._why_not = error.strerror or str(error)
             return None
 
-    def _connect_again(self, deadline: float) -> StoreConnection:
-        """Open a connection that replaces a broken one.
+    def _connect_again(self, deadline: float, cut: threading.Event) -> StoreConnection:
+        """Open a connection that replaces a broken one, or another one.
 
-        A network partition may heal. A store that has ended does not come back; another one at its endpoint belongs to
-        another job.
+        A network partition may heal, and a store that stands still, so that it accepts connections and answers none,
+        may go on. One that has ended does not come back; another one at its endpoint belongs to another job.
+
+        Args:
+            deadline: until when, monotonic seconds.
+            cut: the connection is no longer needed.
 
         Raises:
-            StoreConnectionError: when the store is lost, or cannot be reached until the deadline, a monotonic time.
+            StoreConnectionError: when the store is lost, or cannot be reached in time.
         """
         while True:
             try:
                 socket.create_connection((self._host, self._port), timeout=PROBE).close()
-                return self._same_store()
+                store = self._open(max(LEAST, deadline - time.monotonic()))
+                is_same = store.check([INSTANCE]) and store.get(INSTANCE).decode() == self._instance
             except ConnectionRefusedError:
                 raise StoreConnectionError(f"nobody listens at {self} any more") from None
-            except (OSError, dist.DistNetworkError) as error:
-                if time.monotonic() >= deadline:
-                    seconds = self._settings.join_timeout
-                    raise StoreConnectionError(f"no way to {self} for {seconds:g} s: {error}") from None
-            select.select([], [], [], PAUSE)
+            except (OSError, dist.DistNetworkError, StoreSilentError, StoreBrokenError) as error:
+                if time.monotonic() >= deadline or cut.wait(PAUSE):
+                    is_reached = isinstance(error, StoreConnectionError)
+                    why = "it accepts connections, and answers none" if is_reached else first_line(error)
+                    raise StoreConnectionError(
+                        f"no way to {self} for {self._settings.join_timeout:g} s: {why}"
+                    ) from None
+            else:
+                if is_same:
+                    return store
+                raise StoreConnectionError(f"another launcher hosts another rendezvous at {self}")
 
-    def _same_store(self) -> StoreConnection:
-        store = self._open()
-        if not store.check([INSTANCE]) or store.get(INSTANCE).decode() != self._instance:
-            raise StoreConnectionError(f"another launcher hosts another rendezvous at {self}")
-        return store
+    def _open(self, within: float = math.inf) -> StoreConnection:
+        """Open a connection that fails when an answer takes longer than `read_timeout`: torch has no such bound."""
+        settings, longest = self._settings, CONNECT_TIMEOUT.total_seconds()
 
-    def _open(self) -> StoreConnection:
-        timeout = timedelta(seconds=self._settings.read_timeout)
-
-        def open_store() -> dist.TCPStore:
+        def open_store(within: float) -> dist.TCPStore:
             host, port = self._host, self._port
-            with answer_deadline(host, port):
-                store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=CONNECT_TIMEOUT)
-            store.set_timeout(timeout)
+            timeout = timedelta(seconds=min(within, longest))
+            with answer_deadline(host, port, within=within):
+                store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timeout)
+            store.set_timeout(timedelta(seconds=settings.read_timeout))
             return store
 
-        return StoreConnection(open_store, open_store, {})
+        again, silence = RECONNECT_TIMEOUT.total_seconds(), max(1, math.ceil(settings.read_timeout))
+        return StoreConnection(lambda: open_store(within), open_store, {"within": again}, silence=silence)
 
     def __str__(self) -> str:
         return endpoint_text(self._host, self._port)

@@ -34,16 +34,16 @@ class NodeEvidence:
         self._answer: Callable[[Mapping[int, HangReport]], object] | None = None
         self.deadline = math.inf
 
-    def ask(self, answer: Callable[[Mapping[int, HangReport]], object], *, within: float, now: float) -> None:
-        """Ask all monitors; answer with the reports that come within seconds, by local rank."""
+    def ask(self, answer: Callable[[Mapping[int, HangReport]], object], *, until: float) -> None:
+        """Ask all monitors; answer with the reports that come until then, monotonic seconds, by local rank."""
         self.close()
-        self._found, self._answer, self.deadline = {}, answer, now + within
+        self._found, self._answer, self.deadline = {}, answer, until
         for local_rank, path in enumerate(self._sockets):
             with suppress(OSError):
                 connection = connect(path, within=0.0)
                 self._asked[local_rank] = connection
                 self._loop.watch(connection.fileno(), partial(self._receive, local_rank))
-                connection.send({"type": EVIDENCE, "within": within})
+                connection.send({"type": EVIDENCE, "until": until})
         if not self._asked:
             self._finish()
 

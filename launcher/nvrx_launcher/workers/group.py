@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from nvrx_core import failpoint
 from nvrx_core.fault.user_frames import origin_in
@@ -26,7 +26,13 @@ from nvrx_launcher.workers.output import Logs, Tees, WorkerOutput
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
 
-__all__ = ["WorkerExit", "WorkerGroup", "failure_report"]
+__all__ = ["WorkerExit", "WorkerGroup", "cannot_start", "failure_report"]
+
+_START_ERRORS: Final = (
+    "ModuleNotFoundError:", "ImportError:", "SyntaxError:", "IndentationError:", "TabError:",
+    "_Error: No module named",  # of `python -m`
+)  # fmt: skip
+_OURS: Final = ("nvrx_core", "nvrx_lightning", "nvrx_megatron")
 
 
 @dataclass(frozen=True)
@@ -37,12 +43,14 @@ class WorkerExit:
         local_rank: its number on this node.
         code: its exit code, negative for a signal; that of a failure also for an exit without one while monitored.
         report: how it has ended, for people; "" for a success.
+        cannot_start: its script does not compile, or cannot import something.
         left: the processes in its process group that it has left, for people, where that is asked for.
     """
 
     local_rank: int
     code: int
     report: str
+    cannot_start: bool = False
     left: str = ""
 
 
@@ -172,8 +180,11 @@ class WorkerGroup:
         if not code and not self._stopping and self._is_monitored(worker.local_rank, worker.pid):
             who = f"rank {worker.rank} (local rank {worker.local_rank}, pid {worker.pid})"
             early = f"{who} has exited with code 0 while it was monitored, as by os._exit(0): that is no success"
-            return WorkerExit(worker.local_rank, FAILED, early, left)
-        return WorkerExit(worker.local_rank, code, self._report(worker, code) if code else "", left)
+            return WorkerExit(worker.local_rank, FAILED, early, left=left)
+        if not code:
+            return WorkerExit(worker.local_rank, code, "", left=left)
+        raised = cannot_start(self._logs.error_file(worker.local_rank))
+        return WorkerExit(worker.local_rank, code, self._report(worker, code), code == FAILED and raised, left)
 
     def _cycle(self) -> int:
         return -1 if self.placement is None else self.placement.cycle
@@ -218,14 +229,25 @@ def failure_report(
     return f"{who} {how}{_exception(failure.error_file, is_shown=is_shown) or _printed(output)}"
 
 
+def cannot_start(error_file: Path) -> bool:
+    """Whether the exception in an error file says that a script does not compile, or cannot import something."""
+    return _raised(error_file)[0].startswith(_START_ERRORS)
+
+
 def _exception(path: Path, *, is_shown: bool) -> str:
+    detail, trace = _raised(path)
+    return _with_place(detail, trace, is_shown=is_shown) if detail else ""
+
+
+def _raised(path: Path) -> tuple[str, str]:
+    """Return the exception in an error file and its traceback, "" where there is none."""
     try:
         message: Any = json.loads(path.read_text())["message"]
         detail = message if isinstance(message, str) else message["message"]
         trace = "" if isinstance(message, str) else message.get("extraInfo", {}).get("py_callstack", "")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return ""
-    return _with_place(str(detail), trace, is_shown=is_shown)
+        return "", ""
+    return str(detail), trace
 
 
 def _printed(output: bytes) -> str:
@@ -236,6 +258,8 @@ def _printed(output: bytes) -> str:
 def _with_place(detail: str, trace: str, *, is_shown: bool = False) -> str:
     line, _, rest = detail.partition("\n")
     line = line.removesuffix(": ")  # an exception without a text
+    if line == "ModuleNotFoundError: No module named 'nvrx'":
+        line += f"; nvrx is imported as {', '.join(_OURS)}"
     place = origin_in(trace)
     at = f", at {place}" if place else ""
     return f": {line}{at}\n{rest if is_shown else trace or rest}".rstrip()

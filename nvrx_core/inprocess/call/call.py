@@ -1,6 +1,6 @@
 """One call of a wrapped function: what it holds, and its run from entry to exit.
 
-The flow is in `nvrx_core.inprocess.protocol.main_thread`. What a call holds is acquired in one order, and released in
+The flow is in `nvrx_core.inprocess.protocol.flows`. What a call holds is acquired in one order, and released in
 reverse. The fork server is forked first, before any thread or connection of ours exists. When an acquisition fails, the
 earlier ones are released.
 """
@@ -21,20 +21,19 @@ from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded
 from nvrx_core.events.log import EventLog
 from nvrx_core.failpoint import hit
 from nvrx_core.flow import run
-from nvrx_core.inprocess.call.at_barrier import ArrivalReport, RankStatus
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.environment_checks import log_start, nccl_checks
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
-from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle, UserStores
+from nvrx_core.inprocess.call.handles import CallHandles, MonitorHandle, PassedVotes, UserStores
 from nvrx_core.inprocess.call.hang_reporter import HangReporter, RoundProgress
 from nvrx_core.inprocess.call.injection import BoundFunction
 from nvrx_core.inprocess.call.leaving import Leaving
 from nvrx_core.inprocess.call.monitor_link import MonitorLink, start_monitor
-from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, ThreadFaults
+from nvrx_core.inprocess.call.own_faults import FaultMaker, OwnFaults, SurvivedErrors, ThreadFaults
 from nvrx_core.inprocess.call.parameters import Parameters, least_world_size
 from nvrx_core.inprocess.call.plug_ins import PlugIns
+from nvrx_core.inprocess.call.rank_status import ArrivalReport, RankStatus
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
-from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
 from nvrx_core.inprocess.call.wrapped_function import WrappedFunction
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.control_store import CallStore
@@ -47,8 +46,8 @@ from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
+from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.join import BY
-from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import Rounds
@@ -131,7 +130,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
         ForkServerError: when no monitor process could be started.
     """
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
-    entrant = JoinRequest(
+    join_request = JoinRequest(
         state.initial_rank, environment.restarts_all_ranks(), p.timeouts.lease_interval, _terms(p, state)
     )
     ranks = GivenRanks(state.initial_rank, state.initial_world_size)
@@ -144,16 +143,16 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
         log_start(state.initial_rank, state.initial_world_size)
     cleanup.enter_context(quiet())
     directory = p.events_dir or environment.events_directory()
-    events = cleanup.enter_context(closing(EventLog(directory, entrant.member)))
+    events = cleanup.enter_context(closing(EventLog(directory, join_request.member)))
     page = cleanup.enter_context(_page(state.initial_world_size))
-    page.begin_round(-1, entrant.member, state.initial_world_size)
+    page.begin_round(-1, join_request.member, state.initial_world_size)
     interrupt = Interrupt(p.interrupt_signal, p.timeouts.unwind, p.timeouts.hold, page)
     cleanup.callback(  # after the monitor process has ended, which may send the signal
         lambda: interrupt.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
     )
-    monitor = start_monitor(p, entrant, keys, page=page, events=events, cleanup=cleanup)
+    monitor = start_monitor(p, join_request, keys, page=page, events=events, cleanup=cleanup)
     with _entering(monitor):
-        connections = _connect(p, entrant, keys, page=page, cleanup=cleanup)
+        connections = _connect(p, join_request, keys, page=page, cleanup=cleanup)
         interrupt.install()
         cleanup.in_child(interrupt.disown)
         observer = GroupObserver(page, nccl_checks(p.hard_timeout), number, ranks.check)
@@ -230,7 +229,7 @@ def start_threads(
     )
     trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
     thread = MonitorThread(
-        store=CallStore(lambda: connections.waiting, state.initial_world_size),
+        store=CallStore(lambda: connections.of_monitor_thread, state.initial_world_size),
         rounds=Rounds(state.initial_rank, initial_ranks(state.initial_world_size), p.round_timeouts),
         changed=changed,
         function=abort,
@@ -295,7 +294,7 @@ def _entering(monitor: MonitorLink) -> Iterator[None]:
 
 
 def _connect(
-    parameters: Parameters, entrant: JoinRequest, keys: StoreKeys, *, page: Page, cleanup: CleanupStack
+    parameters: Parameters, join_request: JoinRequest, keys: StoreKeys, *, page: Page, cleanup: CleanupStack
 ) -> Connections:
     """Connect to the control store, and join the other ranks in a generation of keys that no earlier start has used."""
     p = parameters
@@ -304,9 +303,9 @@ def _connect(
         closing(Connections(p.store_factory, p.store_kwargs or {}, keys, p.monitor_thread_interval))
     )
     cleanup.in_child(connections.disown)
-    page[ProgressField.HOSTS_STORE] = int(connections.is_hosted_by(entrant.member))
+    page[ProgressField.HOSTS_STORE] = int(connections.is_hosted_by(join_request.member))
     try:
-        connections.use(Joining(connections, page, entrant, timeout=p.barrier_timeout).run())
+        connections.use(Joining(connections, page, join_request, timeout=p.barrier_timeout).run())
     except StoreFailure as failure:
         lost = connections.lost()
         log.error("%s (%s)", lost, failure)
@@ -371,12 +370,13 @@ class WrappedCall:
             watchdog=resources.watchdog,
             monitor=MonitorHandle(monitor.pid),
             over=self._over,
+            votes=PassedVotes(),
         )
         self._cleanup.enter_context(inert_in_children(self))
         connections, rounds = resources.connections, resources.thread.rounds
         rules = FlowRules(
             no_progress_limit=self._parameters.no_progress_limit,
-            meets_on_entry=not connections.is_torch_store or not has_master(),
+            needs_entry_rendezvous=not connections.is_torch_store or not has_master(),
             hosts_store=connections.is_hosted_by(self._state.initial_rank),
             store_is_hosted=bool(connections.critical),
         )
@@ -399,20 +399,26 @@ class WrappedCall:
         parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
         connections, observer = resources.connections, resources.observer
         control_store, early_exit, trace = connections.control_store, resources.early_exit, resources.trace
-        plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace, abort=resources.abort)
+        plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace, votes=handles.votes)
         return CallPorts(
-            store=CallStore(lambda: control_store, state.initial_world_size),
+            store=CallStore(lambda: connections.control_store, state.initial_world_size),
             status=RankStatus(
                 state,
                 control_store.survey,
                 monitor=monitor,
-                thread=resources.thread,
+                changed=resources.thread.changed,
                 function=resources.abort,
                 early_exit=early_exit,
                 trace=trace,
             ),
             arrivals=ArrivalReport(
-                state, monitor.page, plug_ins, sample=resources.sample, connections=connections, parameters=parameters
+                state,
+                monitor.page,
+                plug_ins,
+                sample=resources.sample,
+                connections=connections,
+                parameters=parameters,
+                votes=handles.votes,
             ),
             plug_ins=plug_ins,
             function=WrappedFunction(

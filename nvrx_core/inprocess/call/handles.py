@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 import torch.distributed as dist
 
@@ -17,7 +19,7 @@ from nvrx_core.process.signal_safe import SignalSafeEvent
 from nvrx_core.progress.page import Page
 from nvrx_core.values import value
 
-__all__ = ["AtomicLock", "CallHandles", "MonitorHandle", "UserStores"]
+__all__ = ["AtomicLock", "CallHandles", "MonitorHandle", "PassedVotes", "UserStores"]
 
 
 @value
@@ -32,6 +34,7 @@ class CallHandles:
         watchdog: the progress watchdog.
         monitor: the monitor process.
         over: set when the call has ended, and in a child of `os.fork`.
+        votes: what ranks tell each other of their live states.
     """
 
     state: State
@@ -41,6 +44,49 @@ class CallHandles:
     watchdog: MainThreadWatchdog
     monitor: MonitorHandle
     over: SignalSafeEvent
+    votes: PassedVotes
+
+
+class Voting(Protocol):
+    """A live state."""
+
+    def passed_vote(self) -> tuple[int, ...]:
+        """Return the iteration and the step of the last vote that it has passed; empty for none."""
+
+
+class PassedVotes:
+    """The votes that the live states of a call have passed: this rank's for its arrivals, the newest from decisions.
+
+    What is told is of one live state. A rank with several tells nothing, and does not take what others tell for either.
+    """
+
+    def __init__(self) -> None:
+        self._states = weakref.WeakSet[Voting]()
+        self._teller: weakref.ref[Voting] | None = None
+        self._is_without = True
+        self._newest: tuple[int, ...] = ()
+
+    def register(self, state: Voting) -> None:
+        """Add a live state that belongs to the call; it is not kept alive."""
+        self._states.add(state)
+
+    def passed(self) -> tuple[int, ...]:
+        """Return the vote that this rank tells of; empty for none."""
+        states = list(self._states)
+        self._teller = weakref.ref(states[0]) if len(states) == 1 else None
+        self._is_without = not states
+        return states[0].passed_vote() if len(states) == 1 else ()
+
+    def decided(self, newest: tuple[int, ...]) -> None:
+        """Note the newest vote that any living rank has told of."""
+        self._newest = newest
+
+    def newest(self, state: Voting) -> tuple[tuple[int, ...], bool]:
+        """Return the newest vote, empty for none, and whether it is one of this live state as far as this rank knows.
+
+        A rank that has had none yet takes it for its first one's: it has been a reserve.
+        """
+        return self._newest, self._is_without or (self._teller is not None and self._teller() is state)
 
 
 class AtomicLock:

@@ -22,7 +22,7 @@ from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.blame import RankProgress
 from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangVerdict, judge
-from nvrx_core.hang_evidence import observe_thread
+from nvrx_core.hang_evidence import observe_thread, report_of, with_page
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol.ports import StoreFailure
@@ -31,7 +31,6 @@ from nvrx_core.process import torch_calls
 from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.thread_wait import dead_children
 from nvrx_core.progress.page import Page, ProgressField
-from nvrx_core.progress.sampling import open_section
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
 from nvrx_core.rank_assignment.identity import InitialRank
@@ -183,14 +182,14 @@ class HangReporter:
         is_suspect = sample.stalled and look.waiting is Waiting.ELSEWHERE  # its cleanup may reap its children
         in_group = torch_calls.rank_and_size()
         rank = state.rank if state.active_rank is None else state.active_rank
-        section, seconds = open_section(page, now)
-        return HangReport(
-            rank=rank if in_group is None else in_group[0], initial_rank=state.initial_rank, host=self._host,
-            pid=os.getpid(), condition=look.condition, waiting=look.waiting, place=look.place, inner=look.inner,
-            wait=look.wait, silent=max(0.0, now - page.alive_at()), stalled=sample.stalled, collective=look.collective,
-            begun=torch_calls.counts_of_groups(), rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
-            step=page[ProgressField.STEP] - 1, section=section, section_seconds=seconds,
-            children=tuple(dead_children(os.getpid())) if is_suspect else (),
+        report = report_of(
+            look, rank=rank if in_group is None else in_group[0], initial_rank=state.initial_rank, pid=os.getpid(),
+            host=self._host, begun=torch_calls.counts_of_groups(),
+        )  # fmt: skip
+        return with_page(
+            report, page, alive_at=page.alive_at(), stalled=sample.stalled, step=page[ProgressField.STEP] - 1, now=now,
+            rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
+            children=dead_children(os.getpid()) if is_suspect else (),
         )  # fmt: skip
 
     def _is_pending(self) -> bool | None:

@@ -72,7 +72,7 @@ class MonitorLink:
         self.page.begin_round(state.iteration, state.rank, state.world_size)
         rank = monitored.current()
         if rank is not None and rank.page is self.page:
-            rank.begin_anew()
+            rank.reset()
         self.enter(Stage.STARTING)
 
     def abandon(self, error: BaseException) -> None:
@@ -148,7 +148,7 @@ class MonitorLink:
 
 def start_monitor(
     parameters: Parameters,
-    entrant: JoinRequest,
+    join_request: JoinRequest,
     keys: StoreKeys,
     *,
     page: Page,
@@ -159,7 +159,7 @@ def start_monitor(
 
     Args:
         parameters: the parameters of the wrapper.
-        entrant: this rank.
+        join_request: this rank.
         keys: the keys of the call, in any generation.
         page: the progress page, which the monitor process reads.
         events: the event file.
@@ -173,7 +173,7 @@ def start_monitor(
     stacks = cleanup.enter_context(closing(Stacks()))
     lock = cleanup.enter_context(closing(OwnerLock()))
     lock.hold()
-    plan = monitor_plan(parameters, entrant, keys, events=events, stacks=stacks, fds=(pidfd, wake, started))
+    plan = monitor_plan(parameters, join_request, keys, events=events, stacks=stacks, fds=(pidfd, wake, started))
     page[ProgressField.MEMORY_KILLS] = plan.memory_kills.count()
     check_files(plan.logfile, plan.pidfile)
     files = {pidfd, wake, started, *stacks.descriptors, events.fileno()}
@@ -207,7 +207,7 @@ def _closed_by(cleanup: CleanupStack, fd: int) -> int:
 
 def monitor_plan(
     parameters: Parameters,
-    entrant: JoinRequest,
+    join_request: JoinRequest,
     keys: StoreKeys,
     *,
     events: EventLog,
@@ -218,7 +218,7 @@ def monitor_plan(
 
     Args:
         parameters: the parameters of the wrapper.
-        entrant: the rank.
+        join_request: the rank.
         keys: the keys of the call, in any generation.
         events: the event file.
         stacks: the stacks of the rank's threads.
@@ -227,10 +227,11 @@ def monitor_plan(
     p = parameters
     pidfd, wake, started = fds
     logfile, pidfile = (
-        path and path.format(rank=entrant.member) for path in (p.monitor_process_logfile, p.monitor_process_pidfile)
+        path and path.format(rank=join_request.member)
+        for path in (p.monitor_process_logfile, p.monitor_process_pidfile)
     )
     return MonitorPlan(
-        member=entrant.member,
+        member=join_request.member,
         rank_pid=os.getpid(),
         rank_pidfd=pidfd,
         wake=wake,
@@ -238,7 +239,7 @@ def monitor_plan(
         factory=p.store_factory,
         kwargs=p.store_kwargs or {},
         keys=keys,
-        entrant=entrant,
+        join_request=join_request,
         timeouts=p.timeouts,
         grace=p.termination_grace_time.total_seconds(),
         barrier=p.barrier_timeout,

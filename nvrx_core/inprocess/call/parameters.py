@@ -11,8 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from nvrx_core.errors import ParameterError, ParameterTypeError, require, shown
-from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed
-from nvrx_core.inprocess.call.function_abort import steps_of
+from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed, steps_of
 from nvrx_core.inprocess.completion import Completion
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.finalize import Finalize

@@ -8,7 +8,8 @@ from nvrx_core.errors import HealthCheckError
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.exceptions import text_of
 from nvrx_core.flow import operation
-from nvrx_core.inprocess.call.function_abort import FunctionAbort
+from nvrx_core.inprocess.abort import AbortChain
+from nvrx_core.inprocess.call.handles import PassedVotes
 from nvrx_core.inprocess.call.parameters import Parameters
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.coordination.connections import Connections
@@ -31,7 +32,7 @@ class PlugIns:
         events: the event file, to which the completion is written.
         connections: open the store of a rank assignment.
         trace: records the steps of a restart.
-        abort: the abort, whose parts for the main thread run here.
+        votes: what the live states of the next iteration are to know of the others'.
 
     Attributes:
         keys: the last results of the user's key functions.
@@ -45,10 +46,10 @@ class PlugIns:
         *,
         connections: Connections,
         trace: RestartTrace,
-        abort: FunctionAbort,
+        votes: PassedVotes,
     ) -> None:
-        self._parameters, self._state, self._events = parameters, state, events
-        self._connections, self._trace, self._abort = connections, trace, abort
+        self._parameters, self._state, self._events, self._votes = parameters, state, events, votes
+        self._connections, self._trace, self._abort = connections, trace, AbortChain(parameters.abort)
         self.keys: tuple[str, ...] = ()
 
     def initialize(self) -> HealthCheckError | None:
@@ -88,6 +89,7 @@ class PlugIns:
     def assign(self, decision: RoundDecision) -> BaseException | None:
         """Assign the rank of the next iteration."""
         state = self._state
+        self._votes.decided(decision.vote)
         try:
             self._place(decision)
         except BaseException as error:  # boundary: a user's rank assignment; whatever it raises, the rank leaves
@@ -114,7 +116,7 @@ class PlugIns:
         """Run finalize and health check after an iteration."""
         self._state.fn_exception = failure
         try:
-            self._abort.finish(self._state.freeze())
+            self._abort.run_in_main_thread(self._state.freeze())
             if self._parameters.finalize is not None:
                 self._parameters.finalize(self._state.freeze())
             self._trace.mark("finalized")

@@ -30,8 +30,8 @@ from nvrx_core.inprocess.protocol.outcome import (
     IterationResult,
     Outcome,
     RankShouldRestart,
-    how_it_ended,
-    overtaken_wish,
+    outcome_of,
+    pending_exit,
 )
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.forks import EndedInChild
@@ -116,7 +116,7 @@ class WrappedFunction:
         except EndedInChild:
             raise
         except BaseException as error:  # boundary: the wrapped function and its initialize
-            if isinstance(error, StoreLost) and overtaken_wish(error, outside) is None:
+            if isinstance(error, StoreLost) and pending_exit(error, outside) is None:
                 self._out()
                 raise
             ended = self._ended_by(error, outside)
@@ -133,17 +133,17 @@ class WrappedFunction:
         self.interrupt.leave()
 
     def _ended_by(self, error: BaseException, outside: BaseException | None) -> IterationResult:
-        error = overtaken_wish(error, outside) or error
+        error = pending_exit(error, outside) or error
         landed = self.abort.begun_in == self.state.iteration or self.interrupt.raised > 0
         by_signal = isinstance(error, SystemExit) and raised_by_handler(error)
-        how = how_it_ended(
+        outcome = outcome_of(
             error, requested=self.interrupt.requested, landed=landed, by_signal=by_signal, outside=outside
         )
         if isinstance(error, RankShouldRestart):
             self.trace.report()
-        if how is Outcome.INTERRUPTED:
+        if outcome is Outcome.INTERRUPTED:
             self.trace.mark("interrupted")
-        return IterationResult(how, error=error)
+        return IterationResult(outcome, error=error)
 
     def _initialize(self) -> IterationResult | None:
         self.observer.clear_groups()

@@ -104,7 +104,7 @@ class Connections:
         main_store: the main thread's connection.
         waiting_store: the monitor thread's connection.
         control_store: the call's operations on the main thread's connection, once the generation is known (`use`).
-        waiting: the same on the monitor thread's connection, likewise.
+        of_monitor_thread: the same on the monitor thread's connection, likewise.
         endpoint: host and port of the store; the port is 0 where it has none.
         critical: the initial ranks that host it.
         is_torch_store: it is one of torch's own, which can serve as a rendezvous store of process groups.
@@ -115,19 +115,19 @@ class Connections:
         self._factory, self._kwargs, self.keys = factory, kwargs, keys
         silence = math.ceil(store_answers_within())  # until the rank has joined: then its monitor process is the judge
         self._main = StoreConnection(lambda: factory(**kwargs), factory, kwargs, silence=silence)
-        self._waited = StoreConnection(self._second_store, factory, kwargs, beside=self._main)
-        pair = (self.store, self._waited.store)
+        self._waiting = StoreConnection(self._second_store, factory, kwargs, beside=self._main)
+        pair = (self.store, self._waiting.store)
         self._cuts = [cut for store in pair if (cut := getattr(store, "cut", None)) is not None]
         self.endpoint: tuple[str, int] = getattr(self.store, "endpoint", (type(self.store).__name__, 0))
         self.critical: tuple[int, ...] = tuple(getattr(self.store, "critical_ranks", ()))
         self._hosted: bool | None = getattr(self.store, "hosted", None)
         self.is_torch_store = isinstance(self.store, _TORCHS)
-        self.main_store = GuardedStore(cast(dist.Store, self._main))
+        self.main_store = GuardedStore(self._main)
         ends = self._cuts or self._sockets
         chunk = None if ends else min(TURN, interval)
-        self.waiting_store = GuardedStore(cast(dist.Store, self._waited), chunk)
+        self.waiting_store = GuardedStore(self._waiting, chunk)
         self.control_store: ControlStore
-        self.waiting: ControlStore
+        self.of_monitor_thread: ControlStore
         self._rendezvous: dist.Store | None = None
         self._offered: socket.socket | None = None
 
@@ -144,7 +144,7 @@ class Connections:
         self.keys = keys
         self._main.bound(0)
         self.control_store = ControlStore(self.main_store, keys)
-        self.waiting = ControlStore(self.waiting_store, keys)
+        self.of_monitor_thread = ControlStore(self.waiting_store, keys)
 
     @property
     def store(self) -> dist.Store:
@@ -153,11 +153,11 @@ class Connections:
 
     @property
     def _sockets(self) -> frozenset[int]:
-        return self._main.inodes | self._waited.inodes
+        return self._main.inodes | self._waiting.inodes
 
     def cut(self) -> None:
         """End all waits on these connections; they cannot be used afterwards."""
-        self.waiting_store.stopped = self._main.closed = self._waited.closed = True
+        self.waiting_store.stopped = self._main.closed = self._waiting.closed = True
         for cut in self._cuts:
             cut()
         for found in tcp_sockets(self._sockets.__contains__):
@@ -176,7 +176,7 @@ class Connections:
         if self._cuts:
             return False
         longer = store_answers_within()
-        broken = [each.break_silent(ANSWERS_WITHIN, longer) for each in (self._waited, self._main)]
+        broken = [each.break_silent(ANSWERS_WITHIN, longer) for each in (self._waiting, self._main)]
         return any(broken)
 
     def disown(self) -> None:
@@ -288,5 +288,5 @@ class Connections:
         _left["rendezvous"] = self._rendezvous if dist.is_initialized() else None
         self._offered = self._rendezvous = None
         self._cuts.clear()
-        self._waited.close()
+        self._waiting.close()
         self._main.close()

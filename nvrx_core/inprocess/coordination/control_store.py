@@ -5,21 +5,133 @@ Used by a rank and by its monitor process alike. Every failure of the store is r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Concatenate, ParamSpec, TypeVar
 
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
-from nvrx_core.inprocess.coordination.guarded_store import FOREVER, GuardedStore
+from nvrx_core.inprocess.coordination.arrivals import Arrivals
+from nvrx_core.inprocess.coordination.guarded_store import FOREVER, NOTHING, GuardedStore, guard
 from nvrx_core.inprocess.coordination.hang_reports import HangReports
 from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership, ProgressSurvey
-from nvrx_core.inprocess.coordination.round_operations import RoundOperations
-from nvrx_core.inprocess.protocol.decision import RoundDecision
+from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision, decode_event, encode_completion
+from nvrx_core.parsing import address
 from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
-__all__ = ["CallStore", "ControlStore"]
+__all__ = ["CallStore", "ControlStore", "RoundOperations"]
+
+
+class RoundOperations:
+    """The operations of a call's rounds on one connection. Each raises `StoreFailure` when the store fails.
+
+    Args:
+        store: the connection.
+        keys: the keys of the call.
+    """
+
+    def __init__(self, store: GuardedStore, keys: StoreKeys) -> None:
+        self.store, self.keys, self._arrivals = store, keys, Arrivals(store, keys)
+
+    def announce(self, iteration: int, fault: FaultRecord) -> FaultRecord | None:
+        """Write the fault as the round's event, unless there is one; return the event, None for a completion."""
+        with guard():
+            return _event(self.store.put_once(self.keys.round(iteration).event, fault.encode()), fault)
+
+    def count_completion(self, iteration: int) -> int:
+        """Count this member's completion; return how many were counted."""
+        with guard():
+            return self.store.count(self.keys.round(iteration).completed)
+
+    def close_completed(self, iteration: int) -> None:
+        """Write completion as the round's event, unless it has one."""
+        with guard():
+            self.store.put_once(self.keys.round(iteration).event, encode_completion())
+
+    def read_event(self, iteration: int) -> FaultRecord | None:
+        """Return the round's event, which is there; None for a completion."""
+        with guard():
+            return decode_event(self.store.try_get(self.keys.round(iteration).event) or b"")
+
+    def put_arrival(self, iteration: int, arrival: Arrival) -> None:
+        """Write the arrival, over an earlier one of the same member."""
+        with guard():
+            self._arrivals.put(iteration, arrival)
+
+    def count_arrival(self, iteration: int) -> int:
+        """Count an arrival; return how many were counted."""
+        with guard():
+            return self.store.count(self.keys.round(iteration).arrived)
+
+    def read_arrivals(
+        self, iteration: int, members: frozenset[InitialRank]
+    ) -> tuple[Mapping[InitialRank, Arrival], FaultRecord | None]:
+        """Return every member's arrival, none if one is missing, and the fault that is the round's event."""
+        key = self.keys.round(iteration).event
+        with guard():
+            arrivals = self._arrivals.read(iteration, members)
+            # a look at a key that is not there would end the others' waits for it
+            event = self.store.try_get(key) if self.store.has([key]) else None
+            return arrivals, None if event is None else _event(event, None)
+
+    def publish(self, iteration: int, decision: RoundDecision) -> None:
+        """Write the decision, unless the round has one."""
+        with guard():
+            self.store.put_once(self.keys.round(iteration).decision, decision.encode())
+
+    def missing(self, iteration: int, members: frozenset[InitialRank]) -> list[InitialRank]:
+        """Return the members that have not arrived in the round."""
+        with guard():
+            return self._arrivals.missing(iteration, members)
+
+    def await_event(self, iteration: int) -> None:
+        """Block until the round has its event; a missing event is never read."""
+        self.store.wait_signal(self.keys.round(iteration).event)
+
+    def has_event(self, iteration: int) -> bool:
+        """Return whether the round has its event, without ending a wait for it."""
+        return self.store.has([self.keys.round(iteration).event])
+
+    def await_decision(self, iteration: int, timeout: timedelta = FOREVER) -> RoundDecision:
+        """Block until the round has its decision."""
+        with guard():
+            decision = RoundDecision.decode(self.store.wait_value(self.keys.round(iteration).decision, timeout))
+            if decision.iteration != iteration:
+                raise ValueError(f"the decision of round {iteration} is of round {decision.iteration}")
+            return decision
+
+    def read_decision(self, iteration: int) -> RoundDecision | None:
+        """Return the round's decision, None if it has none yet."""
+        with guard():
+            text = self.store.try_get(self.keys.round(iteration).decision)
+            return None if text is None else RoundDecision.decode(text)
+
+    def has_decision(self, iteration: int) -> bool:
+        """Return whether the round has its decision, without ending a wait for it."""
+        return self.store.has([self.keys.round(iteration).decision])
+
+    def set_rendezvous(self, iteration: int, address: str) -> None:
+        """Write the rendezvous endpoint of the round's process group; "": there is none, because its rank 0 is lost."""
+        if address:
+            self.store.put(self.keys.round(iteration).master, address)
+        else:
+            self.store.put_once(self.keys.round(iteration).master, NOTHING)
+
+    def await_rendezvous(self, iteration: int) -> tuple[str, int] | None:
+        """Block until the rendezvous endpoint of the round's process group is written; None if its rank 0 is lost."""
+        with guard():
+            text = self.store.wait_value(self.keys.round(iteration).master)
+            return None if text == NOTHING.encode() else address(text)
+
+
+def _event(text: bytes, otherwise: FaultRecord | None) -> FaultRecord | None:
+    """Return the event; `otherwise` for a malformed one, which is not a completion."""
+    try:
+        return decode_event(text)
+    except ValueError:
+        return otherwise
 
 
 class ControlStore:
@@ -60,7 +172,7 @@ def _of_round(
 
 
 class CallStore:
-    """The control store as the port of a flow, a `MemberStore`.
+    """The control store as the port of a flow, a `CallStorePort`.
 
     Args:
         control_store: returns the control store, on the flow's connection.
@@ -81,17 +193,17 @@ class CallStore:
     count_arrival = _of_round(RoundOperations.count_arrival)
     read_arrivals = _of_round(RoundOperations.read_arrivals)
     publish = _of_round(RoundOperations.publish)
-    read_decision = _of_round(RoundOperations.decision)
-    await_event = _of_round(RoundOperations.wait_event)
+    read_decision = _of_round(RoundOperations.read_decision)
+    await_event = _of_round(RoundOperations.await_event)
     set_rendezvous = _of_round(RoundOperations.set_rendezvous)
-    await_rendezvous = _of_round(RoundOperations.wait_rendezvous)
+    await_rendezvous = _of_round(RoundOperations.await_rendezvous)
     has_event = _of_round(RoundOperations.has_event)
     has_decision = _of_round(RoundOperations.has_decision)
 
     @operation
     def await_decision(self, iteration: int) -> RoundDecision:
         """Wait for the round's decision; return it."""
-        return self._control_store().rounds.wait_decision(iteration, self._decided_within)
+        return self._control_store().rounds.await_decision(iteration, self._decided_within)
 
     @operation
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:

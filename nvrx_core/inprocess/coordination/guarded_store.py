@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar, cast
 import torch.distributed as dist
 
 from nvrx_core.inprocess.protocol.ports import StoreFailure
+from nvrx_core.store.connection import StoreConnection
 
 __all__ = ["BATCH", "FOREVER", "NOTHING", "GuardedStore", "batches", "guard"]
 
@@ -56,7 +57,7 @@ class GuardedStore:
     """A torch store on one connection.
 
     Args:
-        store: its own connection; a blocking call blocks all others on it.
+        store: a connection that can be opened again, or a store on one; a blocking call blocks all others on it.
         chunk: how long a wait blocks at most before it checks `stopped`; None for a store whose socket can be cut
             instead.
 
@@ -65,7 +66,7 @@ class GuardedStore:
         appends: the store can append to a key.
     """
 
-    def __init__(self, store: dist.Store, chunk: timedelta | None = None) -> None:
+    def __init__(self, store: StoreConnection | dist.Store, chunk: timedelta | None = None) -> None:
         self.store, self.chunk, self.stopped = store, chunk, False
         self.appends = bool(getattr(store, "has_extended_api", bool)())
 
@@ -147,7 +148,7 @@ class GuardedStore:
     def delete(self, keys: Iterable[str]) -> bool:
         """Delete the keys, if the store can; return whether any of them existed."""
         try:
-            return sum(map(self.store.delete_key, keys)) > 0
+            return bool(sum(map(self.store.delete_key, keys)))
         except (RuntimeError, OSError):
             return False
 

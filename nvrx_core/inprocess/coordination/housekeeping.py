@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Final
 
 from nvrx_core.fault.attribution import Interruption
+from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.coordination.hang_reports import HangReports
 from nvrx_core.inprocess.coordination.membership import LEFT
-from nvrx_core.inprocess.coordination.round_operations import Arrivals
 from nvrx_core.inprocess.protocol.decision import JOINING, RoundDecision, kept_after_call, kept_in_call
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State

@@ -26,9 +26,9 @@ from nvrx_core.events.log import boot_id
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.coordination.connections import Connections
+from nvrx_core.inprocess.coordination.control_store import RoundOperations
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.coordination.presence import Presence, Reminders, claimed_ranks, find_presence
-from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.join import (
     CONFLICT,
     EXPIRED,
@@ -138,7 +138,7 @@ class Joining:
     Args:
         links: the connections of the call, with its keys in any generation.
         page: the progress page, which the monitor process reads.
-        entrant: this rank.
+        join_request: this rank.
         timeout: how long the others are waited for.
         reminders: when to log the missing ranks.
     """
@@ -147,13 +147,13 @@ class Joining:
         self,
         links: Connections,
         page: Page,
-        entrant: JoinRequest,
+        join_request: JoinRequest,
         *,
         timeout: timedelta,
         reminders: Reminders = REMINDERS,
     ) -> None:
         self.links, self.store, self.keys = links, links.main_store, links.keys
-        self.page, self.size, self.request, self.member = page, page.world_size, entrant, entrant.member
+        self.page, self.size, self.request, self.member = page, page.world_size, join_request, join_request.member
         self.timeout, self.started, self.reminders = timeout.total_seconds(), time.monotonic(), reminders
 
     def run(self) -> StoreKeys:

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Final
 
 from nvrx_core.errors import BarrierTimeout
+from nvrx_core.inprocess.coordination.control_store import RoundOperations
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
-from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.parsing import integer, integers, parse_object, ranges, string
 from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks

@@ -30,6 +30,7 @@ import torch.distributed as dist
 
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.groups.blocked_read import BlockedRead, interruptible
+from nvrx_core.inprocess.groups.default_group import DefaultGroupGuard
 from nvrx_core.inprocess.groups.gloo_connections import GlooConnections
 from nvrx_core.inprocess.groups.nccl import NcclBootstrap
 from nvrx_core.inprocess.groups.rendezvous import (
@@ -53,9 +54,10 @@ from nvrx_core.inprocess.groups.torch_groups import (
     undo_exception_hooks,
 )
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
+from nvrx_core.process.torch_calls import rank_and_size
 from nvrx_core.progress.page import Page, ProgressField
 
-__all__ = ["GroupObserver", "HeldGroups", "abort_groups", "bytes_of", "free_reserve"]
+__all__ = ["GroupObserver", "HeldGroups", "abort_groups", "bytes_of", "free_reserve", "is_aborted"]
 
 
 BUDGET: Final = 8 << 20
@@ -166,6 +168,7 @@ class GroupObserver:
             where it does not, and the iteration.
 
     Attributes:
+        guard: refuses the default group to what goes on from an ended iteration.
         held: the groups that the function has created; it releases them in the background.
         rendezvous_endpoint: host and port of the store that the wrapper hosts for the iteration's process group.
         current: the installed observer.
@@ -184,7 +187,8 @@ class GroupObserver:
         self._nccl_timeout = functools.cache(nccl_timeout)
         self.store_ports: set[int] = set()
         self.rendezvous_endpoint: tuple[str, int] | None = None
-        self._aborted = False
+        self._aborted = self._begun = False
+        self.guard = DefaultGroupGuard()
         self._gloo = GlooConnections()
         self._nccl, self._read = NcclBootstrap(), BlockedRead()
         self._before_function: frozenset[int] = frozenset()
@@ -213,6 +217,7 @@ class GroupObserver:
     def disown(self) -> None:
         """Restore torch's functions without touching the groups, as required in a child of `os.fork`."""
         GroupObserver.current = None
+        self.guard.close()
         self._observed.close()
 
     def clear_groups(self) -> None:
@@ -223,6 +228,8 @@ class GroupObserver:
         at different points would wait for different keys for ever. Consistent groups without an abort belong to the
         user and stay.
         """
+        if self._begun:
+            self.guard.leave()
         if self._aborted:
             close_batch()
         if self._aborted or not tables_are_consistent():
@@ -232,6 +239,7 @@ class GroupObserver:
 
     def begin(self) -> None:
         """Reset the records of the last iteration."""
+        self._begun = True
         self._defaults = 0
         self.store_ports.clear()
         self._read.restore()
@@ -331,6 +339,8 @@ class GroupObserver:
     def abort_groups(self) -> None:
         """End the function's collectives, and clear torch's tables."""
         self._aborted = True
+        default = rank_and_size()
+        self.guard.abort(0 if default is None else default[1])
         self.free_reserve()
         self._gloo.cut()
         self._gloo.close_when_late()
@@ -383,6 +393,11 @@ def free_reserve() -> None:
     """Close the descriptors that are reserved for the abort."""
     if GroupObserver.current is not None:
         GroupObserver.current.free_reserve()
+
+
+def is_aborted() -> bool:
+    """Return whether an abort has ended the default group of the running iteration, and the function goes on alone."""
+    return GroupObserver.current is not None and GroupObserver.current.guard.is_aborted
 
 
 def abort_groups() -> None:

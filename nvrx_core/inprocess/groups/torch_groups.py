@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -28,6 +29,7 @@ from nvrx_core.process.torch_calls import collectives_begun, collectives_by_grou
 
 __all__ = [
     "ABORT_WITHIN",
+    "ask_before_default_group",
     "close_batch",
     "collectives_begun",
     "collectives_by_group",
@@ -56,6 +58,14 @@ BATCHES: Final = "_ZN4c10d16ProcessGroupNCCL23ncclActiveGroupCounter_E"
 """torch's count of the groups of NCCL operations that a thread has begun and not ended, a variable of each thread."""
 EXCEPTION_HOOK: Final = "init_process_group.<locals>._distributed_excepthook"
 """What `init_process_group` sets as `sys.excepthook`: it calls the former one and puts the rank before each line."""
+QUESTIONS: Final = frozenset(
+    {
+        "get_backend", "get_backend_config", "get_global_rank", "get_group_rank", "get_node_local_rank",
+        "get_process_group_ranks", "get_rank", "get_world_size", "_get_group_size", "_rank_not_in_group",
+    }
+)  # fmt: skip
+"""Functions that ask for the default group and begin no collective."""
+CHECKPOINT: Final = "torch.distributed.checkpoint"
 
 log = logging.getLogger("nvrx_core.inprocess")
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -84,6 +94,42 @@ def observe(*, group: Wrap, store: Wrap, rendezvous: Wrap, receive: Wrap) -> Exi
     stack.callback(_rendezvous_handlers.update, handlers)
     _rendezvous_handlers.update((scheme, _around(handler, rendezvous)) for scheme, handler in handlers.items())
     return stack
+
+
+def ask_before_default_group(collective: Callable[[], None], checkpoint: Callable[[], None]) -> ExitStack:
+    """Call a function in each thread that is about to use the default group; closing the stack ends that.
+
+    Args:
+        collective: called before a collective without a group, and not before a question about rank or size.
+        checkpoint: called when `torch.distributed.checkpoint` asks whether there is a default group, or one rank alone.
+    """
+
+    def finding(find: Callable[[], Any]) -> Callable[[], Any]:
+        def observed() -> Any:
+            if not torch.compiler.is_compiling() and sys._getframe(1).f_code.co_name not in QUESTIONS:
+                collective()
+            return find()
+
+        return observed
+
+    def looking(is_initialized: Callable[[], bool]) -> Callable[[], bool]:
+        def observed() -> bool:
+            if not torch.compiler.is_compiling() and _is_of_checkpoint(sys._getframe(1)):
+                checkpoint()
+            return is_initialized()
+
+        return observed
+
+    stack = ExitStack()
+    for owner, name, wrap in ((c10d, "_get_default_group", finding), (dist, "is_initialized", looking)):
+        original = getattr(owner, name)
+        setattr(owner, name, _around(original, wrap))
+        stack.callback(setattr, owner, name, original)
+    return stack
+
+
+def _is_of_checkpoint(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(CHECKPOINT)
 
 
 def _closing(coalesce: Callable[..., Any]) -> Callable[..., Any]:

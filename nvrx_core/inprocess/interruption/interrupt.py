@@ -25,14 +25,14 @@ from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.interruption.async_exception import AsyncException, Withdrawn
 from nvrx_core.inprocess.interruption.landing import Landing, drops_exception, is_library, is_safe_line, judge, location
 from nvrx_core.inprocess.interruption.next_line import NextLine
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, ThreadSample, Why, begin, drive
+from nvrx_core.inprocess.interruption.policy import FireReason, InterruptPolicy, ThreadSample, begin, drive
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions, innermost_frames
 from nvrx_core.inprocess.interruption.thread_state import SystemCallProbe, handled_exception
 from nvrx_core.inprocess.protocol.outcome import LoopShouldEnd, RankShouldRestart
 from nvrx_core.process.signal_safe import SignalSafeEvent
 from nvrx_core.progress.page import Page, ProgressField
 
-__all__ = ["BlockingCalls", "Delivery", "Interrupt", "RankShouldRestart", "Shot"]
+__all__ = ["BlockingCalls", "Delivery", "Interrupt", "Shot"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 _RESET: Final = (signal.SIG_DFL, signal.SIG_IGN)
@@ -101,7 +101,7 @@ class Interrupt:
         self.shot = Shot()
         self._installed = self._blocked = False
         self._last_frame = self._handler = ""
-        self._floor: CodeType | None = None
+        self._catching_code: CodeType | None = None
         self._next_line = NextLine(self._at_line)
         self._probe: SystemCallProbe | None = None
         self._previous: Any = None
@@ -166,7 +166,7 @@ class Interrupt:
 
         A function that has reset the handlers of all signals has taken the interruption's as well: it is put back.
         """
-        self._floor = sys._getframe(1).f_code
+        self._catching_code = sys._getframe(1).f_code
         if self._installed and signal.getsignal(self.signum) in _RESET:
             signal.signal(self.signum, self._handle)
         self.armed = True
@@ -212,19 +212,19 @@ class Interrupt:
         waits = shot.waits or notified  # a long call counts as a wait: it acquires no lock
         if not insist and self.unwinds():
             return
-        verdict = judge(frame, self._floor, library=shot.patient)
+        verdict = judge(frame, self._catching_code, library=shot.patient)
         if insist or verdict.landing is Landing.SAFE or (verdict.landing is Landing.FRAGILE and waits):
             self._last_frame = location(frame)
             self._raise()
         self.landing, self.held_at = verdict.landing, verdict.location
-        self._next_line.await_from(frame, self._floor)
+        self._next_line.await_from(frame, self._catching_code)
         self.deferred, self.waited = self.deferred + 1, self.waited + waits
 
     def _at_line(self, frame: FrameType, within: Set[int]) -> None:
         """Raise the exception at a line that was awaited, unless it is withdrawn or raised by other means."""
         if not self.armed or self.depth or self.unwinds():
             self._next_line.cancel()
-        elif is_safe_line(frame, self._floor, within):
+        elif is_safe_line(frame, self._catching_code, within):
             self._last_frame = location(frame)
             self._raise()
 
@@ -263,7 +263,7 @@ class Interrupt:
         self._make = make
         self.requested = True
 
-    def fire(self) -> None:
+    def begin(self) -> None:
         """Interrupt after `request`, and repeat while it is deferred; `drive` continues from here."""
         if self.by_signal:
             self._delivery = Delivery(self)
@@ -330,9 +330,9 @@ class Delivery:
         )  # fmt: skip
 
     @operation
-    def fire(self, why: Why) -> None:
+    def fire(self, why: FireReason) -> None:
         """Interrupt the thread."""
-        shot = Shot(self._raised, why.insists, patient=why is not Why.DEFERRED)
+        shot = Shot(self._raised, why.insists, patient=why is not FireReason.DEFERRED)
         if self._target.by_signal:
             self._signal(shot, why)
         else:
@@ -376,10 +376,10 @@ class Delivery:
         """The interruption is deferred for long."""
         log.warning("the interruption was deferred at %s: %s", self._target.held_at, self._target.landing.value)
 
-    def _signal(self, shot: Shot, why: Why) -> None:
+    def _signal(self, shot: Shot, why: FireReason) -> None:
         target = self._target
         handler = signal.getsignal(target.signum)
-        if handler != target._handle and why is Why.FIRST:
+        if handler != target._handle and why is FireReason.FIRST:
             log.error(_OTHER_HANDLER, target.signum)
         if handler in _RESET:  # the default action would end the process
             target.drop = target._async.drop
@@ -397,7 +397,7 @@ class Delivery:
         target, insists = self._target, shot.insists
         frame = sys._current_frames().get(target.thread)
         at = frame.f_lasti if frame is not None else -1
-        verdict = judge(frame, target._floor)
+        verdict = judge(frame, target._catching_code)
         if verdict.landing is Landing.SAFE or insists:
             target._last_frame = verdict.location
             if target._async.set_if(shot.raised, None if insists else frame, at):

@@ -88,15 +88,15 @@ class Judged:
     location: str
 
 
-def judge(frame: FrameType | None, floor: CodeType | None = None, *, library: bool = True) -> Judged:
+def judge(frame: FrameType | None, catching_code: CodeType | None = None, *, library: bool = True) -> Judged:
     """Return the effect of an interruption in `frame`.
 
     Args:
         frame: the innermost frame.
-        floor: the code of the frame that catches the interruption; its callers are ignored.
+        catching_code: the code of the frame that catches the interruption; its callers are ignored.
         library: whether all of the standard library and of nvrx counts as fragile, and not only asyncio.
     """
-    stack = list(_unwound(frame, floor))
+    stack = list(_unwound(frame, catching_code))
     if frame is None or not stack:
         return Judged(Landing.SAFE, "unknown")
     importing = next((each for each in reversed(stack) if each.f_code.co_filename in _IMPORT), None)
@@ -126,14 +126,14 @@ class LandingTarget(NamedTuple):
     calls: bool
 
 
-def destination(frame: FrameType | None, floor: CodeType | None = None) -> LandingTarget | None:
+def destination(frame: FrameType | None, catching_code: CodeType | None = None) -> LandingTarget | None:
     """Return what has to be reached from `frame`, where an interruption must not land; None if firing again has to do.
 
     That is the caller of the outermost frame whose whole code is fragile, or the frame whose `finally` body runs.
     Without any, it is the innermost frame that is not the library's, unless it waits for what the library starts or
     opens: a process that has just been started would be lost on the next line, which often is the one that records it.
     """
-    stack = list(_unwound(frame, floor))
+    stack = list(_unwound(frame, catching_code))
     for index in range(len(stack) - 1, -1, -1):
         if _is_fragile(stack[index]):
             return LandingTarget(stack[index + 1], calls=False) if index + 1 < len(stack) else None
@@ -147,7 +147,7 @@ def destination(frame: FrameType | None, floor: CodeType | None = None) -> Landi
     return LandingTarget(stack[0], calls=False) if _enters_protected_range(stack) else None
 
 
-def is_safe_line(frame: FrameType, floor: CodeType | None = None, within: Set[int] = frozenset()) -> bool:
+def is_safe_line(frame: FrameType, catching_code: CodeType | None = None, within: Set[int] = frozenset()) -> bool:
     """Return whether an interruption may land in `frame`, the innermost one, which begins a line.
 
     It lands neither where an exception handler of this frame begins nor where it would skip a call of `__exit__`,
@@ -155,11 +155,11 @@ def is_safe_line(frame: FrameType, floor: CodeType | None = None, within: Set[in
 
     Args:
         frame: the frame.
-        floor: the code of the frame that catches the interruption.
+        catching_code: the code of the frame that catches the interruption.
         within: handlers of the frame that were entered before the interruption was deferred (`handlers_of`): one of
             the calls that have begun in them might have raised it as well.
     """
-    stack = list(_unwound(frame, floor))
+    stack = list(_unwound(frame, catching_code))
     if any(_is_fragile(each) or _is_in_finally(each) for each in stack):
         return False
     if is_library(frame):
@@ -182,7 +182,7 @@ def handlers_of(frame: FrameType) -> Set[int]:
 
 def drops_exception(frame: FrameType) -> bool:
     """Return whether the frame ends an `except`, or a `with` that suppresses: the caught exception goes there."""
-    name = _steps(frame.f_code)[frame.f_lasti].name
+    name = _step_at(frame.f_code, frame.f_lasti).name
     return (name == "POP_EXCEPT" or name.startswith("STORE_")) and not _is_in_finally(frame)
 
 
@@ -200,8 +200,8 @@ def _keeps_nothing(code: CodeType) -> bool:
     return code.co_filename.startswith(_KEEPS_NOTHING) and (code.co_filename, code.co_name) != _STARTS
 
 
-def _unwound(frame: FrameType | None, floor: CodeType | None) -> Iterator[FrameType]:
-    while frame is not None and frame.f_code is not floor:
+def _unwound(frame: FrameType | None, catching_code: CodeType | None) -> Iterator[FrameType]:
+    while frame is not None and frame.f_code is not catching_code:
         yield frame
         frame = frame.f_back
 
@@ -284,6 +284,12 @@ def _steps(code: CodeType) -> dict[int, _Step]:
     }
 
 
+def _step_at(code: CodeType, at: int) -> _Step:
+    """Return the instruction that a frame is at: during a call, `at` may be a cache entry behind it."""
+    steps = _steps(code)
+    return steps[max((offset for offset in steps if offset <= at), default=0)]
+
+
 @functools.lru_cache(maxsize=256)
 def _ranges(code: CodeType) -> tuple[tuple[int, int, int], ...]:
     """Return the protected ranges as (start, end, start of the handler)."""
@@ -307,8 +313,7 @@ def _handlers(code: CodeType, offset: int) -> set[int]:
 @functools.lru_cache(maxsize=1024)
 def _ahead(code: CodeType, at: int) -> tuple[bool, bool]:
     """Return whether a protected range begins, and whether the function returns, before the next call or loop end."""
-    steps = _steps(code)
-    step = steps[max((offset for offset in steps if offset <= at), default=0)]  # `at` may be a cache entry of the call
+    steps, step = _steps(code), _step_at(code, at)
     if step.name == "PRECALL":  # 3.11 executes some calls in PRECALL and skips the following CALL
         step = steps[step.following or 0]
     if not step.name.startswith(("CALL", "BEFORE_")):

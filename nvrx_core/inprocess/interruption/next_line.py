@@ -37,7 +37,7 @@ class NextLine:
         self._frame: FrameType | None = None
         self._found: tuple[Any, bool] = None, True  # the frame's f_trace and f_trace_lines
         self._calls = False
-        self._floor: CodeType | None = None
+        self._catching_code: CodeType | None = None
         self._refused = dict[int, bool]()
         self._within: Set[int] = frozenset()  # the frame's handlers that it ran when the wait began
 
@@ -46,18 +46,18 @@ class NextLine:
         """Whether a line is awaited."""
         return self._frame is not None
 
-    def await_from(self, frame: FrameType | None, floor: CodeType | None) -> None:
+    def await_from(self, frame: FrameType | None, catching_code: CodeType | None) -> None:
         """Wait for the frame that has to be reached from `frame`; for none if other code traces the thread.
 
         Args:
             frame: the innermost frame, where the interruption must not land.
-            floor: the code of the frame that catches it.
+            catching_code: the code of the frame that catches it.
         """
-        tracer, goal = sys.gettrace(), destination(frame, floor)
+        tracer, goal = sys.gettrace(), destination(frame, catching_code)
         if goal is None or tracer not in (None, self._function):
             self.cancel()
             return
-        self._floor, self._calls = floor, goal.calls
+        self._catching_code, self._calls = catching_code, goal.calls
         self._watch(goal.frame)
         within = handlers_of(goal.frame)
         if not within <= self._within:
@@ -120,13 +120,13 @@ class NextLine:
             within = self._within
             self._reached(frame, within)
             if frame is self._frame:
-                self.await_from(frame, self._floor)
+                self.await_from(frame, self._catching_code)
             if frame is self._frame:
                 self._refused[frame.f_lasti], self._within = self._calls, within
 
     def _left(self, frame: FrameType) -> None:
         caller = frame.f_back
-        if caller is None or caller.f_code is self._floor:
+        if caller is None or caller.f_code is self._catching_code:
             self.cancel()
         else:
-            self.await_from(caller, self._floor)
+            self.await_from(caller, self._catching_code)

@@ -24,13 +24,13 @@ from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.values import value
 
 __all__ = [
+    "DeliveryPort",
     "Fire",
+    "FireReason",
     "InterruptPolicy",
     "InterruptState",
-    "Interruptible",
     "ThreadSample",
     "Unblock",
-    "Why",
     "begin",
     "drive",
 ]
@@ -62,7 +62,7 @@ _GOLDEN: Final = 0.618034
 """The golden ratio: its multiples modulo 1 are evenly spread, which makes a deterministic jitter."""
 
 
-class Why(enum.Enum):
+class FireReason(enum.Enum):
     """The reason for which an interrupt is fired."""
 
     FIRST = "the round ends"
@@ -76,14 +76,14 @@ class Why(enum.Enum):
     @property
     def insists(self) -> bool:
         """Whether it is fired wherever it lands."""
-        return self in (Why.STUCK, Why.OVERDUE)
+        return self in (FireReason.STUCK, FireReason.OVERDUE)
 
 
 @value
 class Fire:
     """Interrupt the main thread."""
 
-    why: Why
+    why: FireReason
 
     @property
     def reason(self) -> str:
@@ -241,7 +241,7 @@ class InterruptPolicy:
         if seen.raised and seen.stored:
             return self._stored(seen, now)
         if seen.raised > self._raised:
-            return self._lost(Why.SWALLOWED, seen, now)
+            return self._lost(FireReason.SWALLOWED, seen, now)
         return self._unseen(seen, now)
 
     @property
@@ -257,7 +257,7 @@ class InterruptPolicy:
         self._stored_since = self._unblocked_at = math.inf
         self._alive_since = min(self._alive_since, now)
         if now >= self._alive_since + self.unwind:
-            return self._fire(Why.STUCK, now)
+            return self._fire(FireReason.STUCK, now)
         look = min(max(LOOK, (now - self._alive_since) / 2), MAX_REPEAT)
         self.deadline = min(now + look, self._alive_since + self.unwind)
         return ()
@@ -270,7 +270,7 @@ class InterruptPolicy:
         self._deferring = (NONE if imported else self._deferring).once_more(seen, now=now)
         self._there, self._landing = there.once_more(seen, now=now), seen.landing
         if self._is_overdue(seen, now):
-            return self._fire(Why.OVERDUE, now)
+            return self._fire(FireReason.OVERDUE, now)
         if seen.awaited:
             self._pause = min(self._pause, MAX_AWAITED)
         else:
@@ -293,12 +293,12 @@ class InterruptPolicy:
     def _stored(self, seen: ThreadSample, now: float) -> tuple[Fire, ...]:
         self._stored_since = min(self._stored_since, now)
         if now >= self._stored_since + STORED:
-            return self._lost(Why.STORED, seen, now)
+            return self._lost(FireReason.STORED, seen, now)
         self.deadline = max(min(now + LOOK, self._stored_since + STORED), math.nextafter(now, math.inf))
         self._unblocked_at = max(self._unblocked_at, self.deadline)
         return ()
 
-    def _lost(self, why: Why, seen: ThreadSample, now: float) -> tuple[Fire, ...]:
+    def _lost(self, why: FireReason, seen: ThreadSample, now: float) -> tuple[Fire, ...]:
         """Fire again: the exception was lost; the thread runs, so it will receive the next one."""
         if seen.raised > self._raised:
             self.swallowed += 1
@@ -310,18 +310,18 @@ class InterruptPolicy:
     def _unseen(self, seen: ThreadSample, now: float) -> tuple[Fire | Unblock, ...]:
         if self._fired_at == -math.inf:
             self._unblocked_at = now + BLOCKED
-            return self._fire(Why.FIRST, now)
+            return self._fire(FireReason.FIRST, now)
         actions: tuple[Fire | Unblock, ...] = ()
         if now >= self._unblocked_at:
             self._unblocked_at = now + BLOCKED
             actions = (Unblock(),)
         if now >= self._fired_at + self._pause:
-            why = Why.DEFERRED if self._deferring.exceeds(IMPATIENT, seen, now=now) else Why.UNSEEN
+            why = FireReason.DEFERRED if self._deferring.exceeds(IMPATIENT, seen, now=now) else FireReason.UNSEEN
             actions += self._fire(why, now, pause=min(2 * self._pause, MAX_REPEAT))
         self.deadline = min(self._fired_at + self._pause, self._unblocked_at)
         return actions
 
-    def _fire(self, why: Why, now: float, *, pause: float = REPEAT) -> tuple[Fire]:
+    def _fire(self, why: FireReason, now: float, *, pause: float = REPEAT) -> tuple[Fire]:
         self._pause = pause
         self._fired_at, self.deadline = now, now + pause
         self._alive_since = self._stored_since = math.inf
@@ -336,13 +336,13 @@ FIRST_LOOK: Final = 0.0003
 """Seconds within which a busy function handles the signal."""
 
 
-class Interruptible(Protocol):
+class DeliveryPort(Protocol):
     """The main thread, as those see it who interrupt it."""
 
     def observe(self) -> Awaitable[ThreadSample]:
         """Return what is `ThreadSample` of the main thread."""
 
-    def fire(self, why: Why) -> Awaitable[None]:
+    def fire(self, why: FireReason) -> Awaitable[None]:
         """Interrupt the main thread."""
 
     def close_blocked(self) -> Awaitable[None]:
@@ -364,44 +364,44 @@ class Interruptible(Protocol):
         """The interruption is deferred for long."""
 
 
-async def begin(machine: InterruptPolicy, thread: Interruptible, now: Callable[[], float]) -> None:
+async def begin(machine: InterruptPolicy, delivery: DeliveryPort, now: Callable[[], float]) -> None:
     """Interrupt, and repeat while that is deferred: a busy function ends before the abort begins.
 
     A thread that does not react is not waited for, also not one that has deferred the interruption and blocks since:
     it may be in a collective that only the abort ends. `drive` continues from here, with the same machine.
     """
     end = now() + FIRST_WITHIN
-    seen = await thread.observe()
+    seen = await delivery.observe()
     while not (seen.out or seen.masked):
-        before, fired = seen, await _act(machine, seen, thread, now)
-        if await thread.await_left(machine.deadline if machine.deferring else now() + FIRST_LOOK):
+        before, fired = seen, await _act(machine, seen, delivery, now)
+        if await delivery.await_left(machine.deadline if machine.deferring else now() + FIRST_LOOK):
             return
-        seen = await thread.observe()
+        seen = await delivery.observe()
         blocks = fired and (seen.deferred, seen.raised) == (before.deferred, before.raised)
         if blocks or not seen.deferred or now() > end:
             return
 
 
-async def drive(machine: InterruptPolicy, thread: Interruptible, now: Callable[[], float]) -> None:
+async def drive(machine: InterruptPolicy, delivery: DeliveryPort, now: Callable[[], float]) -> None:
     """Interrupt until the main thread has left the function; a thread that is outside of it is left alone."""
     warned = False
-    left = await thread.await_left(now())
+    left = await delivery.await_left(now())
     while not left:
-        seen = await thread.observe()
-        await _act(machine, seen, thread, now)
+        seen = await delivery.observe()
+        await _act(machine, seen, delivery, now)
         if not warned and machine.deferred_for(now=now()) > WARN_DEFERRED_AFTER:
             warned = True
-            await thread.report_deferred()
-        left = await (thread.await_unmasked() if seen.masked else thread.await_left(machine.deadline))
+            await delivery.report_deferred()
+        left = await (delivery.await_unmasked() if seen.masked else delivery.await_left(machine.deadline))
 
 
-async def _act(machine: InterruptPolicy, seen: ThreadSample, thread: Interruptible, now: Callable[[], float]) -> bool:
+async def _act(machine: InterruptPolicy, seen: ThreadSample, delivery: DeliveryPort, now: Callable[[], float]) -> bool:
     """Carry out what is due; return whether it has interrupted."""
     swallowed, actions = machine.swallowed, machine.tick(seen, now=now())
     for action in actions:
-        if isinstance(action, Fire) and action.why is Why.STORED:
-            await thread.report_stored()
-        await (thread.close_blocked() if isinstance(action, Unblock) else thread.fire(action.why))
+        if isinstance(action, Fire) and action.why is FireReason.STORED:
+            await delivery.report_stored()
+        await (delivery.close_blocked() if isinstance(action, Unblock) else delivery.fire(action.why))
     if machine.swallowed > swallowed:
-        await thread.report_swallowed(machine.swallowed)
+        await delivery.report_swallowed(machine.swallowed)
     return any(isinstance(action, Fire) for action in actions)

@@ -5,6 +5,10 @@ comes to the vote with complete gradients. So whoever has passed the vote of a s
 alone. After a fault, all go to the newest step that any survivor has passed: who was interrupted in its vote does the
 step then, with its old objects. If nobody has passed it, nobody has changed anything, and all are at the step before.
 
+Each rank tells with its arrival at the end of the iteration which vote it has passed, and the decision of the round has
+the newest: so a rank that is at its step, or can do it, goes on without a word of the others, and one that is not
+declines the vote at the end. Then all exchange what they hold.
+
 What changes outside of the advance (random numbers, buffers, the position in the data) is copied into a row at each
 vote, and the vote carries all rows to all ranks: who takes the place of a lost rank gets its row.
 
@@ -16,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from nvrx_core.values import value
 
@@ -33,11 +37,13 @@ __all__ = [
     "Stamp",
     "Transfer",
     "recover",
+    "recover_alone",
 ]
 
 Objects = TypeVar("Objects")
 Row = TypeVar("Row")
 Rows = TypeVar("Rows")
+_NOBODY: Final = -1
 Shard = tuple[int, ...]
 """Which parameters a rank has: a coordinate and a size for each sharded dimension, and a checksum of their layout."""
 
@@ -113,6 +119,15 @@ class Memory(Generic[Objects, Row, Rows]):
         assert self.pending is not None
         return replace(self, passed=replace(self.pending, rows=rows))
 
+    def learn(self, newest: Stamp) -> Memory[Objects, Row, Rows]:
+        """Return it with a vote that another rank has passed: whoever has come to it could have done so, too.
+
+        The rows of the others stay unknown to this rank.
+        """
+        if self.pending is None or self.pending.stamp != newest:
+            return self
+        return self if self.passed is not None and self.passed.stamp == newest else replace(self, passed=self.pending)
+
     def cannot_advance(self) -> Memory[Objects, Row, Rows]:
         """Return it without the vote that it has come to: its gradients are gone."""
         return replace(self, pending=None)
@@ -125,15 +140,18 @@ class Memory(Generic[Objects, Row, Rows]):
         """Return it with parameters and optimizer state at a step."""
         return replace(self, version=stamp, torn=False)
 
-    def holding(self, shard: Shard | None, needs: Shard, width: int) -> Holding:
+    def holding(self, shard: Shard | None, needs: Shard, width: int, newest: Stamp | None = None) -> Holding:
         """Return what the other ranks must know of it.
 
         Args:
             shard: of the kept objects.
             needs: the shard of the new ones.
             width: how many ranks the rows of the passed vote are of.
+            newest: a vote that any rank has passed, be it one that takes no part.
         """
         pending, passed = (None if mark is None else (mark.stamp, mark.rank) for mark in (self.pending, self.passed))
+        if newest is not None and (passed is None or passed[0] < newest):
+            passed, width = (newest, _NOBODY), 0
         return Holding(self.version, pending, passed, self.torn, shard, needs, width)
 
     def row_of(self, stamp: Stamp, rank: int) -> Row | None:
@@ -148,7 +166,8 @@ class Holding:
 
     Attributes:
         version, torn: as in its memory.
-        pending, passed: the stamps of these votes, and the ranks as which it has voted.
+        pending, passed: the stamps of these votes, and the ranks as which it has voted; of a vote that only others have
+            passed, no rank.
         shard: the shard that it has; None without objects.
         needs: the shard that it is to have.
         width: of how many ranks it has the local state at the passed vote.
@@ -245,3 +264,19 @@ def recover(holdings: Sequence[Holding]) -> Recovery | Incomplete:
         else:
             fresh.append(to)
     return Recovery(newest, keeps, tuple(transfers), tuple(fresh))
+
+
+def recover_alone(holding: Holding, rank: int, newest: Stamp) -> Recovery | None:
+    """Return how a rank comes to the newest step without the others; None if it cannot.
+
+    If all can, the result is what `recover` returns.
+
+    Args:
+        holding: of the rank.
+        rank: its number.
+        newest: the newest vote that any rank has passed.
+    """
+    if not holding.reaches(newest) or holding.shard != holding.needs or not holding.serves_row(newest, rank):
+        return None
+    row = () if holding.has_row(newest, rank) else (Transfer(rank, rank, row=True),)
+    return Recovery(newest, (rank,), row, ())

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-__all__ = ["Stateful", "capture", "header_of", "restore"]
+__all__ = ["NO_STEP", "Stateful", "capture", "declined", "header_of", "restore"]
 
 _HEADER: Final = struct.Struct("<4sIqIII")
 """`nvL1`, the length of the row, the step, and the lengths of three parts: settings and words of the generators of
@@ -25,6 +25,8 @@ Python and NumPy, and the state of the objects."""
 _MAGIC: Final = b"nvL1"
 _WORDS: Final = struct.Struct("<625I")
 HEADER_SIZE: Final = _HEADER.size
+NO_STEP: Final = -(2**62)
+"""The step of a row that declines the vote."""
 
 
 class Stateful(Protocol):
@@ -57,6 +59,11 @@ def capture(
     length = HEADER_SIZE + len(text) + len(states)
     text = _HEADER.pack(_MAGIC, length, step, len(plain), len(words), len(objects)) + text
     return torch.cat([torch.frombuffer(bytearray(text), dtype=torch.uint8), states])
+
+
+def declined() -> torch.Tensor:
+    """Return the row of a rank that declines the vote."""
+    return torch.frombuffer(bytearray(_HEADER.pack(_MAGIC, HEADER_SIZE, NO_STEP, 0, 0, 0)), dtype=torch.uint8)
 
 
 def header_of(row: torch.Tensor) -> tuple[int, int]:

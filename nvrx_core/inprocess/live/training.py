@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from nvrx_core.inprocess.live.memory import Holding, Incomplete, Mark, Memory, Recovery, Shard, Stamp, recover
+from nvrx_core.inprocess.live.memory import (
+    Holding,
+    Incomplete,
+    Mark,
+    Memory,
+    Recovery,
+    Shard,
+    Stamp,
+    recover,
+    recover_alone,
+)
 
 __all__ = ["LivePorts", "LiveTraining"]
 
@@ -44,8 +54,12 @@ class LivePorts(Protocol[Objects_contra, Row, Rows]):
     def restore(self, objects: Objects_contra, row: Row) -> Awaitable[None]:
         """Put a local state back."""
 
-    def vote(self, row: Row) -> Awaitable[Rows]:
-        """Return the rows of all ranks, once all have come to the vote.
+    def vote(self, row: Row | None, *, transfers: bool = False) -> Awaitable[Rows | None]:
+        """Return the rows of all ranks, once all have come to the vote; None if any rank declines, by no row.
+
+        Args:
+            row: of this rank.
+            transfers: others may come to it much later, from a transfer.
 
         Raises:
             RuntimeError: when ranks have come for different steps.
@@ -107,25 +121,57 @@ class LiveTraining(Generic[Objects, Row, Rows]):
             raise RuntimeError(f"commit({step}) after step {version.step}: each commit has a greater step")
         row = await ports.capture(objects, step)
         self.memory = self.memory.come_to_vote(Mark(stamp, ports.rank, row, due=True))
-        self.memory = self.memory.pass_vote(await ports.vote(row))  # outside of the atomic section: it waits for others
+        rows = await ports.vote(row)  # outside of the atomic section: it waits for others
+        if rows is None:
+            raise _out_of_step(f"commit({step})")
+        self.memory = self.memory.pass_vote(rows)
         await self._advance(ports, objects, stamp)
 
-    async def resume(self, ports: LivePorts[Objects, Row, Rows], new: Objects) -> int | None:
+    async def resume(
+        self, ports: LivePorts[Objects, Row, Rows], new: Objects, newest: Stamp | None = None, *, knows: bool = True
+    ) -> int | None:
         """Bring new objects to the newest step in memory, on all ranks.
+
+        Args:
+            ports: of the iteration.
+            new: its objects.
+            newest: the newest vote that any rank had passed when the iteration before was decided, the same on all
+                ranks; None if no rank has told of one.
+            knows: whether that is a vote of this training, as far as this rank can know.
 
         Returns:
             The step to go on with; None when the newest step is not whole in memory: load a checkpoint, then start.
         """
-        old = self.memory.objects
-        shard = None if old is None else ports.shard_of(old)
-        rows = None if self.memory.passed is None else self.memory.passed.rows
-        holding = self.memory.holding(shard, ports.shard_of(new), ports.width_of(rows))
-        recovery = self.recovery = recover(await ports.exchange(holding))
+        if newest is not None:
+            if knows:
+                self.memory = self.memory.learn(newest)
+            alone = recover_alone(self._holding(ports, new), ports.rank, newest) if knows else None
+            if alone is None:
+                await ports.vote(None)
+            elif await self._bring(ports, alone, new):
+                self.recovery = alone
+                return newest.step + 1
+        recovery = recover(await ports.exchange(self._holding(ports, new, newest if knows else None)))
+        self.recovery = recovery
         if isinstance(recovery, Incomplete):
             # Another rank may still have what is missing, and be a reserve now.
             self.memory = Memory(new, passed=self.memory.passed)
             return None
-        newest = recovery.newest
+        if not await self._bring(ports, recovery, new):
+            raise _out_of_step("resume()")
+        return recovery.newest.step + 1
+
+    def _holding(self, ports: LivePorts[Objects, Row, Rows], new: Objects, newest: Stamp | None = None) -> Holding:
+        objects, passed = self.memory.objects, self.memory.passed
+        shard = None if objects is None else ports.shard_of(objects)
+        width = ports.width_of(None if passed is None else passed.rows)
+        return self.memory.holding(shard, ports.shard_of(new), width, newest)
+
+    async def _bring(self, ports: LivePorts[Objects, Row, Rows], recovery: Recovery, new: Objects) -> bool:
+        """Bring new objects to the newest step; return False if another rank cannot do so alone, and declines."""
+        old, newest = self.memory.objects, recovery.newest
+        holding = self._holding(ports, new)
+        self.memory = self.memory.learn(newest)  # who has passed it may be lost before the next vote
         if old is not None and holding.reaches(newest) and self.memory.version != newest:
             if self.memory.pending is not None and self.memory.pending.due:
                 await self._advance(ports, old, newest)
@@ -138,8 +184,8 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         if passed is None or passed.stamp != newest:
             row = await ports.capture(new, newest.step)
             passed = Mark(newest, ports.rank, row, due=False)
-        await self._begin(ports, Memory(new, newest, passed=passed), newest.step)
-        return newest.step + 1
+        begun, transfers = Memory(new, newest, passed=passed), bool(recovery.transfers)
+        return await self._begin(ports, begun, newest.step, transfers=transfers)
 
     async def _transfer(
         self, ports: LivePorts[Objects, Row, Rows], recovery: Recovery, old: Objects | None, new: Objects
@@ -178,22 +224,34 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         """Begin a branch: the objects of the last resume are at the beginning of `step`."""
         if self.memory.objects is None:
             raise RuntimeError("start() before resume()")
-        await self._begin(ports, Memory(self.memory.objects, passed=self.memory.passed), step - 1)
+        if not await self._begin(ports, Memory(self.memory.objects, passed=self.memory.passed), step - 1):
+            raise _out_of_step(f"start({step})")
 
-    async def _begin(self, ports: LivePorts[Objects, Row, Rows], begun: Memory[Objects, Row, Rows], step: int) -> None:
-        """Begin a branch: whoever does not come to its vote holds older stamps.
+    async def _begin(
+        self,
+        ports: LivePorts[Objects, Row, Rows],
+        begun: Memory[Objects, Row, Rows],
+        step: int,
+        *,
+        transfers: bool = False,
+    ) -> bool:
+        """Begin a branch: whoever does not come to its vote holds older stamps. Return False if a rank declines.
 
         Args:
             ports: of the iteration.
             begun: the memory until the vote is passed; its objects are complete.
             step: the step that they have done last.
+            transfers: other ranks come to the vote from a transfer.
         """
         assert begun.objects is not None
         stamp = Stamp(ports.iteration, step)
         row = await ports.capture(begun.objects, step)
         self.memory = begun.come_to_vote(Mark(stamp, ports.rank, row, due=False))
-        rows = await ports.vote(row)
+        rows = await ports.vote(row, transfers=transfers)
+        if rows is None:
+            return False
         self.memory = self.memory.pass_vote(rows).complete(stamp)
+        return True
 
     async def _advance(self, ports: LivePorts[Objects, Row, Rows], objects: Objects, stamp: Stamp) -> None:
         await ports.enter_atomic()
@@ -208,3 +266,7 @@ class LiveTraining(Generic[Objects, Row, Rows]):
             self.memory = self.memory.complete(stamp)
         finally:
             await ports.leave_atomic()
+
+
+def _out_of_step(what: str) -> RuntimeError:
+    return RuntimeError(f"{what}, while another rank is at the beginning of its resume(): all ranks call it alike")

@@ -31,7 +31,7 @@ class MonitorPlan:
         started: an eventfd that the monitor process writes to when it has started.
         factory, kwargs: how to connect to the store.
         keys: the keys of the call, in any generation.
-        entrant: the rank that joins a generation.
+        join_request: the rank that joins a generation.
         timeouts: of progress.
         grace: seconds from SIGTERM to SIGKILL.
         interval: seconds between two samples of the page, at most.
@@ -53,7 +53,7 @@ class MonitorPlan:
     factory: Factory
     kwargs: Mapping[str, Any]
     keys: StoreKeys
-    entrant: JoinRequest
+    join_request: JoinRequest
     timeouts: HangTimeouts
     grace: float
     barrier: timedelta

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Collection, Mapping
 from typing import Protocol
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.protocol.ports import MemberStore
+from nvrx_core.inprocess.protocol.ports import CallStorePort
 from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
@@ -121,7 +121,7 @@ class FaultReports(Protocol):
         """Record that the rank waits for members that are behind it."""
 
 
-class MonitorStore(MemberStore, Protocol):
+class MonitorStore(CallStorePort, Protocol):
     """The control store, as a monitor process uses it."""
 
     def move_lease(self) -> Awaitable[None]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from nvrx_core.fault.hang_report import HangReport
 from nvrx_core.flow import operation
-from nvrx_core.hang_evidence import observe_process
+from nvrx_core.hang_evidence import observe_process, report_of, with_page
 from nvrx_core.inprocess.monitor.fault_reporter import FaultReporter
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.rank_page import PageOfRank
@@ -30,7 +30,7 @@ from nvrx_core.process.user_packages import user_packages
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.page import Page, ProgressField
-from nvrx_core.progress.sampling import open_section, take_sample
+from nvrx_core.progress.sampling import take_sample
 from nvrx_core.values import value
 
 __all__ = ["MonitoredProcess", "ProcessPorts"]
@@ -147,18 +147,16 @@ class MonitoredProcess:
         """
         plan, page, now = self._plan, self._page, time.monotonic()
         page[ProgressField.LOOKED_AT] = page[ProgressField.ITERATION] + 1  # before a signal that may end the call
-        wait, silent = wait_of(plan.rank_pid, plan.rank_pid), now - page.alive_at()
+        wait, alive_at = wait_of(plan.rank_pid, plan.rank_pid), page.alive_at()
         signum = plan.stacks.signum
         may_ask = not wait.stopped and signum and catches(plan.rank_pid, signum)  # else the signal would end it
         text = plan.stacks.take(plan.rank_pidfd, threads_run=False) if may_ask else ""
         found = observe_process(wait, text, user_packages())
-        section, seconds = open_section(page, now)
-        return HangReport(
-            rank=page[ProgressField.RANK], initial_rank=plan.member, host=socket.gethostname(), pid=plan.rank_pid,
-            condition=found.condition, waiting=found.waiting, place=found.place, inner=found.inner,
-            wait=found.wait, silent=silent, rendezvous=page[ProgressField.RENDEZVOUS_COUNT],
-            step=page[ProgressField.STEP] - 1, section=section, section_seconds=seconds,
-            children=tuple(dead_children(plan.rank_pid)),
+        host, rank = socket.gethostname(), page[ProgressField.RANK]
+        report = report_of(found, rank=rank, initial_rank=plan.member, pid=plan.rank_pid, host=host)
+        return with_page(
+            report, page, alive_at=alive_at, stalled=True, step=page[ProgressField.STEP] - 1, now=now,
+            rendezvous=page[ProgressField.RENDEZVOUS_COUNT], children=dead_children(plan.rank_pid),
         )  # fmt: skip
 
     def _report_stacks(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 import torch.distributed as dist
 
@@ -58,7 +57,7 @@ class StoreLink:
                 raise StoreFailure("the rank that hosts the store has ended")
             try:  # with a bound: torch would wait forever for a store that is silent, and nobody would judge the rank
                 plan, silence = self.plan, int(SILENT_STORE)
-                store: Any = StoreConnection(self._open, plan.factory, plan.kwargs, silence=silence)
+                store = StoreConnection(self._open, plan.factory, plan.kwargs, silence=silence)
             except Exception as error:  # boundary: a user's store factory
                 raise StoreFailure(str(error)) from error
             generation = max(0, self.page[ProgressField.GENERATION] - 1)
@@ -70,7 +69,7 @@ class StoreLink:
     def join_for_dead(self) -> bool:
         """Complete the joining of a dead rank, and continue with the keys of its generation, if it has one."""
         store = self.connect().store
-        keys = join_for_dead(store, self.plan.keys, self.page, self.plan.entrant)
+        keys = join_for_dead(store, self.plan.keys, self.page, self.plan.join_request)
         if keys is not None:
             self._control_store = ControlStore(store, keys)
         return keys is not None

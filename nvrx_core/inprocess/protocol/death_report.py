@@ -10,14 +10,13 @@ from dataclasses import replace
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
-from nvrx_core.inprocess.protocol.ports import MemberStore
+from nvrx_core.inprocess.protocol.ports import CallStorePort
 from nvrx_core.inprocess.protocol.round import (
     Announce,
     Barrier,
     CountArrival,
     Enter,
     Finish,
-    Leave,
     PutArrival,
     RoundAction,
     play,
@@ -63,7 +62,7 @@ class DeathReport(Barrier):
     def decided(self, decision: RoundDecision, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the round's decision; one that counts the dead member as living is followed into the next round."""
         if self.member in decision.lost:
-            return (Leave(decision, f"the death of initial rank {self.member} is known to all"),)
+            return ()
         return (self._enter(decision),)
 
     def next(self, members: frozenset[InitialRank]) -> DeathReport:
@@ -71,7 +70,7 @@ class DeathReport(Barrier):
         return DeathReport(self.iteration + 1, self.member, members, replace(self.fault, rank=-1))
 
 
-async def report_death(death: DeathReport, store: MemberStore, now: Clock) -> None:
+async def report_death(death: DeathReport, store: CallStorePort, now: Clock) -> None:
     """Announce the death of this monitor process's rank and arrive for it, until a decision lists it as lost."""
     report: DeathReport | None = death
     while report is not None:
@@ -84,7 +83,7 @@ async def report_death(death: DeathReport, store: MemberStore, now: Clock) -> No
     await store.delete_if_over()
 
 
-async def report_unresponsive(silence: DeathReport, reporter: InitialRank, store: MemberStore, now: Clock) -> None:
+async def report_unresponsive(silence: DeathReport, reporter: InitialRank, store: CallStorePort, now: Clock) -> None:
     """Announce that another member's lease is not renewed, and arrive for it.
 
     A reporter that is itself lost reports nothing: the others' leases may have been deleted with their call.
@@ -105,7 +104,7 @@ async def report_unresponsive(silence: DeathReport, reporter: InitialRank, store
         report = _following(report, decision, now)
 
 
-async def _announce(report: DeathReport, store: MemberStore, now: Clock) -> list[RoundAction]:
+async def _announce(report: DeathReport, store: CallStorePort, now: Clock) -> list[RoundAction]:
     rest = await play(report, report.died(now=now()), store, now)
     await store.set_rendezvous(report.iteration, "")
     return rest

@@ -35,7 +35,7 @@ __all__ = [
 
 
 _COMPLETED: Final = "completed"
-_MAY_LACK: Final = ("keys", "long", "endpoint", "fills_gaps", "silent", "exit")
+_MAY_LACK: Final = ("keys", "long", "endpoint", "fills_gaps", "silent", "exit", "vote")
 _SIGNS: Final = (
     "gloo",
     "NCCL",
@@ -77,6 +77,7 @@ class Arrival:
         keys: its keys for the rank assignment of all members.
         endpoint: the `host:port` at which it would host the rendezvous of the next process group, "" for none.
         fills_gaps: the ranks are assigned by `FillGaps`, not `ShiftRanks`.
+        vote: the iteration and the step of the last vote of its `LiveState` that it has passed; empty for none.
     """
 
     initial_rank: InitialRank
@@ -92,6 +93,7 @@ class Arrival:
     keys: tuple[str, ...] = ()
     endpoint: str = ""
     fills_gaps: bool = False
+    vote: tuple[int, ...] = ()
 
     def encode(self) -> str:
         """Return the arrival as JSON."""
@@ -118,7 +120,7 @@ class Arrival:
             step=integer(data["step"]), progress=progress, stalled=bool(data["stalled"]),
             completed=bool(data.get("completed")), long=bool(data.get("long")),
             keys=tuple(map(string, _list(data.get("keys", [])))), endpoint=_endpoint(data.get("endpoint", "")),
-            fills_gaps=bool(data.get("fills_gaps")),
+            fills_gaps=bool(data.get("fills_gaps")), vote=_vote(data.get("vote", [])),
         )  # fmt: skip
 
 
@@ -141,6 +143,7 @@ class RoundDecision:
         silent: those of the lost ranks that were unresponsive: they may be alive, and read this decision late.
         exit: the fault of a lost rank that has left with an exit code: where the job cannot go on without it, all end
             with this code. The cause, if it is such a fault; else the exit that its rank has announced itself.
+        vote: the newest vote that any living rank has passed, as in its arrival; empty for none.
     """
 
     iteration: int
@@ -155,6 +158,7 @@ class RoundDecision:
     endpoint: str = ""
     silent: tuple[InitialRank, ...] = ()
     exit: FaultRecord | None = None
+    vote: tuple[int, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -191,7 +195,7 @@ class RoundDecision:
             keys=tuple(map(_column, _list(data.get("keys", [])))),
             leader=integer(data.get("leader", -1)), endpoint=_endpoint(data.get("endpoint", "")),
             silent=tuple(map(InitialRank, integers(data.get("silent", []), 0, MAX_RANKS))),
-            exit=FaultRecord.from_data(data["exit"]) if data.get("exit") else None,
+            exit=FaultRecord.from_data(data["exit"]) if data.get("exit") else None, vote=_vote(data.get("vote", [])),
         )  # fmt: skip
 
 
@@ -228,6 +232,7 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
         endpoint=endpoint,
         silent=tuple(sorted(a.initial_rank for a in silent)),
         exit=_exit(faults, cause, lost),
+        vote=max((a.vote for a in alive), default=()),
     )
 
 
@@ -322,6 +327,13 @@ def _endpoint(data: object) -> str:
     if text:
         address(text.encode())
     return text
+
+
+def _vote(data: object) -> tuple[int, ...]:
+    found = integers(data)
+    if len(found) not in (0, 2):
+        raise ValueError(f"not an iteration and a step: {found!r:.100}")
+    return found
 
 
 def _column(data: object) -> Column:

@@ -17,10 +17,10 @@ from nvrx_core.fault.exceptions import related
 from nvrx_core.fault.record import FaultRecord
 
 __all__ = [
-    "IterationResult", "LoopShouldEnd", "Outcome", "RankShouldRestart", "given_up", "how_it_ended", "overtaken_wish",
+    "IterationResult", "LoopShouldEnd", "Outcome", "RankShouldRestart", "given_up", "outcome_of", "pending_exit",
 ]  # fmt: skip
 
-_WISHES = (KeyboardInterrupt, SystemExit, RestartAbort)
+_EXITS = (KeyboardInterrupt, SystemExit, RestartAbort)
 
 
 class RankShouldRestart(BaseException):
@@ -50,7 +50,7 @@ class Outcome(enum.Enum):
 class IterationResult:
     """The result of an iteration: its outcome, and the value or exception."""
 
-    how: Outcome
+    outcome: Outcome
     result: Any = None
     error: BaseException | None = None
 
@@ -75,7 +75,7 @@ def given_up(error: RestartAbort, exited: FaultRecord | None) -> RestartAbort:
     return ended
 
 
-def overtaken_wish(error: BaseException, outside: BaseException | None) -> BaseException | None:
+def pending_exit(error: BaseException, outside: BaseException | None) -> BaseException | None:
     """Return the exception with which the user leaves, if it was propagating when an interruption was raised.
 
     A signal for all ranks, such as Ctrl-C or a scheduler's SIGTERM, reaches most of them together with the
@@ -93,7 +93,7 @@ def overtaken_wish(error: BaseException, outside: BaseException | None) -> BaseE
     return found if _wishes_to_leave(found, outside) else None
 
 
-def how_it_ended(
+def outcome_of(
     error: BaseException,
     *,
     requested: bool,
@@ -130,7 +130,7 @@ def how_it_ended(
 
 def _wishes_to_leave(error: BaseException, outside: BaseException | None) -> bool:
     """Whether the exception is a wish to leave, and does not hide an interruption."""
-    return any(isinstance(each, _WISHES) and not _hides_interruption(each, outside) for each in _leaves(error))
+    return any(isinstance(each, _EXITS) and not _hides_interruption(each, outside) for each in _leaves(error))
 
 
 def _hides_interruption(error: BaseException, outside: BaseException | None) -> bool:

@@ -1,5 +1,8 @@
 """The ports of a rank's flows: the store, the user's code, the rank's page, its faults and its exit. Pure.
 
+`XPort` is what the class `X` does in production, in the module of that name; `CallStore` is in `control_store`,
+`ArrivalReport` in `rank_status`.
+
 An awaited operation of the store may raise `StoreFailure`; a wait raises the exception of an early exit.
 """
 
@@ -17,16 +20,16 @@ from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = [
-    "ArrivalsPort",
+    "ArrivalReportPort",
     "CallPorts",
-    "FaultsPort",
-    "FunctionEnd",
-    "FunctionPort",
+    "CallStorePort",
+    "FunctionAbortPort",
     "LeavingPort",
-    "MemberStore",
+    "OwnFaultsPort",
     "PlugInsPort",
     "RankStatusPort",
     "StoreFailure",
+    "WrappedFunctionPort",
 ]
 
 
@@ -37,7 +40,7 @@ class StoreFailure(Exception):
 # The control store
 
 
-class MemberStore(RoundStore, Protocol):
+class CallStorePort(RoundStore, Protocol):
     """The control store as a member uses it, or a monitor process for it: the rounds, and the end of the call."""
 
     def mark_left(self, member: InitialRank, *, silent: bool = False) -> Awaitable[None]:
@@ -62,8 +65,8 @@ class RankStatusPort(Protocol):
     def enter(self, stage: Stage) -> Awaitable[None]:
         """Write the stage of the main thread to the progress page."""
 
-    def lose(self, members: tuple[InitialRank, ...]) -> Awaitable[None]:
-        """Write the lost members to the progress page."""
+    def note_decision(self, lost: tuple[InitialRank, ...]) -> Awaitable[None]:
+        """The round is decided: write the members that it has lost to the progress page."""
 
     def begin_iteration(self) -> Awaitable[None]:
         """Write the iteration in this rank's state to the progress page."""
@@ -74,11 +77,8 @@ class RankStatusPort(Protocol):
     def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> Awaitable[Mapping[int, int]]:
         """Return the members in an atomic section of the round, and the beats of their leases."""
 
-    def collect_garbage(self) -> Awaitable[None]:
-        """Collect garbage while this rank waits for the others' arrivals."""
 
-
-class ArrivalsPort(Protocol):
+class ArrivalReportPort(Protocol):
     """The arrivals of this rank."""
 
     def describe_arrival(
@@ -106,7 +106,7 @@ class PlugInsPort(Protocol):
         """All ranks have completed: run completion; return the exception that ends the call."""
 
 
-class FunctionPort(Protocol):
+class WrappedFunctionPort(Protocol):
     """The wrapped function, and the rendezvous of its process group."""
 
     def host_rendezvous(self) -> Awaitable[str]:
@@ -128,7 +128,7 @@ class FunctionPort(Protocol):
         """The rank has completed by `SystemExit(0)`: unblock the ranks that wait for it in a collective."""
 
 
-class FaultsPort(Protocol):
+class OwnFaultsPort(Protocol):
     """The faults of this rank."""
 
     def describe_fault(self, error: BaseException) -> Awaitable[FaultRecord]:
@@ -140,10 +140,10 @@ class FaultsPort(Protocol):
     def record_fault(self, fault: FaultRecord) -> Awaitable[None]:
         """Write a fault to the event file that was announced: the others do not wait for a file."""
 
-    def clear_frames(self, ended: IterationResult, *, keep_trace: bool) -> Awaitable[None]:
-        """Release the result of the iteration, and the locals of the frames that its error holds.
+    def release_iteration(self, ended: IterationResult, *, keep_trace: bool) -> Awaitable[None]:
+        """Release the result of the iteration and the locals of its error's frames; note a failure for the log.
 
-        The frames of an interruption are released as a whole.
+        Without `keep_trace`, as after an interruption, the frames are released as a whole.
         """
 
     def report_failure(self, cause: FaultRecord | None) -> Awaitable[None]:
@@ -160,6 +160,9 @@ class FaultsPort(Protocol):
             error: the failure.
             cause: the fault that the decision names as the cause.
         """
+
+    def collect_garbage(self) -> Awaitable[None]:
+        """Collect garbage while this rank waits for the others' arrivals."""
 
     def collect_postponed(self) -> Awaitable[None]:
         """Collect the garbage that the failure has referred to, once nothing refers to the failure any more."""
@@ -194,12 +197,12 @@ class CallPorts:
     A traceback keeps the flow's frames, and these the ports: who has run the flow releases them.
     """
 
-    store: MemberStore
+    store: CallStorePort
     status: RankStatusPort
-    arrivals: ArrivalsPort
+    arrivals: ArrivalReportPort
     plug_ins: PlugInsPort
-    function: FunctionPort
-    faults: FaultsPort
+    function: WrappedFunctionPort
+    faults: OwnFaultsPort
     leaving: LeavingPort
 
     def release(self) -> None:
@@ -210,7 +213,7 @@ class CallPorts:
 # The monitor thread
 
 
-class FunctionEnd(Protocol):
+class FunctionAbortPort(Protocol):
     """What the monitor thread does with what it has waited for: it ends the function of a round that restarts."""
 
     def event_received(self, iteration: int) -> Awaitable[None]:

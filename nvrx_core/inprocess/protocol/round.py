@@ -43,7 +43,6 @@ __all__ = [
     "Finish",
     "GiveUp",
     "LateCompletion",
-    "Leave",
     "Publish",
     "PutArrival",
     "ReadArrivals",
@@ -159,14 +158,6 @@ class Enter(RoundAction):
     def reason(self) -> str:
         """The reason for the next round, and its number of members."""
         return f"{len(self.members)} ranks go on to iteration {self.decision.iteration + 1}: {self.decision.reason}"
-
-
-@value
-class Leave(RoundAction):
-    """Leave the job: this member no longer takes part."""
-
-    decision: RoundDecision
-    reason: str
 
 
 @value
@@ -339,12 +330,12 @@ class Round(Barrier):
         return (PutArrival(arrival), CountArrival(), CountCompletion())
 
     def decided(self, decision: RoundDecision, *, now: float) -> tuple[RoundAction, ...]:
-        """Handle the round's decision; that of another round has no effect."""
+        """Handle the round's decision: a lost member enters no other round, and that of another round has no effect."""
         if self.phase is not RoundPhase.ARRIVED or decision.iteration != self.iteration:
             return ()
         self.phase, self.deadline = RoundPhase.DECIDED, math.inf
         if self.member in decision.lost:
-            return (Leave(decision, f"initial rank {self.member} is out of the job since iteration {self.iteration}"),)
+            return ()
         return (self._enter(decision),)
 
     def tick(self, *, now: float) -> tuple[RoundAction, ...]:

@@ -112,6 +112,15 @@ def test_saves_that_are_polled_go_on_after_a_restart(guided: Train) -> None:
     assert all(job.errors(rank).count("is dropped: a restart has ended") == 1 for rank in (0, 1)), job.told()
 
 
+def test_a_save_is_polled_while_one_rank_has_written_and_another_has_not(guided: Train) -> None:
+    """The thread of the first is in a collective of the job's group then, and that of the other is not yet."""
+    job = guided("writes that end apart")
+    assert job.codes == {0: 0, 1: 0}, job.told()
+    assert not job.entered(1), job.told()
+    assert [line["ended"] for line in job.lines("polled")] == [[False] * 3] * 2, job.told()
+    assert all(line["complete"] for line in job.lines("finished")), job.told()
+
+
 def test_an_error_of_the_first_rank_in_a_save_is_raised_on_all_ranks(guided: Train) -> None:
     job = guided("error of the first rank")
     assert job.codes == {0: 0, 1: 0}, job.told()

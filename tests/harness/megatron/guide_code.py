@@ -9,6 +9,7 @@ import argparse
 import logging
 import os
 import sys
+import threading
 from concurrent.futures import Future
 from typing import Any
 
@@ -30,8 +31,21 @@ record = Record.of_environment()
 me, way = int(os.environ["RANK"]), sys.argv[1]
 BREAKS_AT = 4
 POLLED = "exception while a polled save is pending"
+APART = "writes that end apart"
+POLLS = 3
 checkpoints = nvrx_megatron.AtomicCheckpoint(os.environ["NVRX_TEST_CHECKPOINTS"], keep=2)
 pending: list[tuple[Attempt, Future[Any]]] = []
+may_end = threading.Event()
+"""Set when rank 1 may end its write, if that is to end later than that of rank 0."""
+
+
+class Writer(dcp.FileSystemWriter):
+    """Writes as torch does, and ends when it may."""
+
+    def write_data(self, *arguments: Any, **more: Any) -> Any:
+        written = super().write_data(*arguments, **more)
+        may_end.wait()
+        return written
 
 
 class Unsaved:
@@ -84,7 +98,12 @@ def save(step: int, training: Any, broken: bool) -> None:
     state = state_of(training)
     if broken and way == "failed future" and me == 1:
         state["unsaved"] = Unsaved()
-    pending.append((attempt, dcp.async_save(state, checkpoint_id=str(attempt.folder))))  # type: ignore[arg-type]
+    writer = Writer(attempt.folder) if broken and way == APART and me == 1 else None
+    future: Any = dcp.async_save(state, checkpoint_id=str(attempt.folder), storage_writer=writer)
+    pending.append((attempt, future))
+    if broken and way == APART:
+        record("polled", ended=[attempt.poll(future) for _ in range(POLLS)])
+        may_end.set()
     if broken and way in {"exception while it is pending", POLLED} and me == 1:
         raise RuntimeError("injected while a save is pending")
 

@@ -30,7 +30,7 @@ async def send(endpoint: str, requests: list[dict[str, Any]]) -> list[str]:
         client = Client(endpoint, token=each.get("token", TOKEN).encode())
         try:
             chunk = Chunk("n", each["path"], each.get("data", "evil\n").encode() * each.get("times", 1))
-            answers.append(await client.send([chunk], within=5.0))
+            answers.append(await client.send([chunk]))
         except CallFailedError as error:
             answers.append(str(error))
         finally:

@@ -11,7 +11,7 @@ from nvrx_core.errors import RankAssignmentError
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
 from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
 from nvrx_core.inprocess.coordination.membership import Membership
-from nvrx_core.inprocess.protocol.main_thread import FlowRules
+from nvrx_core.inprocess.protocol.flows import FlowRules
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.rank_assignment.base import Mode, RankAssignment, RankAssignmentCtx
 from nvrx_core.rank_assignment.filters import MaxActiveWorldSize

@@ -63,8 +63,8 @@ class Entry:
     def complete_for_dead(self) -> bool:
         """What the monitor process does for a rank that has died on entry; returns whether there is a generation."""
         call = self.rank.call
-        entrant = JoinRequest(self.rank.member, restarts=False, terms=self.terms, incarnation=self._incarnation())
-        keys = join_for_dead(call.control, call.keys, self.fields, entrant)  # type: ignore[arg-type]
+        join_request = JoinRequest(self.rank.member, restarts=False, terms=self.terms, incarnation=self._incarnation())
+        keys = join_for_dead(call.control, call.keys, self.fields, join_request)  # type: ignore[arg-type]
         call.poke()
         return keys is not None
 

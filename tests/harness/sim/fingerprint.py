@@ -12,9 +12,8 @@ from nvrx_core.inprocess.monitor.judging import Judging
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy, UnheardRoundPolicy
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.inprocess.protocol.death_report import DeathReport
+from nvrx_core.inprocess.protocol.flows import MainThread, MonitorThreadFlow
 from nvrx_core.inprocess.protocol.join import Join
-from nvrx_core.inprocess.protocol.main_thread import MainThread
-from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.round import Round, Rounds, RoundView
 from nvrx_core.rank_assignment.base import AssignmentState
@@ -70,7 +69,7 @@ _MEANING: Final[dict[type, Callable[[Any], object]]] = {
     Round: Round.state,
     Join: lambda join: (join.claimed, join._conflicts),
     DeathReport: lambda report: tuple(vars(report).values()),
-    IterationResult: lambda ended: (ended.how, type(ended.error), getattr(ended.error, "exit_code", 0)),
+    IterationResult: lambda ended: (ended.outcome, type(ended.error), getattr(ended.error, "exit_code", 0)),
     BaseException: lambda error: (type(error), getattr(error, "exit_code", 0)),
     Wish: lambda effect: (type(effect), *_all(getattr(effect, name) for name in effect.__slots__)),
     tuple: _all,

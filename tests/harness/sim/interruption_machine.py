@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from nvrx_core.inprocess.interruption.landing import Landing
-from nvrx_core.inprocess.interruption.policy import BLOCKED, MAX_REPEAT, Fire, InterruptPolicy, ThreadSample, Why
+from nvrx_core.inprocess.interruption.policy import BLOCKED, MAX_REPEAT, Fire, FireReason, InterruptPolicy, ThreadSample
 
 __all__ = ["Interrupting"]
 
@@ -45,7 +45,7 @@ class Interrupting(RuleBasedStateMachine):
         fires = [action for action in actions if isinstance(action, Fire)]
         assert not (actions and self.out), "I4: an interrupt outside the function"
         assert not (actions and self.masked), "I4: an interrupt in an atomic section"
-        assert not (self.alive and [fire for fire in fires if fire.why is not Why.STUCK]), "it unwinds already"
+        assert not (self.alive and [fire for fire in fires if fire.why is not FireReason.STUCK]), "it unwinds already"
         if fires or self.out or self.masked or self.alive:
             self.quiet_since = self.now
         patience = max(BLOCKED, MAX_REPEAT) + 1e-6
@@ -62,7 +62,7 @@ class Interrupting(RuleBasedStateMachine):
             if isinstance(action, Fire):
                 self.hears(does, action.why)
 
-    def hears(self, does: str | Landing, why: Why) -> None:
+    def hears(self, does: str | Landing, why: FireReason) -> None:
         if isinstance(does, Landing) and does is not Landing.SAFE and not why.insists:
             self.deferred, self.landing, self.awaited = self.deferred + 1, does, self.traced
             self.waited += not self.share and self.waits
@@ -81,7 +81,7 @@ class Interrupting(RuleBasedStateMachine):
         """It reaches that line, at any time, and is interrupted there."""
         if self.awaited and not (self.out or self.masked):
             self.passes(max(0.0, self.machine.deadline - self.now) * early)
-            self.hears(does, Why.UNSEEN)
+            self.hears(does, FireReason.UNSEEN)
             self.ask()
 
     def passes(self, seconds: float) -> None:

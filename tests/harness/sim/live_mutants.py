@@ -20,8 +20,11 @@ LOST: Final[dict[str, Any]] = {"processes": 3, "active": 2, "steps": 1, "faults"
 REPLICAS: Final[dict[str, Any]] = {"processes": 4, "steps": 1, "faults": 1, "kills": 1, "shards": 2}
 ONCE: Final[dict[str, Any]] = {"faults": 1}
 TWICE: Final[dict[str, Any]] = {"steps": 1, "faults": 2}
+UNTOLD: Final[dict[str, Any]] = {"faults": 1, "tells": False}
+UNKNOWING: Final[dict[str, Any]] = {"shards": 2, "steps": 1, "faults": 2, "unknowing": (1,)}
+PASSED_AND_LOST: Final[dict[str, Any]] = {"processes": 3, "steps": 1, "faults": 2, "kills": 1}
 
-VOTES: Final = "self.memory = self.memory.pass_vote(await ports.vote(row))  # outside"
+VOTES: Final = "rows = await ports.vote(row)  # outside"
 CAPTURES: Final = "        row = await ports.capture(objects, step)\n        self.memory = self.memory.come_to_vote"
 ADVANCES: Final = "        await self._advance(ports, objects, stamp)\n"
 STEPS: Final = "                await self._advance(ports, old, newest)\n"
@@ -35,7 +38,7 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str, dict[str, Any]]]] = {
     "no local state": (training, "        if row is not None:\n", "        if False:\n", ONCE),
     "the local state of another rank": (training, "row_of(passed.rows, rank)", "row_of(passed.rows, 0)", LOST),
     "no iteration in the stamps": (training, "stamp = Stamp(ports.iteration, step)", "stamp = Stamp(0, step)", RESERVE),
-    "the oldest step": (memory, "newest = max((", "newest = min((", ONCE),
+    "the oldest step": (memory, "newest = max((", "newest = min((", UNTOLD),
     "torn parameters count": (memory, "return not self.torn and stamp in", "return stamp in", TWICE),
     "an advance does not tear": (memory, "return replace(self, torn=True)", "return self", TWICE),
     "a failed advance never tears": (training, "if not ports.is_changed():", "if True:", TWICE),
@@ -54,6 +57,18 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str, dict[str, Any]]]] = {
     "what is in memory is not used": (memory, "    if newest is None:\n", "    if True:\n", ONCE),
     "a vote is forgotten where a step is not whole": (
         training, "self.memory = Memory(new, passed=self.memory.passed)\n", "self.memory = Memory(new)\n", RESERVE),
+    "who is behind goes on alone": (memory, "if not holding.reaches(newest) or holding", "if holding", RESERVE),
+    "who has another shard goes on alone": (memory, " or holding.shard != holding.needs", "", REPLICAS),
+    "who has no local state goes on alone": (
+        memory, " or not holding.serves_row(newest, rank)", "", {**RESERVE, "kills": 1}),
+    "who goes on alone takes no row": (
+        memory, "row = () if holding.has_row(newest, rank) else (Transfer(rank, rank, row=True),)", "row = ()", LOST),
+    "nobody declines": (
+        training, "if rows is None:\n            return False", "if False:\n            return False", RESERVE),
+    "a vote that only others have passed is not learned": (
+        training, "self.memory = self.memory.learn(newest)", "", PASSED_AND_LOST),
+    "a vote of ranks that take no part does not count": (
+        memory, "passed, width = (newest, _NOBODY), 0", "pass", RESERVE),
     "rows come from votes only": (memory, "return has_rows or self.has_row(stamp, rank)", "return has_rows", RESERVE),
 }  # fmt: skip
 """The module, the shipped text, the mistake, and a space in which it is seen."""

@@ -105,6 +105,7 @@ class Process:
         self.training.memory = memory if memory.objects is None else replace(memory, objects=replace(memory.objects))
         self.new = Objects(group.space.shard(rank, len(group.branch)))
         self.depth, self.collectives, self.operations, self.changed = 0, 0, 0, False
+        self.has_resumed = self.is_fresh = False
         self.waits: Operation | None = None
         self.finished = False
         self._flow = self._train()
@@ -144,7 +145,10 @@ class Process:
 
     async def _train(self) -> None:
         new = self.new
-        first = await self.training.resume(self, new)
+        knows = self.group.branch[self.rank] not in self.group.space.unknowing
+        first = await self.training.resume(self, new, self.group.decided, knows=knows)
+        self.has_resumed = True
+        assert first is None or self.group.due is not None, f"{self} goes on, though no rank has the newest step"
         if first is None:
             assert self.group.due is None, f"{self} loads a checkpoint: {self.group.due} is whole in memory"
             first, new.weights, new.local = 0, (), self.own(())
@@ -173,8 +177,10 @@ class Process:
     def exchange(self, holding: Any) -> Awaitable[Any]:
         return self._collective("exchange", holding, lambda: None)
 
-    def vote(self, row: Any) -> Awaitable[Any]:
-        """All ranks come to it with the same weights, each with its own local state of the same step."""
+    def vote(self, row: Any, *, transfers: bool = False) -> Awaitable[Any]:
+        """All ranks come to it with the same weights, each with its own local state of the same step, or decline."""
+        if row is None:
+            return self._collective("vote", None, lambda: None)
         objects, branch = self.training.memory.objects, self.group.branch
         assert objects.weights is not None, f"{self} votes with torn weights"
         after = (*objects.weights, objects.gradients) if self.training.memory.pending.due else objects.weights
@@ -182,23 +188,27 @@ class Process:
         assert objects.local == row == own, f"{self} has local state {objects.local}, not {own}"
         voted = self.group.voted.setdefault(self.collectives, after)
         assert voted == after, f"ranks of {branch} vote with {voted} and {after}"
-        if self.collectives == 1 and self.group.due is not None:
+        if not self.has_resumed and self.group.due is not None:
             assert after == self.group.due, f"{self} goes on from {after}, and not from {self.group.due}"
         return self._collective("vote", row, lambda: setattr(self, "passed", (self.iteration, after)))
 
     def _collective(self, name: str, value: Any, then: Callable[[], None]) -> Operation:
+        """What all come to; where any of them declines, there is no result."""
         come, everybody = self.group.come.setdefault(self.collectives, {}), range(len(self.group.branch))
         self.collectives += 1
         come[self.rank] = value
 
-        def finish() -> tuple[Any, ...]:
+        def finish() -> tuple[Any, ...] | None:
+            if any(come[rank] is None for rank in everybody):
+                return None
             then()
             return tuple(come[rank] for rank in everybody)
 
         return Operation(name, finish, lambda: len(come) == len(everybody), is_seen=True)
 
     def capture(self, objects: Objects, step: int) -> Awaitable[Any]:
-        if self.collectives == 1 and self.rank in getattr(self.training.recovery, "fresh", ()):
+        if not self.is_fresh and self.rank in getattr(self.training.recovery, "fresh", ()):
+            self.is_fresh = True
             own = self.own(objects.weights or ())
             assert own not in self.group.rows, f"{self} has fresh local state, though another rank has had its own"
             objects.local = own
@@ -223,6 +233,8 @@ class Process:
         assert objects.weights is not None, f"{self} advances torn weights"
         assert objects.gradients[0] == len(objects.weights), f"{self} advances {objects.weights} by {objects.gradients}"
         objects.weights += (objects.gradients,)
+        if not self.has_resumed:  # another rank has passed its vote: so all have come to it
+            self.passed = self.training.memory.pending.stamp.iteration, objects.weights
 
     def shares(self, old: Objects, new: Objects) -> bool:
         return old is new
@@ -253,6 +265,16 @@ class Process:
     def _receive(self, source: int, take: Callable[[Any], Any]) -> Awaitable[Any]:
         channel = self.group.sent.setdefault((source, self.rank), [])
         return Operation("receive", lambda: take(channel.pop(0)), lambda: bool(channel), is_seen=True)
+
+    def evidence(self) -> tuple[int, Weights] | None:
+        """The newest vote that it has passed, or knows to be passed, and the weights after its step."""
+        memory, found = self.training.memory, self.passed
+        mark, objects = memory.passed, memory.objects
+        is_known = mark is None or (found is not None and mark.stamp <= (found[0], len(found[1]) - 1))
+        if is_known or objects is None or objects.weights is None:
+            return found
+        is_due = mark.due and memory.version != mark.stamp
+        return mark.stamp.iteration, (*objects.weights, objects.gradients) if is_due else objects.weights
 
     def state(self) -> Hashable:
         """What identifies its state; the local variables of its flows follow from it."""
@@ -290,7 +312,7 @@ class Group:
 
     Attributes:
         due: the weights from which it must go on; None if they are not whole in memory.
-        rows: the local states that ranks have.
+        rows: the local states that ranks have; of the newest vote, if they know it.
         come: what ranks have brought to each collective call.
         voted: the weights with which ranks have come to each vote, after its step.
         sent: what is under way from rank to rank.
@@ -302,13 +324,16 @@ class Group:
         self.come, self.voted = dict[int, dict[int, Any]](), dict[int, Weights]()
         self.sent, self.killed = dict[tuple[int, int], list[Any]](), set[int]()
         kept = [each for each in (base.kept[process] for process in base.branch) if each is not None]
-        self.due, self.rows = self._due(kept), set(_rows(kept))
+        alive = [each for each in base.kept if each is not None]
+        votes = [each.memory.passed.stamp for each in alive if each.memory.passed is not None]
+        self.decided = max(votes, default=None) if space.tells else None
+        self.due, self.rows = self._due(alive if space.tells else kept, kept), set(_rows(kept, self.decided))
         self.processes = [Process(self, rank, each) for rank, each in enumerate(kept)]
         for process in self.processes:
             process.begin()
 
-    def _due(self, kept: list[Kept]) -> Weights | None:
-        passed = [each.passed for each in kept if each.passed is not None]
+    def _due(self, told: list[Kept], kept: list[Kept]) -> Weights | None:
+        passed = [each.passed for each in told if each.passed is not None]
         if not passed:
             return None
         newest = max(passed, key=lambda each: (each[0], len(each[1])))[1]
@@ -378,6 +403,8 @@ class LiveSpace(Space[Moment]):
         steps: of the training.
         faults, kills: how many there may be; a kill is a fault.
         shards: into how many the parameters are divided.
+        tells: the decision of an iteration has the newest vote.
+        unknowing: the processes that do not take it for a vote of their training.
     """
 
     def __init__(
@@ -391,15 +418,17 @@ class LiveSpace(Space[Moment]):
         faults: int = 2,
         kills: int = 0,
         shards: int = 1,
+        tells: bool = True,
+        unknowing: tuple[int, ...] = (),
     ) -> None:
         self.module, self.memory = module, memory
         self.count, self.active, self.steps = processes, active or processes, steps
-        self.faults, self.kills, self.shards = faults, kills, shards
+        self.faults, self.kills, self.shards, self.tells, self.unknowing = faults, kills, shards, tells, unknowing
 
     def __str__(self) -> str:
         return (
             f"{self.count} processes, {self.active} active, {self.steps} steps, {self.faults} faults, "
-            f"{self.kills} kills, {self.shards} shards"
+            f"{self.kills} kills, {self.shards} shards, {self.tells=}, {self.unknowing=}"
         )
 
     def shard(self, rank: int, world_size: int) -> tuple[int, ...]:
@@ -434,7 +463,7 @@ class LiveSpace(Space[Moment]):
         kept = list(base.kept)
         for rank, each in enumerate(group.branch):
             process = group.processes[rank]
-            kept[each] = None if rank in group.killed else Kept(process.training.memory, process.passed)
+            kept[each] = None if rank in group.killed else Kept(process.training.memory, process.evidence())
         alive = [number for number, each in enumerate(kept) if each is not None]
         for branch in dict.fromkeys((tuple(alive[: self.active]), tuple(alive[-self.active :]))):
             if branch:
@@ -470,7 +499,8 @@ def _memory(memory: Any) -> Hashable:
     return memory.objects and memory.objects.state(), memory.version, memory.torn, *marks
 
 
-def _rows(kept: Iterable[Kept]) -> Iterator[Any]:
+def _rows(kept: Iterable[Kept], at: Any) -> Iterator[Any]:
     for each in kept:
         for mark in (each.memory.pending, each.memory.passed):
-            yield from (mark.row, *(mark.rows or ())) if mark is not None else ()
+            if mark is not None and at in (None, mark.stamp):
+                yield from (mark.row, *(mark.rows or ()))

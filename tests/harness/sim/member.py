@@ -19,8 +19,7 @@ from nvrx_core.inprocess.interruption.policy import InterruptPolicy
 from nvrx_core.inprocess.monitor.judging import Judges
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
-from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread
-from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
+from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread, MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.protocol.round import Rounds

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nvrx_core.errors import RankAssignmentError, RankDiscarded, RestartAbort, StoreLost
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.interruption.policy import ThreadSample, Why
+from nvrx_core.inprocess.interruption.policy import FireReason, ThreadSample
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts
@@ -75,8 +75,8 @@ class MainPort(_StorePort, MainBase):
     async def enter(self, stage: Stage) -> None:
         self.member.stage = stage
 
-    def lose(self, members: tuple[InitialRank, ...]) -> Awaitable[None]:
-        return requests.LoseMembers(members)
+    def note_decision(self, lost: tuple[InitialRank, ...]) -> Awaitable[None]:
+        return requests.LoseMembers(lost)
 
     def begin_iteration(self) -> Awaitable[None]:
         return requests.BeginIteration()
@@ -184,7 +184,7 @@ class OneTry:
     async def observe(self) -> ThreadSample:
         return ThreadSample(out=False, masked=self.masked, raised=0, alive=False)
 
-    async def fire(self, why: Why) -> None:
+    async def fire(self, why: FireReason) -> None:
         self.fires = True
 
     async def await_left(self, deadline: float) -> bool:

@@ -37,14 +37,10 @@ TWO_CALLS: Final = Config(ranks=2, second=True)
 ARRIVES: Final = "        return (PutArrival(arrival), CountArrival())\n"
 WITHOUT: Final = "Enter(_without(self.members, decision.lost), decision)"
 WITH_ITSELF: Final = "Enter(_without(self.members, decision.lost) | {self.member}, decision)"
-IF_LOST: Final = '        if self.member in decision.lost:\n            return (Leave(decision, f"'
-FLOW, THREAD, WATCH, PASS = "main_thread", "monitor_thread", "watch", "                pass\n"
-TELLS: Final = "        if ended.how in (Outcome.FAILED, Outcome.LEFT):\n"
-ONLY_CULPRIT: Final = """\
-        if verdict.reached and cause.initial_rank != self.state.initial_rank:
-            return False
-        if verdict.reached:
-            told"""
+IF_LOST: Final = "        if self.member in decision.lost:\n            return ()\n"
+FLOW, WATCH, PASS = "flows", "watch", "                pass\n"
+TELLS: Final = "        if ended.outcome in (Outcome.FAILED, Outcome.LEFT):\n"
+ONLY_CULPRIT: Final = "if not verdict.reached or cause.initial_rank != self.state.initial_rank:"
 TELLS_FIRST: Final = """\
             if not isinstance(error, BarrierTimeout):
                 await self.ports.leaving.abandon(error)
@@ -63,7 +59,7 @@ LEAVES: Final = """\
         self.phase, self.arrival = RoundPhase.ARRIVED, arrival
 """
 CARRIES_OUT: Final = (
-    "        await (thread.close_blocked() if isinstance(action, Unblock) else thread.fire(action.why))\n"
+    "        await (delivery.close_blocked() if isinstance(action, Unblock) else delivery.fire(action.why))\n"
 )
 COUNTS_OUT: Final = "                await self.ports.store.count_out(view.round.iteration, len(view.round.members))\n"
 AWAITS_CLIENTS: Final = (
@@ -90,8 +86,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "no arrival for a dead rank": Mutant((("death_report", DEAD, "        return ()\n"),), ONE_DIES, machine="Rounds"),
     "death reported to one iteration only": Mutant(
-        (("death_report", IF_LOST + "the death",
-          IF_LOST.replace("self.member in decision.lost", "True") + "the death"),),
+        (("death_report", IF_LOST, IF_LOST.replace("self.member in decision.lost", "True")),),
         ONE_DIES, machine="Rounds",
     ),
     "assignment from a local view": Mutant(
@@ -117,7 +112,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "a discarded rank returns": Mutant(
         (
-            ("round", IF_LOST + "initial", '        if False:\n            return (Leave(decision, f"initial'),
+            ("round", IF_LOST, IF_LOST.replace("self.member in decision.lost", "False")),
             ("round", WITHOUT, WITH_ITSELF),
         ),
         Config(ranks=2, faults=1, suspicions=1), simulated=False,
@@ -141,11 +136,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
         (("policy", "    while not left:\n", "    if not left:\n"),),
     ),
     "nobody repeats a signal": Mutant(
-        (("policy", "else thread.await_left(machine.deadline))", "else thread.await_left(1e300))"),),
+        (("policy", "else delivery.await_left(machine.deadline))", "else delivery.await_left(1e300))"),),
     ),
     "a blocked function is not unblocked": Mutant(
         (("policy", CARRIES_OUT,
-          "        if not isinstance(action, Unblock):\n            await thread.fire(action.why)\n"),),
+          "        if not isinstance(action, Unblock):\n            await delivery.fire(action.why)\n"),),
     ),
     "the function is not interrupted before it is aborted": Mutant(
         (("policy", "    while not (seen.out or seen.masked):\n", "    while False:\n"),), ONE_FAILS, simulated=False,
@@ -189,8 +184,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         simulated=False, machine="Leases",
     ),
     "two restarts for one fault set": Mutant(
-        (("death_report", IF_LOST + "the death",
-          IF_LOST.replace("lost:", "lost and self.fault.rank < 0:") + "the death"),
+        (("death_report", IF_LOST, IF_LOST.replace("lost:", "lost and self.fault.rank < 0:")),
          ("death_report", "return (self._enter(decision),)",
           "return (Enter(self._enter(decision).members | {self.member}, decision),)")),
         ONE_DIES, machine="Rounds",
@@ -260,7 +254,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, hosted=True), simulated=False,
     ),
     "who has left by itself ends with the loss of the store": Mutant(
-        ((FLOW, "if self.ended is not None and self.ended.how in _LEAVES:", "if False:"),),
+        ((FLOW, "if self.ended is not None and self.ended.outcome in _LEAVES:", "if False:"),),
         Config(ranks=2, hosted=True, crashes=1, leaves=1),
     ),
     "the deadline of a barrier is not reset": Mutant(
@@ -312,13 +306,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ONE_DIES,
     ),
     "the main thread is not told of the abort": Mutant(
-        ((THREAD, "        view.aborted = True\n", ""),), ONE_FAILS,
+        ((FLOW, "        view.aborted = True\n", ""),), ONE_FAILS,
     ),
     "the request to leave the function is kept": Mutant(
-        ((THREAD, "            await self.function.reset_interrupt()\n", ""),), ONE_FAILS, simulated=False,
+        ((FLOW, "            await self.function.reset_interrupt()\n", ""),), ONE_FAILS, simulated=False,
     ),
     "the lost take part in the next round": Mutant(
-        ((THREAD, "rounds.advance(enter.members)", "rounds.advance(view.round.members)"),), ONE_DIES,
+        ((FLOW, "rounds.advance(enter.members)", "rounds.advance(view.round.members)"),), ONE_DIES,
     ),
     "a fault is announced when the function is aborted": Mutant(
         ((FLOW, TELLS, "        await self._await(view, RoundView.is_aborted)\n" + TELLS),),
@@ -330,7 +324,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, faults=1, errors=((1, 0),)), simulated=False,
     ),
     "only the culprit gives up": Mutant(
-        ((FLOW, "        if verdict.reached:\n            told", ONLY_CULPRIT),),
+        ((FLOW, "if not verdict.reached:", ONLY_CULPRIT),),
         Config(ranks=2, faults=2, limit=2), simulated=False,
     ),
     "who gives up does not look for a decision": Mutant(
@@ -339,7 +333,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, quits=1), simulated=False,
     ),
     "the lost are not noted on the page": Mutant(
-        ((FLOW, "        await self.ports.status.lose(decision.lost)\n", ""),),
+        ((FLOW, "        await self.ports.status.note_decision(decision.lost)\n", ""),),
         Config(ranks=3, crashes=2), simulated=False,
     ),
     "two calls have the same keys": Mutant(

@@ -14,8 +14,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import Flow
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy
-from nvrx_core.inprocess.protocol.main_thread import MainThread
-from nvrx_core.inprocess.protocol.monitor_thread import MonitorThreadFlow
+from nvrx_core.inprocess.protocol.flows import MainThread, MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.progress.stage import Stage as About

@@ -50,9 +50,9 @@ class MainPort(StoredFarewell, MainBase):
     def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> Awaitable[None]:
         return passes_until(functools.partial(until, view), deadline)
 
-    def lose(self, members: tuple[InitialRank, ...]) -> Awaitable[None]:
-        if members:
-            self.rank.lost |= set(members)
+    def note_decision(self, lost: tuple[InitialRank, ...]) -> Awaitable[None]:
+        if lost:
+            self.rank.lost |= set(lost)
         return NOTHING
 
     def enter(self, stage: About) -> Awaitable[None]:
@@ -135,7 +135,7 @@ class MainPort(StoredFarewell, MainBase):
     def end_function(self, ended: IterationResult) -> IterationResult:
         """The rank is out of the function."""
         rank = self.rank
-        rank.leaving = ended.how in (Outcome.LEFT, Outcome.EXITED)
+        rank.leaving = ended.outcome in (Outcome.LEFT, Outcome.EXITED)
         rank.function.end()
         rank.page.stage = About.UNWINDING
         rank.go(None)

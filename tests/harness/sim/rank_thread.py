@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from nvrx_core.inprocess.interruption import policy
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, ThreadSample, Why
+from nvrx_core.inprocess.interruption.policy import FireReason, InterruptPolicy, ThreadSample
 from nvrx_core.inprocess.protocol.round import RoundPhase
 
 from .farewell import StoredFarewell
@@ -85,7 +85,7 @@ class MainThreadOf:
         out = function.out or not function.armed
         return ThreadSample(out, function.masked(), function.raised, function.alive)
 
-    def fire(self, why: Why) -> Awaitable[None]:
+    def fire(self, why: FireReason) -> Awaitable[None]:
         rank = self.rank
         assert rank.function.armed, f"I4: {rank.member} is interrupted outside the function"
         assert not rank.function.depth, f"I4: {rank.member} is interrupted in an atomic section"

@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.coordination.control_store import RoundOperations
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore
-from nvrx_core.inprocess.coordination.round_operations import RoundOperations
 from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision, decode_event, encode_completion
 from nvrx_core.inprocess.protocol.round import RoundTimeouts
 from nvrx_core.store.keys import RoundKeys, StoreKeys
@@ -56,7 +56,7 @@ OPERATIONS: Final[Mapping[Callable[..., Any], Callable[..., Any]]] = {
     Slots.close_completed: RoundOperations.close_completed,
     Slots.count_arrival: RoundOperations.count_arrival,
     Slots.count_completion: RoundOperations.count_completion,
-    Slots.look_up: RoundOperations.decision,
+    Slots.look_up: RoundOperations.read_decision,
     Slots.publish: RoundOperations.publish,
     Slots.put_arrival: RoundOperations.put_arrival,
     Slots.read_arrivals: RoundOperations.read_arrivals,

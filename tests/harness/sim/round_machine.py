@@ -130,10 +130,10 @@ class Rounds(RuleBasedStateMachine):
             else:
                 self.arrive(member)
         elif slot.decision is not None and round_.phase is RoundPhase.ARRIVED:
-            (action,) = round_.decided(slot.decision, now=0.0)
-            if isinstance(action, Enter):
+            for action in round_.decided(slot.decision, now=0.0):
+                assert isinstance(action, Enter)
                 self.enter(member, action)
-            else:
+            if member in slot.decision.lost:
                 self.ended[member] = "left"
 
     def enter(self, member: int, action: Enter) -> None:
@@ -157,9 +157,10 @@ class Rounds(RuleBasedStateMachine):
         for member, report in list(self.reports.items()):
             decision = self.slot(report.iteration).decision
             if decision is not None:
-                (action,) = report.decided(decision, now=0.0)
+                actions = report.decided(decision, now=0.0)
                 del self.reports[member]
-                if isinstance(action, Enter):
+                for action in actions:
+                    assert isinstance(action, Enter)
                     assert report.iteration < 20, "a report without end"
                     self.reports[member] = report.next(action.members)
                     self.report(member)

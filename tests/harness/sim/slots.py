@@ -1,6 +1,6 @@
 """The store's keys of one round of a simulated job, and its operations.
 
-The operations of `inprocess/coordination/round_operations.py`, on a value instead of a server; `test_slots.py` holds
+The operations of `inprocess/coordination/control_store.py`, on a value instead of a server; `test_slots.py` holds
 the two against each other.
 """
 

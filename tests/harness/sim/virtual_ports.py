@@ -130,7 +130,7 @@ class MainBase(StorePort):
 
     collect_garbage = collect_postponed = round_ended = staticmethod(nothing)
     use_rendezvous = release_groups = terminate = staticmethod(nothing)
-    clear_frames = record_fault = report_left = finish_reports = staticmethod(nothing)
+    release_iteration = record_fault = report_left = finish_reports = staticmethod(nothing)
     owner: VirtualRank
 
     async def describe_fault(self, error: BaseException) -> FaultRecord:

@@ -7,9 +7,11 @@ import json
 import pytest
 
 from nvrx_core.attribution import classification
+from nvrx_core.attribution.cascade import decide
 from nvrx_core.attribution.classification import MAX_FINDINGS, MAX_STEPS, Classifier
 from nvrx_core.attribution.origin import parse
 from nvrx_core.attribution.rules import CLASSES
+from nvrx_core.attribution.verdict import Action
 from tests.attribution.cases import verdict_of_text
 
 TRACEBACK = "Traceback (most recent call last):\n  File 'a', line 1\n    raise CUDA out of memory\nKeyError: 1\n"
@@ -57,6 +59,34 @@ def test_a_traceback_that_never_ends_is_given_up() -> None:
 )
 def test_a_failure_that_the_job_has_survived_is_none(text: str, failure: str) -> None:
     assert verdict_of_text(text).failure == failure
+
+
+HANG = "rank 1 (n0) stands at train.py:9 in load for 12 s, waiting for a lock"
+GOES_ON = "rank 1 goes on, and is not ended as hung"
+
+
+@pytest.mark.parametrize(
+    ("logs", "failure", "rank"),
+    [
+        ([f"hang: {HANG}"], "hang", 1),
+        ([f"hang: {HANG}\n{GOES_ON}\nKeyError: 1"], "user_exception", None),
+        ([f"hang: {HANG}\n{GOES_ON}", f"hang: {HANG}\nKeyError: 1"], "user_exception", None),
+        ([f"hang: {HANG}\nKeyError: 1", f"hang: {HANG}\nrank 0 has exited in order, and is not ended"],
+         "user_exception", None),
+        (["hang: all ranks are alike, none is to blame\n" + GOES_ON], "clean", None),
+        ([f"rank 1 (pid 7) is hung: no heartbeat\n{GOES_ON}\nhang: {HANG}"], "hang", 1),
+        ([f"rank 2 (pid 7) is hung: no heartbeat for 12 s\n{GOES_ON}"], "hang", 2),
+        (["rank 1 (pid 7) is hung: x\nrank 1 (pid 7) has gone on, and is not ended: x"], "clean", None),
+    ],
+)  # fmt: skip
+def test_a_rank_that_has_gone_on_was_not_hung(logs: list[str], failure: str, rank: int | None) -> None:
+    classifier = Classifier()
+    for file, text in enumerate(logs):
+        for number, raw in enumerate(text.splitlines(), 1):
+            for line in parse(f"launcher-{file}.log", number, raw):
+                classifier.feed(line)
+    verdict = decide(classifier.findings(), classifier.seen)
+    assert (verdict.failure, verdict.rank) == (failure, rank)
 
 
 @pytest.mark.parametrize(
@@ -113,3 +143,9 @@ def test_a_verdict_that_a_launcher_has_given_is_no_failure(name: str) -> None:
         "verdict": {"class": name, "rank": 1, "sentence": "rank 1 on n1 raised an exception: CUDA error: x"},
     })  # fmt: skip
     assert not list(_fed(f"{line}\n{event}").findings())
+
+
+@pytest.mark.parametrize("error", ["SyntaxError: invalid syntax", "IndentationError: unexpected indent"])
+def test_a_script_that_does_not_compile_is_corrected_before_it_is_started_again(error: str) -> None:
+    verdict = verdict_of_text(f'  File "train.py", line 3\n    x = (\n{error}\n')
+    assert (verdict.failure, verdict.action) == ("user_exception", Action.STOP)

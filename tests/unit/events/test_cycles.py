@@ -49,6 +49,22 @@ def test_a_cycle_costs_the_time_from_the_first_sign_of_the_fault_to_the_last_sta
     assert where == "ranks 0 to 1 on a (pid 7); rank 2 on c (pid 7)"
 
 
+def test_a_rank_that_was_about_to_be_ended_and_has_gone_on_did_not_end_its_cycle():
+    def told(name, at, number=1):
+        return {**event(name, at, reason=f"rank {number}"), "rank": number}
+
+    _, second = found(
+        started(1.0), told("hung", 2.0), told("recovered", 2.5), told("hung", 8.0, 0), told("hung", 9.0),
+        event("worker_failed", 9.1, reason="rank 0"), started(9.5, 1),
+    )  # fmt: skip
+    assert second.cost == pytest.approx(1.5)
+    _, second = found(
+        started(1.0), told("hung", 2.0), told("recovered", 2.5), event("cycle_stopped", 9.0, reason="x"),
+        started(9.5, 1),
+    )  # fmt: skip
+    assert second.cost == pytest.approx(0.5)
+
+
 def test_a_worker_that_the_job_has_gone_on_without_did_not_end_its_cycle():
     _, second = found(
         started(1.0), event("worker_failed", 2.0, reason="rank 1", in_process=True),
@@ -96,5 +112,9 @@ def test_restarts_in_process_of_two_cycles_are_distinguished(tmp_path):
 
 def test_the_lines_of_a_launcher_name_it(tmp_path):
     line = event("hung", 5.0, 2, rank=LAUNCHER, reason="section 'step' open", stack="File x\nFile y")
-    (tmp_path / "events-launcher-a-7.jsonl").write_text(json.dumps(line))
-    assert render(read(tmp_path)).endswith("launcher on a (pid 7) cycle 2 hung reason=section 'step' open")
+    over = event("recovered", 5.5, 2, reason="rank 1 (pid 70) goes on, and is not ended as hung", worker=70)
+    (tmp_path / "events-launcher-a-7.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in (line, over)))
+    assert [line.partition("launcher ")[2] for line in render(read(tmp_path)).splitlines()] == [
+        "on a (pid 7) cycle 2 hung reason=section 'step' open",
+        "on a (pid 7) cycle 2 recovered reason=rank 1 (pid 70) goes on, and is not ended as hung",
+    ]

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from nvrx_core.fault.hang_report import MAX_BYTES, Collective, HangReport, RankCondition, Waiting
+from nvrx_core.collective import Collective
+from nvrx_core.fault.hang_report import MAX_BYTES, HangReport, RankCondition, Waiting
 from nvrx_core.fault.stack_text import Frame
 
 REPORT = HangReport(

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from nvrx_core.fault.hang_report import EXITED, EXITING, Collective, HangReport, RankCondition, Waiting
+from nvrx_core.collective import Collective
+from nvrx_core.fault.hang_report import EXITED, EXITING, HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict, judge, with_peers_stalled
 from nvrx_core.fault.stack_text import Frame
 

@@ -23,6 +23,7 @@ DEFAULTS = {
     "rank_section_timeouts": {}, "rank_out_of_section_timeout": None, "safety_factor": 5.0, "min_learned_timeout": 60.0,
     "num_warmup_iterations": 5, "rank_termination_signal": signal.SIGKILL, "log_level": logging.INFO,
     "log_format": "text", "straggler_factor": 2.0, "straggler_steps": 20, "straggler_sections": "data",
+    "hang_verdict": True,
     "inprocess_grace": 30.0, "restart_window": 600.0, "max_restarts_in_window": None,
     "restart_backoff": 0.0, "retry_usage_errors": False, "warm_workers": "auto", "warm_imports": "torch",
     "compat_names": True,
@@ -53,6 +54,7 @@ fault_tolerance:
   straggler_factor: none
   straggler_steps: 30
   straggler_sections: load
+  hang_verdict: false
   rank_termination_signal: SIGTERM
   log_level: DBG
   log_format: json
@@ -103,7 +105,7 @@ fault_tolerance:
   cycle_info_dir: /data/cycles
 """
 EXAMPLES = {
-    "min_learned_timeout": "20.0",
+    "min_learned_timeout": "20.0", "hang_verdict": "no",
     "compat_names": "false", "enable_gpu_healthcheck": "no", "health_check_timeout": "20",
     "skip_section_response": "false", "enable_nic_healthcheck": "no", "numa_bind_strict": "0", "log_level": "ERROR",
     "log_format": "json", "straggler_factor": "3", "straggler_steps": "10", "attribution_log_level": "DEBUG",

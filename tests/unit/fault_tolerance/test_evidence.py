@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -48,8 +49,10 @@ class Monitored:
         thread.start()
         return thread
 
-    def ask(self, number: int = 1, now: float = 0.0) -> EvidenceRequest:
-        return EvidenceRequest(self.rank, self.page, self.channel, reader=self.reader, number=number, now=now)
+    def ask(self, number: int = 1, now: float = 0.0, until: float = math.inf) -> EvidenceRequest:
+        return EvidenceRequest(
+            self.rank, self.page, self.channel, reader=self.reader, number=number, now=now, until=until
+        )
 
     def answered(self, request: EvidenceRequest) -> HangReport:
         while not request.is_over:
@@ -136,7 +139,7 @@ def test_what_fails_in_a_look_at_the_user_s_objects_costs_the_report_alone(
 def test_a_rank_that_creates_a_group_waits_in_a_rendezvous(
     monitored: Monitored, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    monkeypatch.setattr(module.torch_calls, "call_of", lambda _: module.torch_calls.TorchCall(operation, "0", "", 3))
+    monkeypatch.setattr(module.torch_calls, "call_of", lambda _: module.Collective(operation, "0", "", 3))
     thread = monitored.start()
     report = monitored.answered(monitored.ask())
     assert report.waiting is Waiting.WAITS
@@ -171,6 +174,45 @@ def test_the_stacks_of_a_rank_whose_threads_do_not_run_are_taken_by_the_signal(m
 def _look_blocked(request: Any) -> None:
     """Let the thread of the rank be one that waits for the GIL."""
     request._thread_state = lambda: "S"
+
+
+def test_when_the_launcher_waits_no_longer_there_is_a_report_without_the_stacks(
+    monitored: Monitored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "StackRequest", Unanswered)
+    monitored.page[ProgressField.EVIDENCE_THREAD] = os.getpid()
+    request = monitored.ask(now=0.0, until=0.35)
+    _look_blocked(request)
+    request.tick(now=0.2, may_read_stacks=True)
+    assert (request.reads_stacks, request.deadline) == (True, 0.35)
+    request.receive(monitored.reader, now=0.33)
+    assert request.deadline == 0.35
+    request.tick(now=0.35, may_read_stacks=True)
+    assert request.report is not None
+    assert (request.report.condition, request.report.place, request.report.stalled) == (
+        RankCondition.HOLDS_GIL, None, True,
+    )  # fmt: skip
+
+
+class Unanswered:
+    """A request for stacks of which nothing has come yet."""
+
+    text, deadline = "", 0.5
+
+    def __init__(self, *_: object, now: float) -> None:
+        pass
+
+    def receive(self, *, now: float) -> None:
+        self.deadline = now + 0.05
+
+
+def test_a_thread_that_is_late_is_not_awaited_for_longer_than_the_launcher_waits(monitored: Monitored) -> None:
+    request: Any = monitored.ask(now=0.0, until=0.3)
+    request._thread_state = lambda: "R"
+    request.tick(now=0.2, may_read_stacks=True)
+    assert (request.is_over, request.deadline) == (False, 0.3)
+    request.tick(now=0.3, may_read_stacks=True)
+    assert (request.is_over, request.report) == (True, None)
 
 
 @pytest.mark.parametrize("signum", [0, 9])

@@ -101,7 +101,7 @@ def test_beginning_anew_closes_sections_and_keeps_what_was_measured(rank, clock)
     clock.at(2)
     rank.heartbeat()
     rank.open("step")
-    rank.begin_anew()
+    rank.reset()
     assert rank.open_sections() == []
     page = rank.page
     assert [page[field] for field in (ProgressField.HEARTBEAT_AT, ProgressField.HEARTBEATS)] == [0, 0]
@@ -117,7 +117,7 @@ def test_beginning_anew_closes_sections_and_keeps_what_was_measured(rank, clock)
 
 def test_bytecode_that_was_sampled_long_ago_counts_as_executed_when_the_rank_begins_anew(rank):
     rank.page[ProgressField.SAMPLED_AT] = 1
-    rank.begin_anew()
+    rank.reset()
     assert rank.page[ProgressField.SAMPLED_AT] == rank.page[ProgressField.ATTACHED_AT] > 1
 
 
@@ -222,5 +222,5 @@ def test_a_rank_that_begins_anew_has_no_runs(rank, clock):
     rank.open("step")
     clock.at(1)
     rank.close("step")
-    rank.begin_anew()
+    rank.reset()
     assert recent_runs(rank.page, "step", 5) == (0, [])

@@ -14,8 +14,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from nvrx_core.inprocess import abort as module
-from nvrx_core.inprocess.abort import Abort, AbortTorchDistributed, AbortTransformerEngine, write_flight_record
-from nvrx_core.inprocess.call.function_abort import AbortChain
+from nvrx_core.inprocess.abort import (
+    Abort,
+    AbortChain,
+    AbortTorchDistributed,
+    AbortTransformerEngine,
+    write_flight_record,
+)
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.groups import torch_groups
 from nvrx_core.inprocess.groups.observer import GroupObserver

@@ -11,9 +11,10 @@ import pytest
 from nvrx_core.flow import operation
 from nvrx_core.inprocess import monitor_thread as module
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
-from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart
+from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.monitor_thread import MonitorThread
-from nvrx_core.inprocess.protocol import monitor_thread as protocol
+from nvrx_core.inprocess.protocol import flows as protocol
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 from nvrx_core.inprocess.protocol.round import Finish, Rounds, RoundTimeouts
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.signal_safe import SignalSafeCondition

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -297,3 +298,20 @@ def test_the_line_of_a_hang_names_the_culprit_of_its_own_cycle(world: World) -> 
     found = {each["iteration"]: each["verdict"] for each in world.events()}
     assert {cycle: each["rank"] for cycle, each in found.items()} == {0: 2, 1: 1}  # type: ignore[index]
     assert found[0]["confidence"] == 0.6  # type: ignore[index]
+
+
+@pytest.mark.parametrize("how", ["goes on", "went on long ago", "was ended slowly"])
+def test_a_hang_that_no_rank_was_ended_for_is_not_what_has_ended_the_cycle(world: World, how: str) -> None:
+    ended = "rank 1 (local rank 1, pid 7) exited with code 1"
+    if how == "was ended slowly":
+        ended = f"{ended}, hung: no heartbeat for 45 s (timeout 45 s)"
+    world.reported = CycleFailures(HOSTS, ((0, ended),), frozenset(HOSTS))
+    hang = HangVerdict(HangOutcome.CULPRITS, (2,), (), 0.6, "rank 2 (n1) stands at train.py:9 in load for 12 s")
+    world.decided(run())
+    world.verdicts.hang_judged(0, hang)
+    if how == "goes on":
+        world.verdicts.recovered()
+    world.decided(stop(f"n0: {ended}"), now=0.0 if how == "goes on" else time.monotonic() + 3600.0)
+    world.decided(run(1))
+    found = world.verdict()
+    assert (found["class"], found["rank"]) == (("hang", 2) if how == "was ended slowly" else ("unknown", None))

@@ -17,7 +17,7 @@ def test_waiting_is_no_pause(standstill):
 
 def test_a_loop_that_wakes_late_was_stopped(standstill):
     pause = standstill.turned(101.0, asked=100.0, now=108.0)
-    assert pause == Pause(7.0, 8.0, "")
+    assert pause == Pause(7.0, 8.0, "", is_busy=False)
     assert pause.is_worth_a_line
     assert str(pause) == "this launcher stood still for 7 to 8 s: it was stopped, or got no processor"
 
@@ -30,10 +30,16 @@ def test_what_took_long_is_named(standstill):
     assert str(pause) == "this launcher stood still for 3 s, starting the workers"
 
 
+def test_a_loop_that_was_long_at_work_may_have_waited_for_a_file(standstill):
+    assert str(standstill.turned(103.0, asked=103.0, now=103.0)).endswith(
+        "3 s: it was stopped, or got no processor, or a file that it writes or reads did not answer"
+    )
+
+
 def test_what_took_a_small_part_of_it_is_not_named(standstill):
     standstill.did("starting the workers", 0.5)
     pause = standstill.turned(101.0, asked=101.2, now=101.2)
-    assert pause == Pause(pytest.approx(1.2), pytest.approx(1.2), "")
+    assert pause == Pause(pytest.approx(1.2), pytest.approx(1.2), "", is_busy=True)
     assert not pause.is_worth_a_line
     assert standstill.turned(105.0, asked=101.2, now=105.0) is None
 

@@ -8,12 +8,14 @@ import pathlib
 import threading
 import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 from nvrx_megatron import AtomicCheckpoint, atomic_file, atomic_writes
 from nvrx_megatron.manifest import NAME
 
 from nvrx_core.inprocess.call import current
+from nvrx_core.inprocess.groups.observer import GroupObserver
 
 
 def write(text):
@@ -174,6 +176,25 @@ def test_saves_that_are_polled_go_on_after_a_restart(checkpoints, caplog):
     assert checkpoints.latest()[0] == 2
     assert pending[0].step == 4
     assert len(caplog.messages) == 1
+
+
+def test_what_a_rank_has_begun_is_not_committed_once_a_restart_has_aborted_the_groups(checkpoints, monkeypatch):
+    """Its function goes on in `atomic()` or in a handler, and each rank would take itself for the only one."""
+    pending, future = checkpoints.begin(1), Future()
+    future.set_result(None)
+
+    def write_during_the_abort(folder):
+        write("two")(folder)
+        monkeypatch.setattr(GroupObserver, "current", SimpleNamespace(guard=SimpleNamespace(is_aborted=True)))
+
+    with pytest.raises(RuntimeError, match="cannot agree on a checkpoint"):
+        checkpoints.save(2, write_during_the_abort)
+    assert not pending.finish(future)
+    pending.commit()
+    with pytest.raises(RuntimeError, match="cannot agree on a checkpoint"):
+        checkpoints.begin(3)
+    monkeypatch.undo()
+    assert checkpoints.latest() is None
 
 
 def test_a_save_in_the_background_that_fails_ends_its_attempt(checkpoints):

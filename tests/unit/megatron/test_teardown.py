@@ -8,8 +8,7 @@ import pytest
 import torch
 from nvrx_megatron import MegatronAbort, MegatronFinalize, finalize
 
-from nvrx_core.inprocess.abort import AbortPhase
-from nvrx_core.inprocess.call.function_abort import AbortChain, phase_of
+from nvrx_core.inprocess.abort import AbortChain, AbortPhase, phase_of
 from nvrx_core.rank_assignment.base import AssignmentState
 
 STATE = AssignmentState(rank=0, world_size=1).freeze()

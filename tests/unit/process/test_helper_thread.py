@@ -21,7 +21,7 @@ BARE = {
     "nvrx_core/process/bounded.py": "the caller waits for the call with a deadline, and raises its exception",
     "nvrx_core/inprocess/progress_watchdog.py": "an exception ends the rank's part in the job (`Losses`)",
     "nvrx_core/inprocess/monitor_thread.py": "an exception ends the rank's part in the job (`Losses`)",
-    "nvrx_core/inprocess/call/survived_errors.py": "writes a traceback to the log; the end of the call waits for it",
+    "nvrx_core/inprocess/call/own_faults.py": "writes a traceback to the log; the end of the call waits for it",
     "integrations/nvrx_compat/raising.py": "raises one exception again; it is interrupted again if that fails",
     "nvrx_core/inprocess/coordination/joining.py": "the rank waits for its answer with the deadline of the entry",
     "nvrx_core/inprocess/groups/observer.py": "releases objects; they stay held if it fails",

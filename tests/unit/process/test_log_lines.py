@@ -29,6 +29,12 @@ def test_a_line_of_several_nodes_names_host_and_job_as_well():
     assert f"[rank monitor {HOST} {'j' * 40}...]" in long
 
 
+def test_each_line_of_a_text_names_host_and_job_where_there_are_several_nodes():
+    text = log_formatter("text", "ft_launcher", "job", several_nodes=True).format(record("it has failed\nTraceback"))
+    assert [line.partition("]")[2] for line in text.split("\n")] == [" it has failed", " Traceback"]
+    assert text.count(f" WARNING [ft_launcher {HOST} job] ") == 2
+
+
 def test_a_json_line_has_what_is_known():
     formatter = log_formatter("json", "ft_launcher", "job", several_nodes=True)
     line = json.loads(formatter.format(record("two\nlines")))

@@ -12,6 +12,8 @@ LEASE: Final = 5.0
 """Seconds without a sign of life after which a node is lost: the default of the launcher."""
 JOIN: Final = 15.0
 READ: Final = 5.0
+CONNECT: Final = 5.0
+"""Seconds after which another connection to a silent rendezvous is given up, before it is waited for."""
 CLOSE: Final = 5.0
 STOP: Final = 2.0
 KILL: Final = 5.0
@@ -37,9 +39,9 @@ def settled_within(shape: Shape) -> float:
     was lost meanwhile is noticed, too; and then the nodes that are left wait for others.
     """
     hang = max(HARD, BARRIER) + GRACE if shape.worker == "wrapped" else HANG if shape.monitored else 0.0
-    return LEASE + hang + GIVE_UP + READ + JOIN + START[shape.worker]
+    return LEASE + hang + GIVE_UP + READ + CONNECT + JOIN + START[shape.worker]
 
 
 def ended_within(shape: Shape) -> float:
     """Return within how many seconds a job whose workers may end has ended."""
-    return GIVE_UP + CLOSE + READ + LEASE + START[shape.worker]
+    return GIVE_UP + CLOSE + READ + CONNECT + LEASE + START[shape.worker]

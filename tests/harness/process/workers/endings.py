@@ -47,6 +47,9 @@ if int(sys.argv[1]) == 0:
 """
 LONG_IMPORT = """
 import time
+from tests.harness.process.workers import endings
+endings.record("imports")
+endings.ping_until_others("fails")
 end = time.monotonic() + 6
 while time.monotonic() < end:
     time.sleep(0.01)
@@ -119,12 +122,24 @@ def sleeps() -> None:
 
 
 def imports() -> None:
-    """Import a module for longer than the soft timeout and a lease together, ahead of the other by a collective."""
+    """Import a module for longer than the soft timeout and a lease together, ahead of the other by a collective.
+
+    This begins when the other fails: before, no rank is silent.
+    """
     folder = Path(os.environ["TMPDIR"])
     (folder / "long_import.py").write_text(LONG_IMPORT)
     sys.path.insert(0, str(folder))
     dist.all_reduce(torch.ones(1), async_op=True)
     importlib.import_module("long_import")
+
+
+def ping_until_others(what: str) -> None:
+    """Wait for the line of another rank as `Record.await_others` does, without being silent."""
+    call = inprocess.current_call()
+    assert call is not None
+    while not record.others(what):
+        call.ping()
+        time.sleep(0.005)
 
 
 def suspended(call: inprocess.CallWrapper, held: list[Any]) -> None:
@@ -196,10 +211,13 @@ class Rank:
             suspended(call, self.held)
         if me == 0:
             CASES.get(self.case, sleeps)()
+        if self.case == "imports":
+            ping_until_others("fails" if me == 2 else "imports")
         if self.case == "checkpoint_fails" or me == 2:
             time.sleep(30)
-        record.await_others(1, "enter", iteration=0)
-        time.sleep(0.3)  # the other begins what the case says
+        if self.case != "imports":
+            record.await_others(1, "enter", iteration=0)
+            time.sleep(0.3)  # the other begins what the case says
         record("fails")
         if self.case == "imports":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -19,7 +19,7 @@ from torch.distributed import distributed_c10d as c10d
 from nvrx_core import failpoint, inprocess
 from nvrx_core.inprocess import CallWrapper
 from nvrx_core.inprocess.groups import blocked_read
-from nvrx_core.inprocess.interruption.interrupt import RankShouldRestart
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 from tests.harness.process.workers.options import Rank
 from tests.harness.process.workers.record import settle, usage, usage_after
 

@@ -21,6 +21,8 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from nvrx_core.fault_tolerance import RankMonitorClient
+from nvrx_core.fault_tolerance.peers import RECOVERED, HungRank
+from nvrx_core.fault_tolerance.wire import connect
 from tests.harness.process.workers.hang_shapes import Slow
 
 FOREVER = 1e6
@@ -113,6 +115,17 @@ def alike() -> None:
     sleep()
 
 
+def goes_on() -> None:
+    """The launcher is told, as by a monitor, that a rank is about to be ended; one goes on, and one exits in order."""
+    launcher = os.environ["FT_LAUNCHER_IPC_SOCKET"]
+    with connect(launcher, within=10.0) as connection:
+        connection.send(HungRank(RANK, os.getpid(), "no heartbeat for 9 s", "").to_json())
+        connection.receive()
+    if RANK == 0:
+        with connect(launcher, within=10.0) as connection:
+            connection.send({"type": RECOVERED, "rank": RANK})
+
+
 def subgroup() -> None:
     """Rank 1 keeps rank 0 in their group, which keeps the others."""
     pair = dist.new_group([0, 1])
@@ -125,7 +138,7 @@ def subgroup() -> None:
 
 SHAPES: dict[str, Callable[[], None]] = {
     each.__name__: others_wait(each) for each in (lock, sleep, holds_gil, loader, stopped, busy)
-} | {each.__name__: each for each in (early, in_section, in_thread, new_group, alike, subgroup)}
+} | {each.__name__: each for each in (early, in_section, in_thread, new_group, alike, goes_on, subgroup)}
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from nvrx_core.inprocess import CallWrapper, Wrapper
-from nvrx_core.inprocess.interruption.interrupt import RankShouldRestart
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 from nvrx_core.testing import FaultKind, inject
 from tests.harness.process.workers.record import Record
 from tests.harness.process.workers.shapes.injections import PLAN, Injection, planned

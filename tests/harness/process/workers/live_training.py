@@ -1,8 +1,9 @@
 """A training whose state lives in memory, with faults at drawn points; what it writes down is what it has committed.
 
 `NVRX_TEST_LIVE` has, as JSON: `steps`, `faults` (how many iterations have one), `seed`, `kinds` (`exception`, `kill`,
-`asynchronous`), `points`, `active` (the others are reserves), `sharded`, `least` (no kill below so many ranks)
-and `touched` (the steps at which rank 0 changes a parameter elsewhere).
+`asynchronous`), `points`, `active` (the others are reserves), `sharded`, `least` (no kill below so many ranks),
+`touched` (the steps at which rank 0 changes a parameter elsewhere), `transfer` (seconds that one takes), `soft` (the
+soft timeout in seconds) and `alternate` (one rank is active, in each iteration another).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import random
 import signal
 import threading
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -25,11 +27,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nvrx_core import inprocess
 from nvrx_core.inprocess import rank_assignment
+from nvrx_core.inprocess.live import objects as tensors
 from tests.harness.process.workers.record import Record
 
 PLAN: dict[str, Any] = {
     "steps": 30, "faults": 0, "seed": 0, "kinds": ["exception"], "active": None, "sharded": False, "least": 2,
-    "touched": [],
+    "touched": [], "transfer": 0.0, "soft": 60.0, "alternate": False,
     "points": ["build", "resumed", "data", "forward", "backward", "ready", "advance", "advanced", "committed"],
     **json.loads(os.environ.get("NVRX_TEST_LIVE", "{}")),
 }  # fmt: skip
@@ -39,6 +42,18 @@ record = Record.of_environment()
 
 class Injected(RuntimeError):
     """The fault."""
+
+
+class Alternate(rank_assignment.RankAssignment):
+    """A user's assignment that puts whoever has trained in reserve."""
+
+    def __call__(self, ctx: rank_assignment.RankAssignmentCtx) -> rank_assignment.RankAssignmentCtx:
+        state = ctx.state
+        following = 0 if ctx.snapshot is None else ctx.snapshot.iteration + 1
+        is_active = following % state.world_size == state.rank
+        state.mode = inprocess.Mode.ACTIVE if is_active else inprocess.Mode.INACTIVE
+        state.active_rank, state.active_world_size = (0 if is_active else None), 1
+        return ctx
 
 
 class Faults:
@@ -154,7 +169,8 @@ def train(live: inprocess.LiveState, call: inprocess.CallWrapper) -> None:
     if first is None:
         first = 0
         live.start(first)
-    record("resumed", iteration=call.iteration, step=first)
+    last = inprocess.last_restart()
+    record("resumed", iteration=call.iteration, step=first, highest=None if last is None else last.highest_step)
     faults("resumed")
     # Without new buckets, whose sums would be in another order.
     ddp = model if PLAN["sharded"] else DistributedDataParallel(model, init_sync=False, find_unused_parameters=True)
@@ -198,7 +214,19 @@ def main() -> None:
         finally:
             faults.inside = False
 
-    inprocess.Wrapper(rank_assignment=assignment, no_progress_limit=None)(guarded)()
+    if PLAN["alternate"]:
+        assignment = Alternate()
+    send = tensors.send
+
+    def send_slowly(objects: tensors.Objects, to: int) -> None:
+        threading.Event().wait(PLAN["transfer"])  # executes no bytecode, as a transfer
+        send(objects, to)
+
+    tensors.send = send_slowly
+    soft = timedelta(seconds=PLAN["soft"])
+    inprocess.Wrapper(
+        rank_assignment=assignment, no_progress_limit=None, soft_timeout=soft, hard_timeout=soft + timedelta(seconds=30)
+    )(guarded)()
 
 
 if __name__ == "__main__":

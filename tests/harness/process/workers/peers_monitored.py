@@ -35,10 +35,14 @@ def heartbeats() -> None:
 
 
 def sections() -> None:
-    """The timeouts are learned in the first cycle, which rank 0 ends by a failure, and loaded in the second."""
+    """The timeouts are learned in the first cycle, which rank 0 ends by a failure, and loaded in the second.
+
+    They are a thousand times what is slept here: no rank of a busy machine exceeds them.
+    """
     client = fault_tolerance.RankMonitorClient()
     client.init_workload_monitoring(num_warmup_iters=2)
     client.start_section("setup")
+    time.sleep(0.02)
     if STATE.exists():
         client.load_state_dict(json.loads(STATE.read_text()))
         say("loaded", calculated=sorted(client.section_timeouts.calculated_sections))
@@ -47,13 +51,14 @@ def sections() -> None:
         client.start_section("step")
         time.sleep(0.01)
         client.end_section("step")
-        time.sleep(0.001)
+        time.sleep(0.02)
     client.start_section("checkpointing")
     client.calculate_and_set_section_timeouts(selected_sections=["step", "setup"], calc_out_of_section=True)
     STATE.write_text(json.dumps(client.state_dict()))
+    await_other()
     client.end_all_sections()
     if CYCLE == 0:
-        fail_together()
+        fail()
     client.shutdown_workload_monitoring()
     if RANK == 0:
         request = WorkloadControlRequest(action=WorkloadAction.ShutdownWorkload, description="trained enough")
@@ -61,10 +66,15 @@ def sections() -> None:
     time.sleep(120)
 
 
-def fail_together() -> None:
-    """Rank 0 fails when both states are written."""
-    while not all(STATE.with_name(f"ft_state_{rank}.json").exists() for rank in (0, 1)):
+def await_other() -> None:
+    """Wait until both ranks have come here in this cycle, which rank 0 ends."""
+    arrived = [STATE.with_name(f"cycle_{CYCLE}_{rank}") for rank in (0, 1)]
+    arrived[RANK].touch()
+    while not all(each.exists() for each in arrived):
         time.sleep(0.01)
+
+
+def fail() -> None:
     if RANK == 0:
         raise SystemExit(3)
     time.sleep(120)

@@ -42,8 +42,12 @@ class Record:
 
         A restart interrupts it.
         """
-        while sum(self._has(path, what, fields) for path in self._path.parent.iterdir() if path != self._path) < others:
+        while self.others(what, **fields) < others:
             time.sleep(0.005)
+
+    def others(self, what: str, **fields: object) -> int:
+        """How many other ranks have written such a line in this call."""
+        return sum(self._has(path, what, fields) for path in self._path.parent.iterdir() if path != self._path)
 
     def _has(self, path: Path, what: str, fields: Mapping[str, object]) -> bool:
         wanted = {"what": what, "call": self.call, **fields}

@@ -1,4 +1,4 @@
-"""What a rank offers with its arrival: an endpoint, if the decision can tell whether this rank is the leader."""
+"""What a rank tells with its arrival: an endpoint, if the decision can tell who is the leader, and a passed vote."""
 
 from types import SimpleNamespace
 
@@ -6,8 +6,9 @@ import pytest
 
 from nvrx_core.fault.blame import RankProgress
 from nvrx_core.flow import run
-from nvrx_core.inprocess.call.at_barrier import ArrivalReport
+from nvrx_core.inprocess.call.handles import PassedVotes
 from nvrx_core.inprocess.call.parameters import Parameters
+from nvrx_core.inprocess.call.rank_status import ArrivalReport
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus
 from nvrx_core.inprocess.state import State
@@ -31,11 +32,12 @@ def page():
     page.close()
 
 
-def arrival(page, status=ArrivalStatus.ALIVE, **given):
+def arrival(page, status=ArrivalStatus.ALIVE, votes=None, **given):
     report = ArrivalReport(
         State(rank=1, world_size=2), page, SimpleNamespace(keys=()),
         sample=SimpleNamespace(progress=RankProgress(), stalled=False),
         connections=SimpleNamespace(offer_rendezvous=lambda: "host:1"), parameters=Parameters(**given),
+        votes=votes or PassedVotes(),
     )  # fmt: skip
 
     async def describe():
@@ -61,3 +63,56 @@ def test_where_nobody_can_tell_the_leader_a_rank_offers_nothing(page, given):
 
 def test_a_rank_that_leaves_offers_nothing(page):
     assert arrival(page, ArrivalStatus.LEAVING).endpoint == ""
+
+
+class Training:
+    """A live state that has passed a vote."""
+
+    def __init__(self, vote=(0, 7)):
+        self.vote = vote
+
+    def passed_vote(self):
+        return self.vote
+
+
+def told(page, votes):
+    found = arrival(page, votes=votes)
+    assert ("vote" in found.encode()) == bool(found.vote)
+    return found.vote
+
+
+def test_a_rank_tells_which_vote_its_live_state_has_passed(page):
+    votes, training = PassedVotes(), Training()
+    assert told(page, votes) == ()
+    votes.register(training)
+    assert told(page, votes) == (0, 7)
+    assert arrival(page, ArrivalStatus.LEAVING, votes).vote == ()
+    training.vote = ()
+    assert told(page, votes) == ()
+
+
+def test_what_the_others_tell_is_of_the_live_state_that_this_rank_has_told_of(page):
+    votes, training = PassedVotes(), Training()
+    votes.register(training)
+    told(page, votes)
+    votes.decided((0, 8))
+    assert votes.newest(training) == ((0, 8), True)
+    assert votes.newest(Training()) == ((0, 8), False)
+
+
+def test_a_rank_without_a_live_state_takes_it_for_its_first_one(page):
+    votes = PassedVotes()
+    told(page, votes)
+    votes.decided((0, 8))
+    assert votes.newest(Training()) == ((0, 8), True)
+
+
+def test_a_rank_with_two_live_states_tells_of_none_until_one_is_released(page):
+    votes, one, other = PassedVotes(), Training(), Training((0, 9))
+    votes.register(one)
+    votes.register(other)
+    assert told(page, votes) == ()
+    votes.decided((0, 8))
+    assert [votes.newest(each) for each in (one, other)] == [((0, 8), False)] * 2
+    del one
+    assert told(page, votes) == (0, 9)

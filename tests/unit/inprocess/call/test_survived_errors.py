@@ -11,8 +11,7 @@ import pytest
 
 from nvrx_core.events.log import EventLog
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.call.own_faults import FaultMaker
-from nvrx_core.inprocess.call.survived_errors import SurvivedErrors
+from nvrx_core.inprocess.call.own_faults import FaultMaker, SurvivedErrors
 from nvrx_core.inprocess.call.user_errors import PACKAGE, user_traceback
 
 
@@ -78,7 +77,7 @@ def test_the_traceback_has_the_users_frames(errors, caplog, tmp_path):
 
 
 def test_a_source_that_cannot_be_read_is_not_waited_for(errors, caplog, tmp_path, monkeypatch):
-    monkeypatch.setattr("nvrx_core.inprocess.call.survived_errors.READ_WITHIN", timedelta(seconds=0.05))
+    monkeypatch.setattr("nvrx_core.inprocess.call.own_faults.READ_WITHIN", timedelta(seconds=0.05))
     source, space = tmp_path / "lost.py", {"InjectedError": InjectedError}
     os.mkfifo(source)
     exec(compile("def run():\n    raise InjectedError('injected')", source, "exec"), space)
@@ -111,7 +110,7 @@ def test_the_end_of_a_call_waits_until_it_is_logged(errors, caplog, slow_log):
 
 
 def test_the_end_of_a_call_does_not_wait_for_a_log_that_stands_still(errors, caplog, slow_log, monkeypatch):
-    monkeypatch.setattr("nvrx_core.inprocess.call.survived_errors.WRITTEN_WITHIN", timedelta(seconds=0.05))
+    monkeypatch.setattr("nvrx_core.inprocess.call.own_faults.WRITTEN_WITHIN", timedelta(seconds=0.05))
     survive(errors, failed(), 7)
     errors.close()
     assert not caplog.records
@@ -244,7 +243,7 @@ def test_where_no_thread_can_be_started_the_lines_are_left_out(errors, caplog, m
 
 
 def test_an_error_without_memory_is_survived(errors, caplog, monkeypatch):
-    monkeypatch.setattr("nvrx_core.inprocess.call.survived_errors.user_traceback", fail_for_memory)
+    monkeypatch.setattr("nvrx_core.inprocess.call.own_faults.user_traceback", fail_for_memory)
     survive(errors, failed(), 0)
     assert not texts(caplog)
 
@@ -254,7 +253,7 @@ def fail_for_memory(trace):
 
 
 def test_an_error_whose_traceback_cannot_be_read_is_a_line(errors, caplog, monkeypatch):
-    monkeypatch.setattr("nvrx_core.inprocess.call.survived_errors.user_traceback", fail)
+    monkeypatch.setattr("nvrx_core.inprocess.call.own_faults.user_traceback", fail)
     survive(errors, failed(), 2)
     (text,) = texts(caplog)
     assert text == (

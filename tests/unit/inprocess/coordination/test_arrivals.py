@@ -6,8 +6,8 @@ import pytest
 import torch.distributed as dist
 
 from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import BATCH, GuardedStore
-from nvrx_core.inprocess.coordination.round_operations import Arrivals
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.store.keys import StoreKeys
 

@@ -111,11 +111,11 @@ class Cut(Named):
 @pytest.mark.parametrize("kind", [Named, Cut])
 def test_silent_connections_are_opened_again_unless_the_store_sees_to_that_itself(served, kind):
     links = Connections(kind, {"port": served}, StoreKeys("job", 0, 0), timedelta(seconds=1))
-    before = [links._main.store, links._waited.store]
+    before = [links._main.store, links._waiting.store]
     assert links.renew() == (kind is Named)
     for store in (links.main_store, links.waiting_store):
         assert store.try_get("a key") is None
-    after = [links._main.store, links._waited.store]
+    after = [links._main.store, links._waiting.store]
     assert [old is not new for old, new in zip(before, after, strict=True)] == [kind is Named] * 2
     links.close()
 

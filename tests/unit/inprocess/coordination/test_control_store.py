@@ -58,7 +58,7 @@ def test_the_first_fault_is_the_event(control_store):
     for member in (1, 0):
         machine = new(member)
         assert carry_out(control_store, machine, machine.fault(fault(member), now=1.0)) == []
-    control_store.rounds.wait_event(0)
+    control_store.rounds.await_event(0)
     control_store.rounds.announce(0, fault(0))
     assert event(control_store) == fault(1)
 
@@ -75,7 +75,7 @@ def test_the_last_arrival_publishes_the_decision(control_store):
     assert arrive(control_store, new(0)) == []
     assert not control_store.store.store.check([KEYS.round(0).decision])
     arrive(control_store, new(1))
-    assert control_store.rounds.wait_decision(0) == RoundDecision(
+    assert control_store.rounds.await_decision(0) == RoundDecision(
         iteration=0, lost=(), terminated=(), cause=fault(1), culprits=(1,), step=-1
     )
 
@@ -86,7 +86,7 @@ def test_a_member_counted_twice_does_not_close_the_barrier(control_store):
         carry_out(control_store, machine, new(0).arrive(arrival(0), now=1.0))
     assert not control_store.store.store.check([KEYS.round(0).decision])
     arrive(control_store, new(1))
-    assert control_store.rounds.wait_decision(0).lost == ()
+    assert control_store.rounds.await_decision(0).lost == ()
 
 
 def test_there_is_one_decision(control_store):
@@ -94,8 +94,8 @@ def test_there_is_one_decision(control_store):
         arrive(control_store, new(member))
     death_report = DeathReport(0, 1, MEMBERS, fault(1))
     assert carry_out(control_store, death_report, death_report.died(now=1.0)) == []
-    assert control_store.rounds.wait_decision(0).lost == ()
-    (enter,) = death_report.decided(control_store.rounds.wait_decision(0), now=1.0)
+    assert control_store.rounds.await_decision(0).lost == ()
+    (enter,) = death_report.decided(control_store.rounds.await_decision(0), now=1.0)
     assert isinstance(enter, Enter)
 
 
@@ -103,7 +103,7 @@ def test_the_monitor_process_of_the_dead_may_close_the_barrier(control_store):
     arrive(control_store, new(0))
     death_report = DeathReport(0, 1, MEMBERS, fault(1))
     carry_out(control_store, death_report, death_report.died(now=1.0))
-    assert control_store.rounds.wait_decision(0).lost == (1,)
+    assert control_store.rounds.await_decision(0).lost == (1,)
 
 
 def test_a_death_report_after_the_completion_gets_the_completion(control_store):
@@ -128,30 +128,30 @@ def test_an_event_that_cannot_be_read_ends_the_round_and_is_no_cause(control_sto
     control_store.store.store.set(KEYS.round(0).event, "garbage")
     for member in MEMBERS:
         arrive(control_store, new(member))
-    assert control_store.rounds.wait_decision(0).cause is None
+    assert control_store.rounds.await_decision(0).cause is None
 
 
 def test_a_wait_has_an_end(control_store):
     with pytest.raises(StoreFailure):
-        control_store.rounds.wait_decision(0, SOON)
+        control_store.rounds.await_decision(0, SOON)
 
 
 def test_a_wait_in_pieces_ends_when_it_is_stopped(control_store):
     pieces = ControlStore(GuardedStore(control_store.store.store, SOON), KEYS)
     control_store.rounds.announce(0, fault(1))
-    pieces.rounds.wait_event(0)
+    pieces.rounds.await_event(0)
     pieces.store.stopped = True
     with pytest.raises(StoreFailure, match="stopped"):
-        pieces.rounds.wait_event(1)
+        pieces.rounds.await_event(1)
 
 
 def test_a_group_uses_the_rendezvous_of_its_rank_0(control_store):
     control_store.rounds.set_rendezvous(0, "node7:1234")
-    assert control_store.rounds.wait_rendezvous(0) == ("node7", 1234)
+    assert control_store.rounds.await_rendezvous(0) == ("node7", 1234)
     control_store.rounds.set_rendezvous(0, "")
-    assert control_store.rounds.wait_rendezvous(0) == ("node7", 1234)
+    assert control_store.rounds.await_rendezvous(0) == ("node7", 1234)
     control_store.rounds.set_rendezvous(1, "")
-    assert control_store.rounds.wait_rendezvous(1) is None
+    assert control_store.rounds.await_rendezvous(1) is None
 
 
 def test_a_lease_moves_on_from_what_it_said(control_store):
@@ -279,13 +279,13 @@ def test_more_arrivals_than_are_asked_for_at_once(control_store):
     for member in members:
         machine = Round(0, member, members, RoundTimeouts(60.0, 60.0))
         carry_out(control_store, machine, machine.arrive(arrival(member, ArrivalStatus.ALIVE), now=1.0))
-    assert control_store.rounds.wait_decision(0).lost == ()
+    assert control_store.rounds.await_decision(0).lost == ()
 
 
 def test_a_decision_of_another_round_is_a_failure_of_the_store(control_store):
     control_store.store.store.set(KEYS.round(0).decision, decide(3, {0: arrival(0)}, None).encode())
     with pytest.raises(StoreFailure, match="of round 3"):
-        control_store.rounds.wait_decision(0)
+        control_store.rounds.await_decision(0)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_decision_of_another_round_is_a_failure_of_the_store(control_store):
 def test_a_malformed_rendezvous_is_a_failure_of_the_store(control_store, text):
     control_store.store.store.set(KEYS.round(0).master, text)
     with pytest.raises(StoreFailure):
-        control_store.rounds.wait_rendezvous(0)
+        control_store.rounds.await_rendezvous(0)
 
 
 def test_a_malformed_lease_is_overwritten(control_store):
@@ -379,7 +379,7 @@ def test_a_key_that_is_not_there_is_read_as_nothing_and_not_made(kind, tmp_path)
     }
     control_store = ControlStore(GuardedStore(stores[kind]()), KEYS)
     assert control_store.membership.leases([0]) == {}
-    assert control_store.rounds.decision(0) is None
+    assert control_store.rounds.read_decision(0) is None
     assert not control_store.store.store.check([KEYS.lease(0)])
     control_store.membership.move_lease(0, "", "1")
     assert control_store.membership.leases([0]) == {0: "1"}
@@ -411,7 +411,7 @@ def test_keys_that_a_member_has_yet_to_read_are_deleted_when_it_has_left(control
     control_store.deletion.delete_if_over(2)
     control_store.membership.mark_left(1)
     control_store.deletion.count_out(1, 1, 2)
-    assert control_store.rounds.decision(0) is not None
+    assert control_store.rounds.read_decision(0) is not None
     control_store.membership.mark_left(0)
     control_store.deletion.delete_if_over(2)
     assert control_store.store.store.num_keys() == 0
@@ -476,12 +476,12 @@ def test_a_wait_goes_on_when_another_one_only_looks_at_the_key():
     client = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
     looking, found = ControlStore(GuardedStore(server), KEYS), []
     thread = threading.Thread(
-        target=lambda: found.append(ControlStore(GuardedStore(client), KEYS).rounds.wait_decision(0))
+        target=lambda: found.append(ControlStore(GuardedStore(client), KEYS).rounds.await_decision(0))
     )
     thread.start()
     decision = decide(0, {0: arrival(0)}, None)
     for _ in range(20):
-        assert looking.rounds.decision(0) is None
+        assert looking.rounds.read_decision(0) is None
         thread.join(0.01)
     server.set(KEYS.round(0).decision, decision.encode())
     thread.join(5.0)
@@ -509,14 +509,14 @@ def test_a_read_of_a_missing_event_ends_no_wait_for_it():
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     waiting = ControlStore(GuardedStore(server.clone()), KEYS)
     heard = threading.Event()
-    thread = threading.Thread(target=lambda: (waiting.rounds.wait_event(0), heard.set()))
+    thread = threading.Thread(target=lambda: (waiting.rounds.await_event(0), heard.set()))
     thread.start()
     looking = ControlStore(GuardedStore(server), KEYS)
     for member in MEMBERS:
         for _ in range(5):
             arrive(looking, new(member))
             assert not heard.wait(0.005)
-    assert looking.rounds.decision(0) is not None
+    assert looking.rounds.read_decision(0) is not None
     looking.rounds.announce(0, fault(1))
     thread.join(5.0)
     assert heard.is_set()

@@ -94,7 +94,7 @@ def test_the_decision_on_a_silent_member_outlives_its_round_and_the_call(control
     control_store.membership.mark_left(1, silent=True)
     control_store.deletion.count_out(7, 1, 2)
     assert set(control_store.store.listed("")) == keys_of(0, 1)
-    assert control_store.rounds.decision(1).lost == (1,)
+    assert control_store.rounds.read_decision(1).lost == (1,)
 
 
 def test_the_decision_on_a_silent_member_outlives_a_call_that_is_completed_at_once(control_store):
@@ -145,7 +145,7 @@ def test_where_a_silent_member_is_to_meet_outlives_the_call(control_store):
     control_store.membership.mark_left(0)
     control_store.membership.mark_left(1, silent=True)
     control_store.deletion.count_out(1, 1, 2)
-    assert control_store.rounds.wait_rendezvous(0) == ("node0", 1)
+    assert control_store.rounds.await_rendezvous(0) == ("node0", 1)
 
 
 def test_a_member_that_deletes_after_another_spares_what_is_read_late(control_store, monkeypatch):
@@ -201,4 +201,4 @@ def test_the_decision_on_a_member_that_leaves_outlives_its_round(control_store):
     housekeeping.decided(0, left)
     for iteration in range(1, 5):
         housekeeping.decided(0, end_round(control_store, iteration))
-    assert control_store.rounds.decision(0) == left
+    assert control_store.rounds.read_decision(0) == left

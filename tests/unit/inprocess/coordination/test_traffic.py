@@ -42,13 +42,13 @@ def restart(ranks):
     fault = FaultRecord(initial_rank=3, rank=3, interruption="EXCEPTION")
     carry_out(control_store, rounds[3], rounds[3].fault(fault, now=1.0))
     for member, machine in enumerate(rounds):
-        control_store.rounds.wait_event(0)
+        control_store.rounds.await_event(0)
         machine.happened(now=1.0)
         arrival = Arrival(
             initial_rank=member, rank=member, status=ArrivalStatus.ALIVE, world_size=ranks, endpoint="host:1"
         )
         carry_out(control_store, machine, machine.arrive(arrival, now=1.0))
-    assert {control_store.rounds.wait_decision(0).rendezvous for _ in members} == {("host", 1)}
+    assert {control_store.rounds.await_decision(0).rendezvous for _ in members} == {("host", 1)}
     control_store.deletion.delete_round(0, ranks)
     assert store.store.num_keys() == 0
     return store.exchanges

@@ -15,6 +15,7 @@ import torch._C._distributed_c10d as bindings
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from nvrx_core.collective import Collective
 from nvrx_core.inprocess.groups import torch_groups
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.process import torch_calls
@@ -33,6 +34,8 @@ USED = {
     "distributed_c10d._world.pg_coalesce_state": "forget_groups clears it",
     "distributed_c10d._world.group_count": "forget_groups sets it to 0",
     "distributed_c10d._update_default_pg": "forget_groups sets the default group to None by it",
+    "distributed_c10d._get_default_group": "ask_before_default_group puts a function around it",
+    "is_initialized": "ask_before_default_group puts a function around it, for torch.distributed.checkpoint",
     "_unregister_all_process_groups": "forget_groups clears the names that C++ knows",
     "rendezvous._rendezvous_handlers": "observe puts a function around those of tcp:// and file://",
     "ProcessGroup.recv_anysource": "observe puts a function around it: a signal then ends the wait for its work",
@@ -64,6 +67,28 @@ def test_every_group_is_created_by_the_function_that_is_observed():
     name = "distributed_c10d._new_process_group_helper"
     callers = [inspect.getsource(function) for function in (dist.init_process_group, c10d._new_group_with_tag)]
     assert all("_new_process_group_helper(" in source for source in callers), moved(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["all_gather", "all_reduce", "barrier", "broadcast", "broadcast_object_list", "gather_object", "scatter"]
+)
+def test_a_collective_finds_the_default_group_by_the_function_that_is_replaced(name, single_rank):
+    asked = []
+    with torch_groups.ask_before_default_group(lambda: asked.append(name), lambda: None):
+        assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (0, 1, "gloo")
+        assert not asked
+        one = torch.ones(1)
+        arguments = {
+            "all_gather": ([one], one), "all_reduce": (one,), "barrier": (), "broadcast": (one, 0),
+            "broadcast_object_list": ([1], 0), "gather_object": (1, [None]), "scatter": (one, [one]),
+        }  # fmt: skip
+        getattr(dist, name)(*arguments[name])
+    assert asked, moved("distributed_c10d._get_default_group")
+
+
+def test_a_save_of_a_checkpoint_looks_for_a_default_group_by_the_function_that_is_replaced():
+    saver = importlib.import_module("torch.distributed.checkpoint.state_dict_saver")
+    assert "dist.is_initialized()" in inspect.getsource(saver.save), moved("is_initialized")
 
 
 def test_group_names_come_from_the_count_that_is_reset():
@@ -205,7 +230,7 @@ def test_the_call_that_a_thread_is_in_is_read_off_its_frames(single_rank):
     assert torch_calls.rank_and_size() == (0, 1)
     assert torch_calls.counts_of_groups()[name] == begun
     call = torch_calls.call_of(frames_of("all_reduce", group=None))
-    assert call == torch_calls.TorchCall("all_reduce", name, "", begun, frozenset({0}))
+    assert call == Collective("all_reduce", name, "", begun, frozenset({0}))
     dist.new_group([0], group_desc="dp")
     dist.new_group([0])
     labels = {torch_calls.call_of(frames_of("barrier", group=each)).label for each in c10d._world.pg_map}
@@ -213,7 +238,7 @@ def test_the_call_that_a_thread_is_in_is_read_off_its_frames(single_rank):
     assert torch_calls.call_of(frames_of("send", dst=0, group=None)).peers == {0}
     assert torch_calls.call_of(frames_of("recv", src=None, group_src=0, group=None)).peers == {0}
     assert torch_calls.call_of(frames_of("recv", src=None, group_src=None, group=None)).peers == frozenset()
-    assert torch_calls.call_of(frames_of("barrier", group=object())) == torch_calls.TorchCall("barrier")
+    assert torch_calls.call_of(frames_of("barrier", group=object())) == Collective("barrier")
     assert torch_calls.call_of([]) is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from nvrx_core.inprocess.interruption.landing import Landing
-from nvrx_core.inprocess.interruption.policy import InterruptPolicy, ThreadSample, Why, begin, drive
+from nvrx_core.inprocess.interruption.policy import FireReason, InterruptPolicy, ThreadSample, begin, drive
 from tests.harness.asked import Asking, ask, drive as run
 
 
@@ -128,7 +128,7 @@ def test_what_is_blocked_is_closed_and_what_swallows_or_defers_for_long_is_repor
     function.run(drive, policy())
     assert function.kinds().count("report_deferred") == 1
     whys = {asked.args[0] for asked in function.told if asked.name == "fire"}
-    assert whys >= {Why.FIRST, Why.OVERDUE}
+    assert whys >= {FireReason.FIRST, FireReason.OVERDUE}
 
 
 def test_who_stores_the_interruption_is_reported_before_it_is_raised_again():
@@ -140,5 +140,5 @@ def test_who_stores_the_interruption_is_reported_before_it_is_raised_again():
     assert flow.send(None) == ask("await_left", 60.0)
     assert flow.send(False) == ask("observe")
     assert flow.send(stored) == ask("report_stored")
-    assert flow.send(None) == ask("fire", Why.STORED)
+    assert flow.send(None) == ask("fire", FireReason.STORED)
     flow.close()

@@ -16,10 +16,11 @@ from nvrx_core.flow import run
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module, landing
 from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
-from nvrx_core.inprocess.interruption.interrupt import Delivery, Interrupt, RankShouldRestart, Shot
+from nvrx_core.inprocess.interruption.interrupt import Delivery, Interrupt, Shot
 from nvrx_core.inprocess.interruption.landing import Landing
-from nvrx_core.inprocess.interruption.policy import Why
+from nvrx_core.inprocess.interruption.policy import FireReason
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions, innermost_frames
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 from nvrx_core.progress.page import ProgressField
 
 SIGNUM = signal.SIGRTMIN + 3
@@ -323,7 +324,7 @@ def test_what_the_machine_asks_for_is_done(interrupt, caplog, monkeypatch):
     close(interrupt, lambda: unblocked.append(True))
     assert unblocked == [True]
     with pytest.raises(RankShouldRestart):
-        ask(Delivery(interrupt).fire(Why.FIRST))
+        ask(Delivery(interrupt).fire(FireReason.FIRST))
 
 
 def test_another_handler_gets_the_signal_and_is_named_once(interrupt, caplog):
@@ -331,7 +332,7 @@ def test_another_handler_gets_the_signal_and_is_named_once(interrupt, caplog):
     chained = []
     signal.signal(SIGNUM, lambda *_: chained.append(True))
     with caplog.at_level(logging.ERROR):
-        for why in (Why.FIRST, Why.UNSEEN):
+        for why in (FireReason.FIRST, FireReason.UNSEEN):
             ask(Delivery(interrupt).fire(why))
     assert len(chained) == 2
     assert caplog.text.count(f"signal {SIGNUM} was given another handler") == 1
@@ -538,10 +539,10 @@ def test_a_second_signal_during_the_first_is_ignored(interrupt, monkeypatch):
     requested(interrupt)
     judged = []
 
-    def judge_and_be_hit(frame, floor, *, library):
+    def judge_and_be_hit(frame, catching_code, *, library):
         judged.append(frame)
         fire()
-        return landing.judge(frame, floor, library=library)
+        return landing.judge(frame, catching_code, library=library)
 
     monkeypatch.setattr(interrupt_module, "judge", judge_and_be_hit)
 
@@ -619,7 +620,7 @@ def test_the_line_that_stores_the_interruption_is_logged(interrupt, caplog):
     with caplog.at_level(logging.WARNING):
         ask(Delivery(interrupt).report_stored())
     with pytest.raises(RankShouldRestart):
-        ask(Delivery(interrupt).fire(Why.STORED))
+        ask(Delivery(interrupt).fire(FireReason.STORED))
     assert f"was caught and stored at {__file__}:{line}" in caplog.text
 
 

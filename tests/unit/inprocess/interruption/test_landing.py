@@ -581,6 +581,19 @@ def test_an_exception_goes_at_the_end_of_its_handler_or_where_it_was_stored():
     assert ends == [True, True, True, False]
 
 
+def test_an_exception_that_the_collector_destroys_during_a_call_is_dropped_by_no_handler():
+    """The frame that calls is at a cache entry behind the call then, and at no instruction."""
+
+    def ends():
+        return drops_exception(sys._getframe(1))
+
+    assert ends() is False
+    try:
+        raise ValueError
+    except ValueError:
+        assert ends() is False
+
+
 def test_a_call_of_importlib_s_may_be_landed_in_where_it_begins():
     first, *others = lines_of(lambda: importlib.import_module("importlib"), importlib.__file__)
     assert is_safe_line(first, lines_of.__code__)

@@ -13,7 +13,8 @@ import pytest
 
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module
 from nvrx_core.inprocess.interruption.atomic import Atomic
-from nvrx_core.inprocess.interruption.interrupt import Interrupt, RankShouldRestart, Shot
+from nvrx_core.inprocess.interruption.interrupt import Interrupt, Shot
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 
 SIGNUM = signal.SIGRTMIN + 3
 
@@ -49,7 +50,7 @@ def fire_nothing():
 def run(interrupt, work, *arguments):
     """Run the work, as the wrapper does; whether it was interrupted, by one exception that leaves nothing behind."""
     try:
-        interrupt._floor = run.__code__
+        interrupt._catching_code = run.__code__
         work(*arguments)
     except RankShouldRestart:
         assert interrupt.raised == 1
@@ -493,7 +494,7 @@ def test_a_failure_of_the_wait_itself_is_not_the_function_s(interrupt, monkeypat
         done.append(interrupt._next_line.awaited)
         fire()
 
-    def is_safe_line(frame, floor):
+    def is_safe_line(frame, catching_code):
         raise RecursionError
 
     monkeypatch.setattr(interrupt_module, "is_safe_line", is_safe_line)

@@ -18,10 +18,10 @@ from nvrx_core.inprocess.interruption.policy import (
     RUNS,
     STORED,
     Fire,
+    FireReason,
     InterruptPolicy,
     ThreadSample,
     Unblock,
-    Why,
 )
 
 UNWIND = 10.0
@@ -54,7 +54,7 @@ def new():
 
 def test_it_fires_at_once():
     machine = new()
-    assert machine.tick(seen(), now=5.0) == (Fire(Why.FIRST),)
+    assert machine.tick(seen(), now=5.0) == (Fire(FireReason.FIRST),)
     assert machine.deadline == 5.0 + REPEAT
 
 
@@ -96,18 +96,18 @@ def test_cleanup_that_takes_too_long_is_interrupted_once_more():
     machine = new()
     machine.tick(seen(), now=0.0)
     machine.tick(seen(1, alive=True), now=1.0)
-    assert machine.tick(seen(1, alive=True), now=1.0 + UNWIND) == (Fire(Why.STUCK),)
+    assert machine.tick(seen(1, alive=True), now=1.0 + UNWIND) == (Fire(FireReason.STUCK),)
     assert machine.tick(seen(1, alive=True), now=2.0 + UNWIND) == ()
 
 
 def test_a_swallowed_exception_is_raised_again():
     machine = new()
     machine.tick(seen(), now=0.0)
-    assert machine.tick(seen(1), now=0.01) == (Fire(Why.SWALLOWED),)
+    assert machine.tick(seen(1), now=0.01) == (Fire(FireReason.SWALLOWED),)
     assert machine.tick(seen(2, alive=True), now=0.02) == ()
-    assert machine.tick(seen(2), now=0.03) == (Fire(Why.SWALLOWED),)
+    assert machine.tick(seen(2), now=0.03) == (Fire(FireReason.SWALLOWED),)
     assert machine.swallowed == 2
-    assert Fire(Why.SWALLOWED).reason == "the exception was swallowed"
+    assert Fire(FireReason.SWALLOWED).reason == "the exception was swallowed"
 
 
 def test_the_pause_is_short_again_after_a_swallowed_one():
@@ -130,7 +130,7 @@ def test_a_stored_exception_is_raised_again_after_several_looks():
     now, looks = 0.001, 0
     while not (actions := machine.tick(seen(1, stored=True), now=now)):
         now, looks = machine.deadline, looks + 1
-    assert actions == (Fire(Why.STORED),)
+    assert actions == (Fire(FireReason.STORED),)
     assert looks >= 3
     assert math.isclose(now, 0.001 + STORED)
     assert machine.swallowed == 1
@@ -151,7 +151,7 @@ def test_a_deferred_stored_exception_keeps_its_bound():
     while now < 2 * FRAGILE:
         actions = machine.tick(seen(1, stored=True, deferred=deferred, landing=Landing.FRAGILE, ran=now), now=now)
         deferred += len(actions)
-        if actions == (Fire(Why.OVERDUE),):
+        if actions == (Fire(FireReason.OVERDUE),):
             break
         now = machine.deadline
     assert FRAGILE <= now <= FRAGILE + 4 * STORED
@@ -166,7 +166,7 @@ def deferred(landing, *, until=100.0, runs=1.0, waits=False, awaited=False):
             assert isinstance(action, Fire)
             fired.append((now, action.why))
             deferred += 1
-            if action.why is Why.OVERDUE:
+            if action.why is FireReason.OVERDUE:
                 return machine, fired
         now = machine.deadline
     raise AssertionError(f"never fired all the same: {fired[-1]}")
@@ -176,7 +176,7 @@ def test_an_interrupt_is_deferred_with_backoff_and_jitter_for_a_bounded_time():
     for landing, most in ((Landing.FRAGILE, FRAGILE), (Landing.ACQUIRES, FRAGILE), (Landing.CLEANUP, UNWIND)):
         machine, fired = deferred(landing)
         last, why = fired[-1]
-        assert why is Why.OVERDUE
+        assert why is FireReason.OVERDUE
         assert why.insists
         assert most <= last <= most + 10 * MAX_STEP
         assert machine.deferring
@@ -192,26 +192,26 @@ def test_a_thread_that_awaits_a_line_is_hardly_disturbed_and_has_the_same_bound(
         gaps = [b - a for (a, _), (b, _) in itertools.pairwise(fired)]
         assert gaps[0] == pytest.approx(2 * REPEAT)
         assert MAX_AWAITED < max(gaps) < 4 * MAX_AWAITED
-        assert fired[-1] == (pytest.approx(FRAGILE, abs=3 * MAX_AWAITED), Why.OVERDUE)
+        assert fired[-1] == (pytest.approx(FRAGILE, abs=3 * MAX_AWAITED), FireReason.OVERDUE)
 
 
 def test_a_thread_that_hardly_runs_has_more_time_to_move_on():
     """As on a machine with 20 times as many busy processes as cores."""
     _, fired = deferred(Landing.FRAGILE, runs=0.05)
-    patient = max(at for at, why in fired if why is Why.UNSEEN)
+    patient = max(at for at, why in fired if why is FireReason.UNSEEN)
     assert patient == pytest.approx(RUNS * IMPATIENT / 0.05, abs=10 * MAX_STEP)
-    assert fired[-1] == (pytest.approx(RUNS * FRAGILE / 0.05, abs=10 * MAX_STEP), Why.OVERDUE)
+    assert fired[-1] == (pytest.approx(RUNS * FRAGILE / 0.05, abs=10 * MAX_STEP), FireReason.OVERDUE)
 
 
 def test_a_thread_that_waits_has_no_more_than_one_that_runs():
     _, fired = deferred(Landing.ACQUIRES, runs=0.0, waits=True)
-    assert fired[-1] == (pytest.approx(FRAGILE, abs=10 * MAX_STEP), Why.OVERDUE)
+    assert fired[-1] == (pytest.approx(FRAGILE, abs=10 * MAX_STEP), FireReason.OVERDUE)
 
 
 def test_a_thread_that_neither_runs_nor_waits_is_interrupted_in_the_end():
     _, fired = deferred(Landing.FRAGILE, runs=0.0)
-    assert fired[-1] == (pytest.approx(HOLD, abs=10 * MAX_STEP), Why.OVERDUE)
-    assert {why for _, why in fired[1:-1]} == {Why.UNSEEN}
+    assert fired[-1] == (pytest.approx(HOLD, abs=10 * MAX_STEP), FireReason.OVERDUE)
+    assert {why for _, why in fired[1:-1]} == {FireReason.UNSEEN}
 
 
 def test_an_import_puts_it_off_for_as_long_as_it_takes():
@@ -221,7 +221,7 @@ def test_an_import_puts_it_off_for_as_long_as_it_takes():
     assert machine.tick(seen(deferred=2, landing=Landing.IMPORT), now=10 * HOLD) == ()
     assert machine.tick(seen(deferred=3, landing=Landing.FRAGILE), now=10 * HOLD + 1) == ()
     late = machine.tick(seen(deferred=4, landing=Landing.FRAGILE, ran=FRAGILE), now=10 * HOLD + 1 + FRAGILE)
-    assert late == (Fire(Why.OVERDUE),)
+    assert late == (Fire(FireReason.OVERDUE),)
 
 
 def test_alternating_reasons_defer_the_interrupt_for_a_bounded_time():
@@ -231,7 +231,7 @@ def test_alternating_reasons_defer_the_interrupt_for_a_bounded_time():
     fired = [machine.tick(seen(deferred=n, landing=next(turn)), now=n * 0.4) for n in looks]
     assert not any(fired)
     late = machine.tick(seen(deferred=len(looks) + 1, landing=next(turn)), now=HOLD + 0.5)
-    assert late == (Fire(Why.OVERDUE),)
+    assert late == (Fire(FireReason.OVERDUE),)
 
 
 def test_another_reason_to_put_it_off_has_its_own_time():
@@ -240,7 +240,7 @@ def test_another_reason_to_put_it_off_has_its_own_time():
     machine.tick(seen(deferred=1, landing=Landing.IMPORT), now=0.001)
     assert machine.tick(seen(deferred=2, landing=Landing.FRAGILE), now=30.0) == ()
     late = machine.tick(seen(deferred=3, landing=Landing.FRAGILE, ran=FRAGILE), now=30.0 + FRAGILE)
-    assert late == (Fire(Why.OVERDUE),)
+    assert late == (Fire(FireReason.OVERDUE),)
 
 
 def test_a_reacting_thread_is_not_unblocked_while_the_interrupt_is_deferred():

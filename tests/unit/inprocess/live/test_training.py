@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from nvrx_core.inprocess.live.memory import Holding, Incomplete, Mark, Memory, Recovery, Stamp, Transfer, recover
+from nvrx_core.inprocess.live.memory import (
+    Holding,
+    Incomplete,
+    Mark,
+    Memory,
+    Recovery,
+    Stamp,
+    Transfer,
+    recover,
+    recover_alone,
+)
 from nvrx_core.inprocess.live.training import LiveTraining
 
 
@@ -74,7 +84,7 @@ class Replacement:
     async def capture(self, objects, step):
         return "fresh"
 
-    async def vote(self, row):
+    async def vote(self, row, *, transfers=False):
         return ("one", "two", row)
 
 
@@ -118,3 +128,89 @@ def test_who_has_lost_its_gradients_does_not_reach_the_step_of_its_vote():
     memory = Memory("objects", AT, Mark(NEXT, 1, "row", due=True))
     assert memory.holding((), (), 2).reaches(NEXT)
     assert not memory.cannot_advance().holding((), (), 2).reaches(NEXT)
+
+
+@pytest.mark.parametrize("mine", [AHEAD, IN_VOTE], ids=["it has done the step", "it can"])
+def test_who_reaches_the_newest_step_goes_on_as_if_all_had_exchanged_what_they_hold(mine):
+    rank = mine.pending[1]
+    alone, together = recover_alone(mine, rank, NEXT), recover([AHEAD, IN_VOTE])
+    assert (alone.newest, alone.keeps, alone.transfers) == (together.newest, (rank,), together.transfers)
+
+
+def test_a_rank_with_another_number_needs_no_other_one_for_its_row():
+    assert recover_alone(AHEAD, 1, NEXT) == Recovery(NEXT, (1,), (Transfer(1, 1, row=True),), ())
+
+
+@pytest.mark.parametrize("mine", [
+    SPARE, holding(version=AT, pending=(AT, 1), passed=(AT, 1), width=2), holding(version=NEXT, passed=(NEXT, 0)),
+    holding(version=NEXT, pending=(NEXT, 1), passed=(NEXT, 1), shard=(0, 2), needs=(1, 2)),
+], ids=["a reserve", "it is behind", "it has no row", "it needs another shard"])  # fmt: skip
+def test_who_needs_another_rank_does_not_go_on_alone(mine):
+    assert recover_alone(mine, 1, NEXT) is None
+
+
+def test_a_vote_that_only_ranks_in_reserve_have_passed_is_not_gone_back_behind():
+    """Their step would be done again, from memory that is older than a checkpoint may be."""
+    older = Memory("objects", AT, passed=Mark(AT, 0, "row", due=True))
+    assert recover([older.holding((), (), 2)]).newest == AT
+    assert recover([older.holding((), (), 2, NEXT)]) == Incomplete(NEXT, ((),))
+
+
+def test_a_vote_that_another_rank_has_passed_is_learned_by_who_has_come_to_it():
+    in_vote = Memory("objects", AT, Mark(NEXT, 1, "row", due=True), Mark(AT, 1, "row", due=True))
+    learned = in_vote.learn(NEXT)
+    assert learned.passed == in_vote.pending
+    assert learned.learn(NEXT) is learned
+    assert in_vote.learn(AT) is in_vote
+
+
+class Declining(Replacement):
+    """The ports of a rank, of which another one declines the vote."""
+
+    async def vote(self, row, *, transfers=False):
+        return None
+
+    def width_of(self, rows):
+        return 0 if rows is None else len(rows)
+
+    async def adopt(self, old, new):
+        pass
+
+    async def restore(self, objects, row):
+        pass
+
+
+@pytest.mark.parametrize("call", [
+    lambda training: training.commit(Declining(), 5), lambda training: training.start(Declining(), 5),
+    lambda training: training.resume(Declining(), "objects"),
+], ids=["commit", "start", "resume"])  # fmt: skip
+def test_a_vote_is_declined_at_the_beginning_of_a_resume_alone(call):
+    training = LiveTraining()
+    training.memory = Memory("objects", AT)
+    with pytest.raises(RuntimeError, match="while another rank is at the beginning of its resume"):
+        call(training).send(None)
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_ranks_exchange_what_they_hold_where_one_declines(knows):
+    """A rank that has gone on alone until then has lost nothing by it."""
+
+    class Ports(Declining):
+        rank, declines = 0, True
+
+        async def vote(self, row, *, transfers=False):
+            assert (row is None) == (not knows and self.declines)
+            declined, self.declines = self.declines, False
+            return None if declined else ("zero", "one", "two")
+
+        async def exchange(self, mine):
+            assert mine.reaches(NEXT)
+            return [mine, AHEAD]
+
+    training = LiveTraining()
+    mark = Mark(NEXT, 0, "zero", due=True, rows=("zero", "one", "two"))
+    training.memory = Memory("old", NEXT, mark, mark)
+    with pytest.raises(StopIteration) as end:
+        training.resume(Ports(), "new", NEXT, knows=knows).send(None)
+    assert end.value.value == NEXT.step + 1
+    assert training.memory.version == Stamp(1, NEXT.step)

@@ -239,3 +239,24 @@ def test_the_exit_of_a_lost_rank_is_named(event, all_of_them, code):
     assert (decision.exit and decision.exit.exit_code) == code
     assert RoundDecision.decode(decision.encode()) == decision
     assert ("exit" in json.loads(decision.encode())) == (code is not None)
+
+
+def test_the_newest_vote_that_a_living_rank_has_passed_is_told():
+    """A later iteration outweighs a greater step; who is lost has taken its vote with it."""
+    votes = [((0, 90), ALIVE), ((1, 5), ALIVE), ((), ALIVE), ((1, 6), DEAD)]
+    made = {m: Arrival(initial_rank=m, rank=m, status=s, world_size=4, vote=v) for m, (v, s) in enumerate(votes)}
+    decision = decide(1, {m: Arrival.decode(each.encode()) for m, each in made.items()}, None)
+    assert RoundDecision.decode(decision.encode()).vote == (1, 5)
+
+
+def test_a_job_without_live_states_sends_nothing_of_votes():
+    made = arrivals((ALIVE,), (ALIVE,))
+    assert "vote" not in made[0].encode()
+    assert "vote" not in decide(1, made, None).encode()
+
+
+@pytest.mark.parametrize("vote", [[1], [1, 2, 3], [1, "2"], {"step": 1}])
+def test_a_vote_that_is_none_is_refused(vote):
+    text = json.dumps({**json.loads(arrivals((ALIVE,))[0].encode()), "vote": vote})
+    with pytest.raises(ValueError, match=r"not a"):
+        Arrival.decode(text)

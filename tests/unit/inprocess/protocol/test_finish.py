@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread
+from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts
 from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts

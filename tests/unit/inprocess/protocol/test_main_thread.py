@@ -7,7 +7,7 @@ import pytest
 from nvrx_core.errors import JobMismatch, StoreLost
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.inprocess.protocol.decision import RoundDecision
-from nvrx_core.inprocess.protocol.main_thread import FlowRules, MainThread, _contradicts
+from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread, _mismatch
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
@@ -17,22 +17,37 @@ from tests.harness.asked import Asking, ask, drive
 PORTS = CallPorts(*(Asking(),) * 7)
 
 
-def test_a_round_whose_cause_nobody_can_read_does_not_count_as_a_failure():
+def limited_flow():
+    """A flow that gives up after the first restart."""
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(60.0, 60.0))
     rules = FlowRules(no_progress_limit=1)
-    flow = MainThread(rounds, AssignmentState(0, 1), rules, ports=PORTS, now=lambda: 0.0)
+    return MainThread(rounds, AssignmentState(0, 1), rules, ports=PORTS, now=lambda: 0.0)
+
+
+def test_a_round_whose_cause_nobody_can_read_does_not_count_as_a_failure():
+    flow = limited_flow()
     decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=None, culprits=(), step=-1)
-    assert not flow._is_out_of_retries(decision, IterationResult(Outcome.INTERRUPTED))
+    assert flow._limit_reached(decision) is None
+
+
+def test_the_culprit_gives_up_with_its_own_error_though_that_is_falsy():
+    class Falsy(Exception):
+        def __bool__(self):
+            return False
+
+    flow = limited_flow()
+    flow.failure = Falsy("injected")
+    fault = FaultRecord(initial_rank=0, rank=0, interruption="EXCEPTION", message="injected", error_type="Falsy")
+    decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=fault, culprits=(0,), step=-1)
+    assert flow._limit_reached(decision) is flow.failure
 
 
 def test_a_contradiction_ends_the_job_and_nothing_else_does():
     fault = FaultRecord(initial_rank=1, rank=1, interruption="BASE_EXCEPTION", message="both", error_type=JOB_MISMATCH)
     decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=fault, culprits=(1,), step=-1)
-    ended = IterationResult(Outcome.INTERRUPTED)
-    assert _contradicts(decision, ended)
-    assert isinstance(ended.error, JobMismatch)
+    assert isinstance(_mismatch(decision), JobMismatch)
     for cause in (None, replace(fault, error_type="ValueError")):
-        assert not _contradicts(replace(decision, cause=cause), IterationResult(Outcome.INTERRUPTED))
+        assert _mismatch(replace(decision, cause=cause)) is None
 
 
 def without_store(ended, loss, *, announced=None):
@@ -60,7 +75,7 @@ def test_a_rank_that_has_left_by_itself_ends_in_that_way_without_the_store(how):
 
 def test_a_failure_that_the_others_cannot_be_told_is_logged_once():
     failed, lost = IterationResult(Outcome.FAILED, error=ValueError("injected")), StoreLost("host", 1)
-    report, clear = ask("report_failure", None), ask("clear_frames", failed, keep_trace=True)
+    report, clear = ask("report_failure", None), ask("release_iteration", failed, keep_trace=True)
     assert without_store(failed, lost) == (lost, [clear, report])
     assert without_store(failed, lost, announced=failed.error) == (lost, [report])
     assert without_store(None, lost) == (lost, [report])

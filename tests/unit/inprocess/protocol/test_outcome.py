@@ -9,8 +9,8 @@ from nvrx_core.inprocess.protocol.outcome import (
     Outcome,
     RankShouldRestart,
     given_up,
-    how_it_ended,
-    overtaken_wish,
+    outcome_of,
+    pending_exit,
 )
 
 
@@ -31,7 +31,7 @@ def because_of(error, cause):
 
 
 def ended(error, *, requested=False, landed=False):
-    return how_it_ended(error, requested=requested, landed=landed)
+    return outcome_of(error, requested=requested, landed=landed)
 
 
 OURS = (
@@ -131,9 +131,9 @@ def test_an_exception_may_have_no_module():
 @pytest.mark.parametrize("wish", [SystemExit(143), SystemExit(0), KeyboardInterrupt(), RestartAbort()], ids=repr)
 def test_a_wish_to_leave_is_found_under_the_interruptions_that_overtook_it(wish):
     once = because_of(RankShouldRestart(), wish)
-    assert overtaken_wish(once, None) is wish
-    assert overtaken_wish(because_of(LoopShouldEnd(), once), ValueError()) is wish
-    assert overtaken_wish(because_of(StoreLost("host", 1), wish), None) is wish
+    assert pending_exit(once, None) is wish
+    assert pending_exit(because_of(LoopShouldEnd(), once), ValueError()) is wish
+    assert pending_exit(because_of(StoreLost("host", 1), wish), None) is wish
 
 
 @pytest.mark.parametrize(
@@ -149,33 +149,33 @@ def test_a_wish_to_leave_is_found_under_the_interruptions_that_overtook_it(wish)
     ids=repr,
 )
 def test_what_was_not_on_its_way_out_was_not_overtaken(error):
-    assert overtaken_wish(error, None) is None
+    assert pending_exit(error, None) is None
 
 
 def test_what_the_caller_of_the_function_handles_was_not_overtaken():
     outside = RestartAbort()
-    assert overtaken_wish(because_of(RankShouldRestart(), outside), outside) is None
+    assert pending_exit(because_of(RankShouldRestart(), outside), outside) is None
 
 
 def test_an_exit_in_a_call_made_because_the_store_is_lost_is_a_wish_to_leave():
     outside = StoreLost("host", 1)
     error = because_of(SystemExit(3), outside)
-    assert how_it_ended(error, requested=False, landed=False, outside=outside) is Outcome.LEFT
-    assert overtaken_wish(because_of(RankShouldRestart(), error), outside) is error
-    assert overtaken_wish(because_of(RankShouldRestart(), outside), outside) is None
+    assert outcome_of(error, requested=False, landed=False, outside=outside) is Outcome.LEFT
+    assert pending_exit(because_of(RankShouldRestart(), error), outside) is error
+    assert pending_exit(because_of(RankShouldRestart(), outside), outside) is None
 
 
 def test_what_the_caller_of_the_function_handles_is_no_failure_of_the_function():
     outside = ValueError()
     error = because_of(OwnError(), outside)
-    assert how_it_ended(error, requested=False, landed=False, outside=outside) is Outcome.LEFT
-    assert how_it_ended(because_of(error, KeyError()), requested=False, landed=False, outside=outside) is Outcome.FAILED
+    assert outcome_of(error, requested=False, landed=False, outside=outside) is Outcome.LEFT
+    assert outcome_of(because_of(error, KeyError()), requested=False, landed=False, outside=outside) is Outcome.FAILED
 
 
 @pytest.mark.parametrize(("code", "outcome"), [(143, Outcome.LEFT), (0, Outcome.EXITED)])
 def test_an_exit_by_a_signal_is_meant_whatever_it_interrupts(code, outcome):
     error = because_of(SystemExit(code), RankShouldRestart())
-    assert how_it_ended(error, requested=True, landed=True, by_signal=True) is outcome
+    assert outcome_of(error, requested=True, landed=True, by_signal=True) is outcome
 
 
 EXIT = FaultRecord(initial_rank=2, rank=1, interruption="BASE_EXCEPTION", message="SystemExit: 3", exit_code=3)

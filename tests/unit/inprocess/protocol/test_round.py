@@ -20,7 +20,6 @@ from nvrx_core.inprocess.protocol.round import (
     Finish,
     GiveUp,
     LateCompletion,
-    Leave,
     Publish,
     PutArrival,
     ReadArrivals,
@@ -134,10 +133,10 @@ def test_the_decision_leads_into_the_next_round_with_those_not_lost():
     assert machine.deadline == math.inf
 
 
-def test_a_lost_member_leaves():
-    (leave,) = arrived().decided(decision(1), now=3.0)
-    assert isinstance(leave, Leave)
-    assert leave.reason == "initial rank 1 is out of the job since iteration 4"
+def test_a_lost_member_enters_no_further_round():
+    machine = arrived()
+    assert machine.decided(decision(1), now=3.0) == ()
+    assert machine.deadline == math.inf
 
 
 def test_the_decision_of_another_round_changes_nothing():
@@ -200,7 +199,7 @@ def test_a_barrier_that_does_not_close_is_given_up():
     assert machine.tick(now=62.0) == (AskHolders(MEMBERS),)
     assert machine.held_up({}, now=62.0) == (leaving, CountArrival(), GiveUp(reason))
     assert machine.tick(now=99.0) == ()
-    assert machine.decided(decision(1), now=99.0) != ()
+    assert machine.decided(decision(2), now=99.0) != ()
     assert machine.held_up({}, now=99.0) == ()
 
 
@@ -351,8 +350,7 @@ def test_the_monitor_process_may_be_the_one_that_closes_the_barrier():
 
 
 def test_a_death_that_the_decision_knows_is_over():
-    (leave,) = death_report().decided(decision(2), now=1.0)
-    assert leave == Leave(decision(2), "the death of initial rank 2 is known to all")
+    assert death_report().decided(decision(2), now=1.0) == ()
 
 
 def test_a_death_that_the_decision_does_not_know_is_told_to_the_next_round():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -383,11 +384,11 @@ def test_an_etcd_that_accepts_and_is_silent_is_waited_for_until_the_join_timeout
     found, deadline = EtcdRendezvous("", "job", SETTINGS), time.monotonic() + join_timeout
     monkeypatch.setattr(found, "_open", open_store)
     if is_reached:
-        assert found._connect_again(deadline) == "a store"
+        assert found._connect_again(deadline, threading.Event()) == "a store"
         assert attempts == sorted(attempts, reverse=True)
     else:
         with pytest.raises(StoreSilentError):
-            found._connect_again(deadline)
+            found._connect_again(deadline, threading.Event())
 
 
 def test_etcd_has_several_endpoints():

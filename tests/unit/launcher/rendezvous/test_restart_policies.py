@@ -64,6 +64,7 @@ def lose_a_node_in_each_cycle(made, seconds, cycles):
         for message in (ready(spare), ready(other, made.cycle)):
             decided += made.received(message, now=now)
         if verdicts(decided)[-1] is DecisionKind.END:
+            assert decided[1].reason == f"host{node}: vanished", "no next cycle"
             return pauses, decided[-1].reason
         pauses.append(0.0)
         if verdicts(decided)[-1] is not DecisionKind.RUN:

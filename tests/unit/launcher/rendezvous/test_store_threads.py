@@ -54,7 +54,7 @@ class Clock:
         self.now += seconds
         return False
 
-    def again(self, deadline: float) -> Any:
+    def again(self, deadline: float, _: object) -> Any:
         self.deadlines.append(deadline)
         self.now += 1.0
         return "a connection"
@@ -95,7 +95,7 @@ def test_a_request_that_the_store_refuses_is_made_once(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("cuts", [[True], [False, True]])
 def test_a_link_that_is_cut_is_not_opened_again(cuts: list[bool]) -> None:
-    link = Link("a connection", lambda _: opened.append("again") or "a connection", 60.0)  # type: ignore[arg-type, func-returns-value, return-value]
+    link = Link("a connection", lambda *_: opened.append("again") or "a connection", 60.0)  # type: ignore[arg-type, func-returns-value, return-value]
     opened, seen = list[str](), iter(cuts)
     link._cut = SimpleNamespace(wait=lambda _: next(seen), is_set=lambda: next(seen))  # type: ignore[assignment]
     with pytest.raises(ConnectionResetError):

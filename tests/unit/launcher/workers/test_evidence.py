@@ -25,7 +25,7 @@ class Monitors:
         self.answers = list[dict[int, HangReport]]()
 
     def ask(self) -> list[Connection]:
-        self.evidence.ask(self.take, within=0.4, now=1.0)
+        self.evidence.ask(self.take, until=1.4)
         found = [listener.accept() for listener in self.listeners]
         return [connection for connection in found if connection is not None]
 
@@ -49,7 +49,7 @@ def monitors(tmp_path: Path) -> Iterator[Monitors]:
 def test_the_reports_of_all_ranks_are_one_answer(monitors: Monitors) -> None:
     reports = {number: HangReport(rank=number, initial_rank=number) for number in range(2)}
     for number, connection in enumerate(monitors.ask()):
-        assert connection.receive()[0] == {"type": "evidence", "within": 0.4}
+        assert connection.receive()[0] == {"type": "evidence", "until": 1.4}
         connection.send({"type": "ok", "report": reports[number].encode()})
         connection.close()
         monitors.turn()
@@ -84,5 +84,5 @@ def test_what_is_late_is_missing(monitors: Monitors) -> None:
 def test_without_monitors_the_answer_is_empty_at_once(monitors: Monitors) -> None:
     for listener in monitors.listeners:
         listener.close()
-    monitors.evidence.ask(monitors.take, within=0.4, now=1.0)
+    monitors.evidence.ask(monitors.take, until=1.4)
     assert monitors.answers == [{}]

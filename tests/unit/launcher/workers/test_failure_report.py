@@ -6,16 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from nvrx_launcher.workers.group import failure_report
+from nvrx_launcher.workers.group import cannot_start, failure_report
 from nvrx_launcher.workers.worker import Failure
 
 TRACE = "Traceback (most recent call last):\n  ...\nTypeError: injected"
 
 
-def failure(folder: Path, *, written: bool = True) -> Failure:
+def failure(folder: Path, *, written: bool = True, raised: str = "TypeError: injected") -> Failure:
     file = folder / "error.json"
     if written:
-        message = {"message": "TypeError: injected", "extraInfo": {"py_callstack": TRACE}}
+        message = {"message": raised, "extraInfo": {"py_callstack": TRACE}}
         file.write_text(json.dumps({"message": message}))
     return Failure(local_rank=1, rank=3, pid=7, code=1, error_file=file)
 
@@ -58,3 +58,26 @@ def test_the_line_has_the_place_in_the_script(tmp_path: Path, message: str, line
     found = failure(tmp_path)
     found.error_file.write_text(json.dumps({"message": {"message": message, "extraInfo": {"py_callstack": trace}}}))
     assert failure_report(found, is_shown=True) == line
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        ("ModuleNotFoundError: No module named 'mine'", True),
+        ("ImportError: cannot import name 'it' from 'mine'", True),
+        ("SyntaxError: '(' was never closed (train.py, line 1)", True),
+        ("_Error: No module named mine", True),
+        ("ValueError: ImportError: of a subprocess", False),
+    ],
+)
+def test_a_script_that_cannot_start_is_known_by_its_exception(tmp_path: Path, raised: str, expected: bool) -> None:
+    assert cannot_start(failure(tmp_path, raised=raised).error_file) == expected
+    assert not cannot_start(tmp_path / "none")
+
+
+def test_who_imports_nvrx_is_told_its_names(tmp_path: Path) -> None:
+    report = failure_report(failure(tmp_path, raised="ModuleNotFoundError: No module named 'nvrx'"), is_shown=True)
+    assert report == (
+        f"{LINE}: ModuleNotFoundError: No module named 'nvrx'; "
+        "nvrx is imported as nvrx_core, nvrx_lightning, nvrx_megatron"
+    )

@@ -11,6 +11,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.call.early_exit import EarlyExit
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
+from nvrx_core.inprocess.call.handles import PassedVotes
 from nvrx_core.inprocess.call.hang_reporter import RoundProgress
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
 from nvrx_core.inprocess.call.parameters import Parameters
@@ -18,11 +19,10 @@ from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.coordination.membership import ProgressSurvey
-from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol.decision import Arrival, ArrivalStatus
 from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.state import State
-from nvrx_core.process.garbage import collect_garbage
+from nvrx_core.process.signal_safe import SignalSafeCondition
 from nvrx_core.progress.page import Page, ProgressField
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
@@ -35,13 +35,13 @@ log = logging.getLogger("nvrx_core.inprocess")
 
 
 class RankStatus:
-    """The rank at a barrier: its progress page, its waits, its garbage.
+    """The rank at a barrier: its progress page, and its waits.
 
     Args:
         state: the state of this rank.
         survey: finds the members in an atomic section.
         monitor: receives the stage of the main thread.
-        thread: the monitor thread, which the main thread waits for.
+        changed: the condition that the monitor thread notifies.
         function: knows when the function was ended.
         early_exit: the reason for an early exit of this rank.
         trace: records the steps of a restart.
@@ -53,19 +53,19 @@ class RankStatus:
         survey: ProgressSurvey,
         *,
         monitor: MonitorLink,
-        thread: MonitorThread,
+        changed: SignalSafeCondition,
         function: FunctionAbort,
         early_exit: EarlyExit,
         trace: RestartTrace,
     ) -> None:
         self._state, self._survey, self._monitor = state, survey, monitor
-        self._thread, self._function, self._early_exit, self._trace = thread, function, early_exit, trace
+        self._changed, self._function, self._early_exit, self._trace = changed, function, early_exit, trace
 
     @operation
     def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> None:
         """Wait for the monitor thread, in a wait that a signal interrupts."""
         early_exit = self._early_exit
-        self._thread.changed.wait_for(lambda: until(view) or early_exit.reason is not None, deadline - time.monotonic())
+        self._changed.wait_for(lambda: until(view) or early_exit.reason is not None, deadline - time.monotonic())
         if not until(view):
             early_exit.raise_if_due()
 
@@ -77,10 +77,10 @@ class RankStatus:
         self._monitor.enter(stage)
 
     @operation
-    def lose(self, members: tuple[InitialRank, ...]) -> None:
-        """Write the lost members to the progress page."""
+    def note_decision(self, lost: tuple[InitialRank, ...]) -> None:
+        """The round is decided: write the members that it has lost to the progress page."""
         self._trace.mark("decided")
-        self._monitor.page.lose(members)
+        self._monitor.page.lose(lost)
 
     @operation
     def begin_iteration(self) -> None:
@@ -101,11 +101,6 @@ class RankStatus:
             log.warning("iteration %d: waiting for initial ranks %s, in an atomic section", iteration, sorted(holders))
         return holders
 
-    @operation
-    def collect_garbage(self) -> None:
-        """Collect garbage while this rank waits for the others' arrivals."""
-        collect_garbage()
-
 
 class ArrivalReport:
     """Describes the arrivals of one rank.
@@ -117,6 +112,7 @@ class ArrivalReport:
         sample: its progress when the round ended.
         connections: offer an endpoint for the rendezvous of the next process group.
         parameters: say how the ranks are assigned.
+        votes: of its live state.
     """
 
     def __init__(
@@ -128,8 +124,9 @@ class ArrivalReport:
         sample: RoundProgress,
         connections: Connections,
         parameters: Parameters,
+        votes: PassedVotes,
     ) -> None:
-        self._state, self._page, self._plug_ins = state, page, plug_ins
+        self._state, self._page, self._plug_ins, self._votes = state, page, plug_ins, votes
         self._sample, self._connections, self._move = sample, connections, parameters.sole_move
         self._step = -1
 
@@ -142,11 +139,13 @@ class ArrivalReport:
         It offers no endpoint if the decision cannot tell whether this rank is the leader: then that writes its own.
         """
         state, sample, move = self._state, self._sample, self._move
-        offers = status is ArrivalStatus.ALIVE and move is not None
+        is_alive = status is ArrivalStatus.ALIVE
+        offers = is_alive and move is not None
         self._step = max(self._step, self._page[ProgressField.STEP] - 1)
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, status=status, world_size=state.world_size,
             fault=fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
             stalled=sample.stalled, completed=completed, long=long, keys=self._plug_ins.keys,
             endpoint=self._connections.offer_rendezvous() if offers else "", fills_gaps=isinstance(move, FillGaps),
+            vote=self._votes.passed() if is_alive else (),
         )  # fmt: skip

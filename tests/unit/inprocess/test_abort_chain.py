@@ -6,8 +6,7 @@ import pytest
 
 from nvrx_core.errors import ParameterError
 from nvrx_core.inprocess import Wrapper
-from nvrx_core.inprocess.abort import Abort, AbortPhase, AbortTorchDistributed
-from nvrx_core.inprocess.call.function_abort import AbortChain, steps_of
+from nvrx_core.inprocess.abort import Abort, AbortChain, AbortPhase, AbortTorchDistributed, steps_of
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.rank_assignment.base import AssignmentState
 

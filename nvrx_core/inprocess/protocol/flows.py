@@ -1,7 +1,10 @@
-"""The flow of a rank's main thread through one call: its iterations, from entry to exit. Pure.
+"""The flows of a rank's two threads through one call: its iterations, from entry to exit. Pure.
 
-Its store operations are single and quick. For everything that depends on another rank it waits for the monitor thread,
-in a wait that a signal interrupts, no longer than the round's deadline.
+The main thread's store operations are single and quick. For everything that depends on another rank it waits for the
+monitor thread, in a wait that a signal interrupts, no longer than the round's deadline.
+
+The monitor thread waits in the store on its own connection, where a fault is pushed to it: for the round's event, upon
+which it ends the function, then for the decision.
 """
 
 from __future__ import annotations
@@ -15,14 +18,18 @@ from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus, RoundDecision
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome, given_up
-from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
+from nvrx_core.inprocess.protocol.ports import CallPorts, FunctionAbortPort, StoreFailure
 from nvrx_core.inprocess.protocol.round import (
     AskHolders,
+    EndFunction,
     Endpoint,
+    Enter,
+    Finish,
     GiveUp,
     LateCompletion,
     RoundAction,
     Rounds,
+    RoundStore,
     RoundView,
     play,
 )
@@ -30,7 +37,7 @@ from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import AssignmentState
 from nvrx_core.values import value
 
-__all__ = ["FlowRules", "MainThread"]
+__all__ = ["FlowRules", "MainThread", "MonitorThreadFlow"]
 
 
 @value
@@ -39,13 +46,13 @@ class FlowRules:
 
     Attributes:
         no_progress_limit: restarts in a row without progress; None for any number.
-        meets_on_entry: the process group of iteration 0 also needs a rendezvous that the wrapper hosts.
+        needs_entry_rendezvous: the process group of iteration 0 also needs a rendezvous that the wrapper hosts.
         hosts_store: the process of this rank hosts the control store.
         store_is_hosted: the process of some rank hosts it.
     """
 
     no_progress_limit: int | None = None
-    meets_on_entry: bool = False
+    needs_entry_rendezvous: bool = False
     hosts_store: bool = False
     store_is_hosted: bool = False
 
@@ -111,10 +118,10 @@ class MainThread:
             StoreLost: when it was not.
         """
         lost = loss if isinstance(loss, StoreLost) else await self.ports.leaving.lose_store(str(loss))
-        if self.ended is not None and self.ended.how in _LEAVES:
+        if self.ended is not None and self.ended.outcome in _LEAVES:
             return self.ended
         if self.ended is not None and self.failure is None:  # a failure that was not announced: nobody has logged it
-            await self.ports.faults.clear_frames(self.ended, keep_trace=True)
+            await self.ports.faults.release_iteration(self.ended, keep_trace=True)
         await self.ports.faults.report_failure(None)
         raise lost from None
 
@@ -124,13 +131,15 @@ class MainThread:
         leaving = ended.error is not None
         self.ended = ended if leaving else None
         decision = await self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE)
-        if leaving or _is_lost(self.state, decision, ended):
+        if ended.error is None:
+            ended.error = _lost(self.state, decision)
+        if ended.error is not None:
             await self._terminate(ended)
             return ended
         while True:
             early = await self._prepare(decision)
             ended = self.ended = early or (await self._execute(decision))
-            if early is None and ended.how in _DONE and (await self._complete(ended)):
+            if early is None and ended.outcome in _DONE and (await self._complete(ended)):
                 return ended
             following = await (self._leave_early(ended) if early else self._restart(ended))
             if following is None:
@@ -142,11 +151,11 @@ class MainThread:
 
     async def _prepare(self, decision: RoundDecision) -> IterationResult | None:
         """Take the rank that the decision assigns; return the result of this rank if it leaves instead."""
-        await self.ports.status.lose(decision.lost)
+        await self.ports.status.note_decision(decision.lost)
         error = await self.ports.plug_ins.assign(decision)
         if error is not None:
             return IterationResult(Outcome.LEFT, error=_exit_of(error, decision))
-        if decision.iteration >= 0 or self.rules.meets_on_entry:
+        if decision.iteration >= 0 or self.rules.needs_entry_rendezvous:
             await self._provide_rendezvous(decision.rendezvous)
         await self.ports.status.begin_iteration()
         self.completed, self.began = False, self.now()
@@ -193,11 +202,11 @@ class MainThread:
         """Wait until all ranks have completed; return False if the round restarts instead."""
         view = self.rounds.view
         await self.ports.status.enter(Stage.WAITING)
-        if ended.how is Outcome.EXITED:
+        if ended.outcome is Outcome.EXITED:
             await self.ports.function.release_groups(ended)
         await self._play(view, view.round.completed(now=self.now()))
         self.completed = True
-        if ended.how is not Outcome.RESERVE:
+        if ended.outcome is not Outcome.RESERVE:
             await self._play(view, view.round.waits_for_completion(now=self.now()))
         await self._await(view, RoundView.is_over)
         return view.finished
@@ -205,18 +214,19 @@ class MainThread:
     async def _restart(self, ended: IterationResult) -> RoundDecision | None:
         """Pass the round's barrier; return the decision, or None if this rank leaves (with `ended.error`)."""
         view, fault = self.rounds.view, None
-        if ended.how in (Outcome.FAILED, Outcome.LEFT):
+        if ended.outcome in (Outcome.FAILED, Outcome.LEFT):
             fault = await self._announce(view, ended)
         await self._await(view, RoundView.is_aborted)
         await self.ports.status.round_ended(view)
         leaving = await self._recover(ended, view.round.iteration)
         decision = await self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)
-        ends = leaving or _contradicts(decision, ended) or self._is_out_of_retries(decision, ended)
-        if not (ends or _is_lost(self.state, decision, ended)):
-            await self.ports.faults.survive(self.failure, decision.cause)
-            self.failure = self.ended = None
-            await self.ports.faults.collect_postponed()
-            return decision
+        if not leaving:
+            ended.error = self._ends_by(decision)
+            if ended.error is None:
+                await self.ports.faults.survive(self.failure, decision.cause)
+                self.failure = self.ended = None
+                await self.ports.faults.collect_postponed()
+                return decision
         if self.failure is None or ended.error is not self.failure:
             await self.ports.faults.report_failure(decision.cause)
         return None
@@ -237,33 +247,41 @@ class MainThread:
 
     async def _recover(self, ended: IterationResult, iteration: int) -> bool:
         """Prepare for the next iteration; return True if this rank leaves instead."""
-        failed = ended.how is Outcome.FAILED
+        failed = ended.outcome is Outcome.FAILED
         self.failure = ended.error if failed else None
-        await self.ports.faults.clear_frames(ended, keep_trace=failed or ended.how in _LEAVES)
-        if ended.how in _LEAVES:
+        await self.ports.faults.release_iteration(ended, keep_trace=failed or ended.outcome in _LEAVES)
+        if ended.outcome in _LEAVES:
             return True
         ended.error = await self.ports.plug_ins.recover(self.failure)
         if ended.error is None:
             ended.error = await self.ports.plug_ins.declare_keys(iteration)
         if ended.error is not None:
-            ended.how = Outcome.LEFT
-        return ended.how is Outcome.LEFT
+            ended.outcome = Outcome.LEFT
+        return ended.outcome is Outcome.LEFT
 
     async def _leave_early(self, ended: IterationResult) -> None:
         """Leave a round that continues without this rank; it restarts if the others rely on this rank."""
         view, fault = self.rounds.view, None
         self.left_early = True
-        await self.ports.faults.clear_frames(ended, keep_trace=True)
+        await self.ports.faults.release_iteration(ended, keep_trace=True)
         if not isinstance(ended.error, RankDiscarded):
             fault = await self._announce(view, ended)
             await self.ports.store.set_rendezvous(view.round.iteration, "")
         arrival = await self.ports.arrivals.describe_arrival(ArrivalStatus.LEAVING, fault)
         await self._play(view, view.round.leave(arrival, now=self.now()))
 
-    def _is_out_of_retries(self, decision: RoundDecision, ended: IterationResult) -> bool:
+    def _ends_by(self, decision: RoundDecision) -> BaseException | None:
+        """Return the error with which the decision ends the call on this rank; None if it goes on."""
+        error: BaseException | None = _mismatch(decision)
+        if error is None:
+            error = self._limit_reached(decision)
+        return _lost(self.state, decision) if error is None else error
+
+    def _limit_reached(self, decision: RoundDecision) -> BaseException | None:
+        """Count the restart; return the error with which the job is given up if there were too many in a row."""
         cause = decision.cause
         if cause is None:
-            return False
+            return None
         verdict = self.limit.iteration_ended(
             error_type=cause.error_type or cause.interruption,
             origin=cause.origin,
@@ -274,13 +292,14 @@ class MainThread:
             message=cause.message,
         )
         self.pause_until = self.now() + verdict.pause if verdict.pause else 0.0
-        if verdict.reached:
-            told = f"giving up: {verdict.reason}"
-            mine = self.failure if cause.initial_rank == self.state.initial_rank else None
-            if mine is not None:
-                add_note(mine, f"nvrx: {told}")
-            ended.error = mine or RestartAbort(told, culprit=verdict.culprit)
-        return verdict.reached
+        if not verdict.reached:
+            return None
+        told = f"giving up: {verdict.reason}"
+        mine = self.failure if cause.initial_rank == self.state.initial_rank else None
+        if mine is None:
+            return RestartAbort(told, culprit=verdict.culprit)
+        add_note(mine, f"nvrx: {told}")
+        return mine
 
     async def _terminate(self, ended: IterationResult) -> None:
         error = await self.ports.plug_ins.terminate()
@@ -297,7 +316,7 @@ class MainThread:
         await self.ports.status.enter(Stage.ARRIVED)
         await self._play(view, view.round.arrive(arrival, now=self.now()))
         if view.round.iteration >= 0:
-            await self.ports.status.collect_garbage()
+            await self.ports.faults.collect_garbage()
         # `view`, not `rounds.view`: the monitor thread goes on to the next round before it shows this one's decision.
         await self._await(view, RoundView.is_decided)
         await self.ports.status.enter(Stage.STARTING)
@@ -334,7 +353,7 @@ class MainThread:
     async def _finish(self, ended: IterationResult) -> None:
         """Report that all ranks have completed, or that this one leaves, even if a signal handler raises meanwhile."""
         try:
-            if ended.how in _DONE and self.rounds.view.finished:
+            if ended.outcome in _DONE and self.rounds.view.finished:
                 failure = await self.ports.plug_ins.complete()
                 ended.error = ended.error if failure is None else failure
             else:
@@ -343,9 +362,9 @@ class MainThread:
             raise
         except BaseException as error:  # boundary: the call ends by it
             ended.error = error
-        await self._say_left()
+        await self._mark_left()
 
-    async def _say_left(self) -> None:
+    async def _mark_left(self) -> None:
         """Write that this rank no longer needs the store; the rank that hosts it first waits for all others."""
         view = self.rounds.view
         try:
@@ -370,19 +389,76 @@ def _exit_of(error: BaseException | None, decision: RoundDecision) -> BaseExcept
     return given_up(error, decision.exit) if isinstance(error, RestartAbort) else error
 
 
-def _is_lost(state: AssignmentState, decision: RoundDecision, ended: IterationResult) -> bool:
-    """Whether the others have declared this rank lost."""
-    lost = state.initial_rank in decision.lost
-    if lost:
-        reason = f"initial rank {state.initial_rank} was declared lost by the others"
-        ended.error = RankDiscarded(reason, rank=state.rank)
-    return lost
+def _lost(state: AssignmentState, decision: RoundDecision) -> RankDiscarded | None:
+    """Return the error of this rank if the others have declared it lost."""
+    if state.initial_rank not in decision.lost:
+        return None
+    return RankDiscarded(f"initial rank {state.initial_rank} was declared lost by the others", rank=state.rank)
 
 
-def _contradicts(decision: RoundDecision, ended: IterationResult) -> bool:
-    """Whether the decision's cause is a contradiction between the ranks, which ends the job."""
+def _mismatch(decision: RoundDecision) -> JobMismatch | None:
+    """Return the error that ends the job if the decision's cause is a contradiction between the ranks."""
     cause = decision.cause
-    if cause is None or cause.error_type != JOB_MISMATCH:
-        return False
-    ended.error = JobMismatch(cause.message)
-    return True
+    return None if cause is None or cause.error_type != JOB_MISMATCH else JobMismatch(cause.message)
+
+
+class MonitorThreadFlow:
+    """The rounds of one call, as the monitor thread sees them.
+
+    Args:
+        rounds: shared with the main thread.
+        store: the keys of the rounds, on this thread's connection.
+        function: ends the function.
+        now: monotonic seconds.
+    """
+
+    def __init__(
+        self, rounds: Rounds, store: RoundStore, function: FunctionAbortPort, now: Callable[[], float]
+    ) -> None:
+        self.rounds, self.store, self.function, self.now = rounds, store, function, now
+
+    async def run(self) -> None:
+        """Run the rounds until all have completed or this rank has left the job."""
+        going_on = True
+        while going_on:
+            view = self.rounds.view
+            if view.round.iteration >= 0:
+                await self._await_end(view)
+                if view.finished:
+                    return
+            decision = await self.store.await_decision(view.round.iteration)
+            await self.function.decision_received(view.round.iteration)
+            going_on = await self._go_on(view, decision)
+            await self.function.round_decided()
+
+    async def _await_end(self, view: RoundView) -> None:
+        """Wait for the event, and end the function if the round restarts."""
+        await self.store.await_event(view.round.iteration)
+        await self.function.event_received(view.round.iteration)
+        for action in await play(view.round, view.round.happened(now=self.now()), self.store, self.now):
+            if isinstance(action, EndFunction):
+                await self._end_function(view, action)
+            else:
+                assert isinstance(action, Finish)
+                view.finished = True
+
+    async def _end_function(self, view: RoundView, end: EndFunction) -> None:
+        """Interrupt, then abort: a busy main thread would compete with the abort for the interpreter's lock."""
+        function, iteration = self.function, view.round.iteration
+        await function.notice(iteration)
+        if view.round.timeouts.last_call > 0:
+            await function.last_call(view.round.timeouts.last_call)
+        await function.interrupt_function(end.reason)
+        await function.abort_function(iteration)
+        view.aborted = True
+        await function.await_out()
+
+    async def _go_on(self, view: RoundView, decision: RoundDecision) -> bool:
+        """Continue with the next round; return False if this rank is not part of it."""
+        actions = view.round.decided(decision, now=self.now())
+        enter = next((action for action in actions if isinstance(action, Enter)), None)
+        if enter is not None:
+            await self.function.reset_interrupt()
+            self.rounds.advance(enter.members)
+        view.decision = decision
+        return enter is not None
