@@ -20,8 +20,9 @@ Class = TypeVar("Class", bound=type)
 def value(cls: Class) -> Class:
     """Return the class as a frozen dataclass. Each field is a parameter, and takes part in equality and hash."""
     dataclass(init=False, repr=False, eq=False)(cls)
+    takes_arguments = bool(cls.__match_args__)  # type: ignore[attr-defined]
     for name, method in _METHODS.items():
-        if name not in cls.__dict__ and (name != "__init__" or fields(cls)):  # that of `object` takes no arguments
+        if name not in cls.__dict__ and (name != "__init__" or takes_arguments):  # that of `object` takes none
             setattr(cls, name, method)
     return cls
 

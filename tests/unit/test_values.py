@@ -33,6 +33,25 @@ def test_values_are_equal_by_class_and_fields():
     assert Point(1) != Spot(1)
 
 
+def test_a_default_is_made_for_each_value():
+    @value
+    class Findings:
+        of: dict[str, int] = field(default_factory=dict)
+
+    given = {"a": 1}
+    assert Findings().of is not Findings().of
+    assert Findings(of=given).of is given
+
+
+def test_a_value_without_fields_takes_no_arguments():
+    @value
+    class Nothing: ...
+
+    assert Nothing() == Nothing()
+    with pytest.raises(TypeError):
+        Nothing(1)
+
+
 def test_a_value_is_shown_with_its_fields():
     assert repr(Point(1)) == "Point(x=1, y=2, tags=())"
     assert repr(Spot(1, name="here")) == "here"

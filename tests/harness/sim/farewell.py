@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from nvrx_core.rank_assignment.identity import InitialRank
 
 from .virtual_ports import StorePort, VirtualRank
-from .world import passes
+from .world import NOTHING, passes
 
 if TYPE_CHECKING:
     from .rank import Rank
@@ -26,16 +27,17 @@ class StoredFarewell(StorePort):
         self.rank = rank
         self.owner: VirtualRank = rank
 
-    async def mark_left(self, member: InitialRank, *, silent: bool = False) -> None:
+    def mark_left(self, member: InitialRank, *, silent: bool = False) -> Awaitable[None]:
         rank = self.rank
         rank.call.membership.mark_left(member, silent=silent)
         if rank.call.hosting is not None:
             rank.call.poke()
-        await passes(rank.world.delay())
+        return passes(rank.world.delay())
 
-    async def count_out(self, iteration: int, living: int) -> None:
+    def count_out(self, iteration: int, living: int) -> Awaitable[None]:
         self.rank.call.deletion.count_out(iteration, living, self.rank.call.size)
-        await passes(self.rank.world.delay())
+        return passes(self.rank.world.delay())
 
-    async def delete_if_over(self) -> None:
+    def delete_if_over(self) -> Awaitable[None]:
         self.rank.call.deletion.delete_if_over(self.rank.call.size)
+        return NOTHING

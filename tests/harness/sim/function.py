@@ -56,9 +56,16 @@ class Function:
         self.depth = self.raised = self.swallows = 0
 
     async def begin(self) -> IterationResult:
-        """Run it."""
+        """Run it: meet the others, as `init_process_group` does, and work."""
         self.armed = True
-        return IterationResult(Outcome.INTERRUPTED) if self.requested else (await self._meet())
+        if self.requested:
+            return IterationResult(Outcome.INTERRUPTED)
+        met = self.rank.has_met
+        if not met():
+            await passes_until(lambda: self._disturbed() or met())
+        if self.raising:
+            return IterationResult(Outcome.INTERRUPTED)
+        return (await self._work()) if met() else self._end_by_injected()
 
     def end(self) -> None:
         """The main thread has left it."""
@@ -79,15 +86,6 @@ class Function:
             return
         self.alive = self.raising = True
         self.rank.main.poke()
-
-    async def _meet(self) -> IterationResult:
-        """Meet the others, as `init_process_group` does, and work."""
-        met = self.rank.has_met
-        if not met():
-            await passes_until(lambda: self._disturbed() or met())
-        if self.raising:
-            return IterationResult(Outcome.INTERRUPTED)
-        return (await self._work()) if met() else self._end_by_injected()
 
     async def _work(self) -> IterationResult:
         """Work until no more faults are due, or something happens."""

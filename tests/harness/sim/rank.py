@@ -26,7 +26,7 @@ from .hosted import lose_store
 from .rank_thread import ThreadPort
 from .virtual_ports import VirtualRank
 from .watch import SimulatedPage, taking_over, watch_of
-from .world import LOSS, Task
+from .world import Task
 
 if TYPE_CHECKING:
     from .call import Call
@@ -83,7 +83,7 @@ class Rank(VirtualRank):
         self.beat_at = self.world.now
         self.entry = Entry(self) if call.number else None
         if self.entry is not None:
-            self.main = self.thread = Task(self.world, self, "", self.entry.run, call.wire)
+            self.main = self.thread = self._task("", self.entry.run, self._check_loss)
         else:
             self.begin()
         self.monitor = self._begin_monitor(replaces=False)
@@ -98,25 +98,13 @@ class Rank(VirtualRank):
         call = self.call
         ports = call.main_port(self).ports()
         flow = MainThread(self.rounds, self.state, call.rules_of(self.member), ports=ports, now=self.now)
-        self.main = self._task("", lambda: self._run(flow.run(), self._over))
+        self.main = self._task("", flow.run, self._over)
         port = ThreadPort(self)
         thread = MonitorThreadFlow(self.rounds, port, port, self.now)
-        self.thread = self._task("thread", lambda: self._run(thread.run(), self.main.poke, is_thread=True))
+        self.thread = self._task("thread", thread.run, self._thread_over)
 
-    def _task(self, part: str, begin: Callable[[], Flow[None]]) -> Task:
-        return Task(self.world, self, part, begin, self.call.wire)
-
-    async def _run(self, flow: Flow[Any], over: Callable[[], None], *, is_thread: bool = False) -> None:
-        """Run a flow to its end, or until it ends because the store is lost."""
-        try:
-            ended = await flow
-            if isinstance(ended, IterationResult) and isinstance(ended.error, AssertionError):
-                raise ended.error  # a violation, which the flow has taken for an error of the user's
-        except LOSS as loss:
-            if self.call.hosting is None:
-                raise
-            self._ended_by_loss(loss, is_thread=is_thread)
-        over()
+    def _task(self, part: str, begin: Callable[[], Flow[Any]], ended: Callable[[Any], None]) -> Task:
+        return Task(self.world, self, part, begin, self.call.wire, ended)
 
     def poke(self) -> None:
         """Notify its threads that a condition may have changed."""
@@ -214,7 +202,13 @@ class Rank(VirtualRank):
         """Its tasks, in the same order in each process; on entry, one task stands for both of its threads."""
         return dict.fromkeys((self.main, self.thread, self.monitor))
 
-    def _over(self) -> None:
+    def _over(self, ended: IterationResult | BaseException) -> None:
+        """The flow of the main thread has ended, or the loss of the store has ended it."""
+        if isinstance(ended, IterationResult):
+            if isinstance(ended.error, AssertionError):
+                raise ended.error  # a violation, which the flow has taken for an error of the user's
+        else:
+            self._check_loss(ended)
         if self.stage is not Stage.LOST:
             self.stage = Stage.FINISHED if self.rounds.view.finished else Stage.LEFT
         self.world.note(self.name, f"has {self.stage.value}", self.iteration)
@@ -237,14 +231,21 @@ class Rank(VirtualRank):
         self.stage = Stage.LOST
         self.enter(About.LEFT)
 
-    def _ended_by_loss(self, loss: BaseException, *, is_thread: bool) -> None:
+    def _thread_over(self, loss: BaseException | None) -> None:
+        if loss is not None:
+            self._check_loss(loss)
+            lose_store(self)
+        self.main.poke()
+
+    def _check_loss(self, loss: BaseException | None) -> None:
+        """A part of the rank has ended, because the store is lost if there is a loss."""
+        if loss is not None and self.call.hosting is None:
+            raise loss
         if isinstance(loss, StoreLost):
             assert not self.leaving, f"I17: {self.name} ends with the loss of the store, and has left by itself"
             self.stage = Stage.LOST
-        elif is_thread:
-            lose_store(self)
 
     def _begin_monitor(self, *, replaces: bool) -> Task:
         watch = self.watch = watch_of(self, replaces=replaces)
         begin: Callable[[], Flow[None]] = (lambda: taking_over(self, watch)) if replaces else watch.run
-        return self._task("monitor", lambda: self._run(begin(), lambda: None))
+        return self._task("monitor", begin, self._check_loss)

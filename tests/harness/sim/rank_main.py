@@ -19,7 +19,7 @@ from nvrx_core.rank_assignment.identity import InitialRank
 
 from .farewell import StoredFarewell
 from .virtual_ports import MainBase, nothing
-from .world import AwaitKey, passes, passes_until
+from .world import NOTHING, AwaitKey, answer, passes, passes_until
 
 __all__ = ["MainPort"]
 
@@ -50,14 +50,18 @@ class MainPort(StoredFarewell, MainBase):
     def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> Awaitable[None]:
         return passes_until(functools.partial(until, view), deadline)
 
-    async def note_decision(self, lost: tuple[InitialRank, ...]) -> None:
-        self.rank.lost |= set(lost)
+    def note_decision(self, lost: tuple[InitialRank, ...]) -> Awaitable[None]:
+        if lost:
+            self.rank.lost |= set(lost)
+        return NOTHING
 
-    async def enter(self, stage: About) -> None:
+    def enter(self, stage: About) -> Awaitable[None]:
         self.rank.enter(stage)
+        return NOTHING
 
-    async def begin_iteration(self) -> None:
+    def begin_iteration(self) -> Awaitable[None]:
         self.rank.iteration = self.rank.state.iteration
+        return NOTHING
 
     async def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> Mapping[int, int]:
         """Who is in an atomic section; their leases move."""
@@ -81,19 +85,20 @@ class MainPort(StoredFarewell, MainBase):
 
     # The user's code
 
-    async def declare_keys(self, iteration: int) -> BaseException | None:
-        return self.rank.call.fails("keys", self.rank)
+    def declare_keys(self, iteration: int) -> Awaitable[BaseException | None]:
+        error = self.rank.call.fails("keys", self.rank)
+        return NOTHING if error is None else answer(error)
 
-    async def assign(self, decision: RoundDecision) -> BaseException | None:
+    def assign(self, decision: RoundDecision) -> Awaitable[BaseException | None]:
         rank = self.rank
         try:
             assignment = rank.call.assignment(decision.iteration + 1, rank.member)
             assign(assignment, RankAssignmentCtx(rank.state, rank.call.store, set(decision.terminated)))
         except RestartError as error:
-            return error
+            return answer(error)
         if decision.iteration >= 0:
             rank.state.advance()
-        return None
+        return NOTHING
 
     async def recover(self, failure: BaseException | None) -> BaseException | None:
         await passes(self.rank.world.delay())

@@ -11,7 +11,7 @@ from nvrx_core.inprocess.protocol.round import RoundPhase
 
 from .farewell import StoredFarewell
 from .virtual_ports import ThreadBase, nothing
-from .world import AwaitKey, passes, passes_until
+from .world import NOTHING, AwaitKey, passes, passes_until
 
 if TYPE_CHECKING:
     from .rank import Rank
@@ -29,11 +29,12 @@ class ThreadPort(StoredFarewell, ThreadBase):
         done = cause is not None or rank.rounds.view.round.phase is not RoundPhase.OPEN
         assert done, f"I11: a round is completed that {rank.member} has not completed"
 
-    async def notice(self, iteration: int) -> None:
+    def notice(self, iteration: int) -> Awaitable[None]:
         rank, cause = self.rank, self.rank.cause
         round_ = rank.rounds.view.round
         again = round_.happened(now=rank.world.now) + round_.event(cause, now=rank.world.now)
         assert not again, f"I8: {rank.member} acts twice on an event"
+        return NOTHING
 
     def last_call(self, seconds: float) -> Awaitable[None]:
         return passes(seconds)
@@ -46,26 +47,28 @@ class ThreadPort(StoredFarewell, ThreadBase):
         while function.masked() and not function.out:
             await passes_until(lambda: not function.masked() or function.out)
 
-    async def abort_function(self, iteration: int) -> None:
+    def abort_function(self, iteration: int) -> Awaitable[None]:
         rank = self.rank
         rank.aborting = iteration
         assert not rank.function.depth, f"I4: {rank.member}'s collectives are aborted in an atomic section"
-        await passes(rank.world.delay())
+        return passes(rank.world.delay())
 
-    async def await_out(self) -> None:
+    def await_out(self) -> Awaitable[None]:
         rank = self.rank
         rank.main.poke()
-        await policy.drive(rank.policy, MainThreadOf(rank), rank.now)
+        return policy.drive(rank.policy, MainThreadOf(rank), rank.now)
 
-    async def reset_interrupt(self) -> None:
+    def reset_interrupt(self) -> Awaitable[None]:
         rank = self.rank
         assert rank.decision is not None
         again = rank.rounds.view.round.decided(rank.decision, now=rank.world.now)
         assert not again, f"I8: {rank.member} acts twice on a decision"
         rank.function.reset()
+        return NOTHING
 
-    async def round_decided(self) -> None:
+    def round_decided(self) -> Awaitable[None]:
         self.rank.main.poke()
+        return NOTHING
 
 
 class MainThreadOf:
@@ -82,16 +85,18 @@ class MainThreadOf:
         out = function.out or not function.armed
         return ThreadSample(out, function.masked(), function.raised, function.alive)
 
-    async def fire(self, why: FireReason) -> None:
+    def fire(self, why: FireReason) -> Awaitable[None]:
         rank = self.rank
         assert rank.function.armed, f"I4: {rank.member} is interrupted outside the function"
         assert not rank.function.depth, f"I4: {rank.member} is interrupted in an atomic section"
         rank.function.signal()
+        return NOTHING
 
-    async def close_blocked(self) -> None:
+    def close_blocked(self) -> Awaitable[None]:
         rank = self.rank
         assert rank.function.armed, f"I4: {rank.member} is unblocked outside the function"
         rank.function.blocked = False
+        return NOTHING
 
     async def await_left(self, deadline: float) -> bool:
         function, first = self.rank.function, self.first

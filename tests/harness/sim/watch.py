@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from typing import TYPE_CHECKING, Final
 
 from nvrx_core.fault.record import FaultRecord
@@ -21,7 +21,7 @@ from nvrx_core.rank_assignment.identity import InitialRank
 
 from .farewell import StoredFarewell
 from .virtual_ports import MonitorBase, MonitorPorts, VirtualPage
-from .world import passes, passes_until
+from .world import NOTHING, passes, passes_until
 
 if TYPE_CHECKING:
     from .rank import Rank
@@ -161,9 +161,10 @@ class MonitorPort(StoredFarewell, MonitorBase):
 
     # The store
 
-    async def move_lease(self) -> None:
+    def move_lease(self) -> Awaitable[None]:
         leases, member = self.rank.call.leases, self.rank.member
         leases[member] = str(int(leases.get(member, "0")) + 1)
+        return NOTHING
 
     async def read_leases(self, members: Collection[InitialRank]) -> dict[InitialRank, str]:
         leases = self.rank.call.leases

@@ -21,7 +21,9 @@ from nvrx_core.inprocess.protocol.ports import StoreFailure
 
 from .slots import Slots
 
-__all__ = ["LOSS", "NOTHING", "AwaitKey", "Operation", "Passing", "Task", "Wish", "World", "passes", "passes_until"]
+__all__ = [
+    "LOSS", "NOTHING", "AwaitKey", "Operation", "Passing", "Task", "Wish", "World", "answer", "passes", "passes_until",
+]  # fmt: skip
 
 LOSS: Final = (StoreFailure, StoreLost)
 """The loss of the store, which is raised where its outcome is awaited."""
@@ -92,6 +94,11 @@ NOTHING: Final = Passing()
 """An operation without a consequence in virtual time."""
 
 
+async def answer(value: Any) -> Any:
+    """An operation without a consequence in virtual time, but with an outcome."""
+    return value
+
+
 def passes_until(holds: Callable[[], Any], deadline: float = math.inf) -> Passing:
     """Wait until the predicate holds, looked at when the rank is poked, or until the deadline."""
     return Passing(((holds, deadline),))
@@ -119,6 +126,7 @@ class Task:
         part: which part of it; "" for the whole.
         begin: what it does.
         slots: the rounds of its call.
+        ended: told of its end: what it has returned, or the loss of the store by which it has ended.
 
     Attributes:
         turn: how often it was resumed; `ENDED` when it has ended, `PAUSED` while it is paused.
@@ -126,7 +134,8 @@ class Task:
     """
 
     __slots__ = (
-        "_begin", "_flow", "held", "owner", "part", "paused_turn", "send", "slots", "throw", "turn", "until", "world",
+        "_begin", "_flow", "ended", "held", "owner", "part", "paused_turn", "send", "slots", "throw", "turn", "until",
+        "world",
     )  # fmt: skip
 
     def __init__(
@@ -136,8 +145,9 @@ class Task:
         part: str,
         begin: Callable[[], Coroutine[Any, Any, None]],
         slots: Mapping[int, Slots],
+        ended: Callable[[Any], None],
     ) -> None:
-        self.world, self.owner, self.part, self.slots = world, owner, part, slots
+        self.world, self.owner, self.part, self.slots, self.ended = world, owner, part, slots, ended
         self._begin = begin
         self._flow: Coroutine[Any, Any, None] | None = None  # begun late: a coroutine that never runs warns of it
         self.send: Callable[[Any], Any] = self._start
@@ -273,8 +283,14 @@ class World:
             task.turn = turn = turn + 1
             task.until = None
             try:
-                wish = task.throw(value) if isinstance(value, LOSS) else task.send(value)
-            except StopIteration:
+                lost = value is not None and isinstance(value, LOSS)
+                wish = task.throw(value) if lost else task.send(value)
+            except StopIteration as end:
+                task.ended(end.value)
+                task.turn = ENDED
+                continue
+            except LOSS as loss:
+                task.ended(loss)
                 task.turn = ENDED
                 continue
             kind = type(wish)
