@@ -23,6 +23,7 @@ ALTERNATING: Final[dict[str, Any]] = {"processes": 2, "active": 1, "steps": 1, "
 ONCE: Final[dict[str, Any]] = {"faults": 1}
 TWICE: Final[dict[str, Any]] = {"steps": 1, "faults": 2}
 UNTOLD: Final[dict[str, Any]] = {"faults": 1, "tells": False}
+UNTOLD_TWICE: Final[dict[str, Any]] = {**TWICE, "tells": False}
 UNKNOWING: Final[dict[str, Any]] = {"shards": 2, "steps": 1, "faults": 2, "unknowing": (1,)}
 PASSED_AND_LOST: Final[dict[str, Any]] = {"processes": 3, "steps": 1, "faults": 2, "kills": 1}
 
@@ -54,7 +55,7 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str, dict[str, Any]]]] = {
         memory, "in (self.version, self.pending and self.pending[0])", "== self.version", SHARDED),
     "no atomic section": (training, "        await ports.enter_atomic()\n", "", SHARDED),
     "the branch begins before its vote": (
-        training, BEGINS, "Memory(new, Stamp(ports.iteration, newest.step), passed=passed)", TWICE),
+        training, BEGINS, "Memory(new, Stamp(ports.iteration, newest.step), passed=passed)", UNTOLD_TWICE),
     "who has received is at no step": (training, BEGINS, "Memory(new, passed=passed)", TWICE),
     "any shard will do": (memory, FROM_ITS_SHARD, "        sources = at_newest\n", REPLICAS),
     "missing shards are not missed": (memory, "if missing := {", "if False and {", SHARDED),

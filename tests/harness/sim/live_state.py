@@ -332,8 +332,12 @@ class Group:
         self.decided = max(votes, default=None) if space.tells else None
         self.due, self.rows = self._due(alive if space.tells else kept, kept), set(_rows(kept, self.decided))
         self.processes = [Process(self, rank, each) for rank, each in enumerate(kept)]
-        for process in self.processes:
-            process.begin()
+        try:
+            for process in self.processes:
+                process.begin()
+        except AssertionError:
+            self.close()  # the flows that have not begun
+            raise
 
     def _due(self, told: list[Kept], kept: list[Kept]) -> Weights | None:
         passed = [each.passed for each in told if each.passed is not None]
