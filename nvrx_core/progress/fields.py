@@ -26,6 +26,7 @@ WORDS: Final = FIELDS + MAX_SECTIONS * SECTION_WORDS
 
 
 # fmt: off
+@enum.unique
 class ProgressField(enum.IntEnum):
     """The fields by the number of their word; the rank writes them, its monitor process those marked (M)."""
 
@@ -73,10 +74,10 @@ class ProgressField(enum.IntEnum):
     LOOKED_AT = 42             # (M) iteration + 1 in whose hang the monitor process reports where the rank is
 
     # The monitor process
+    MEMORY_KILLS = 43          # (M) OOM kills in the rank's cgroup that are noted; the rank writes those before
     MONITOR_PID = 44           # (M) its pid
     MONITOR_BEAT = 45          # (M) time of the store's last answer to it
     STORE_LOST = 46            # (M) time when the store was lost; the rank writes it when it is first to know
-    MEMORY_KILLS = 47          # (M) OOM kills in the rank's cgroup that are noted; the rank writes those before
 
     # The rank monitor and its rank
     EVIDENCE_THREAD = 47       # the kernel's id of the thread that tells the monitor where the rank is; 0: none
@@ -98,6 +99,7 @@ class ProgressField(enum.IntEnum):
     STACK_SIGNAL = 63          # the signal on which the rank writes the stacks of its threads; 0: none
 
 
+@enum.unique
 class SectionField(enum.IntEnum):
     """The words of a section's slot, counted from its first; the rank's process writes them."""
 

@@ -56,7 +56,7 @@ class Page:
         words: the fields and sections; for writes that must be cheap.
     """
 
-    VERSION: Final = int.from_bytes(b"nvrx") << 32 | 4
+    VERSION: Final = int.from_bytes(b"nvrx") << 32 | 5
     world_size: int
     words: memoryview[int]
 

@@ -170,7 +170,7 @@ def test_a_disowned_page_has_no_file(shared):
         (b"nvrx", "not a progress page: a file of 4 bytes"),
         (b"\x7fELF".ljust(20_000, b"\0"), r"not a progress page: it begins with b'\\x7fELF"),
         (bytes(20_000), "not a progress page: it begins with"),
-        ((Page.VERSION + 1).to_bytes(8, "little").ljust(20_000, b"\0"), "of version 5; this nvrx reads version 4"),
+        ((Page.VERSION + 1).to_bytes(8, "little").ljust(20_000, b"\0"), "of version 6; this nvrx reads version 5"),
         (Page.VERSION.to_bytes(8, "little").ljust(20_000, b"\0"), "too short for a job of 0 ranks"),
         (Page.VERSION.to_bytes(8, "little") + (9).to_bytes(8, "little"), "16 bytes is too short for a job of 9 ranks"),
         (
