@@ -159,8 +159,8 @@ class Agent(NodeEvents, ControlEvents):
             while self._code < 0 or (self._code == 0 and self._left.is_any) or self._health.is_excluding:
                 parts = (
                     coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
-                    self._workers, self._health, self._memory, self._checkpoint, self._cycle_logs, self._verdicts,
-                    self._attribution, self._stragglers, self._evidence, self._hangs,
+                    self._workers, self._health, self._memory, self._checkpoint, self._cycle_logs, self._cycle_verdicts,
+                    self._attribution, self._stragglers, self._evidence, self._hang_verdicts,
                 )  # fmt: skip
                 due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
                 asked = time.monotonic()
@@ -180,10 +180,10 @@ class Agent(NodeEvents, ControlEvents):
                 self._handle_health()
                 self._tell_ready()
                 self._cycle_logs.tick(now=now)
-                self._verdicts.tick(now=now)
+                self._cycle_verdicts.tick(now=now)
                 self._stragglers.tick(now=now)
                 self._evidence.tick(now=now)
-                self._hangs.tick(now=now)
+                self._hang_verdicts.tick(now=now)
                 self._attribution.tick(now=now)
                 for advised in self._attribution.events():
                     coordination.tell(MessageKind.STOP, self._policy.cycle, advised.reason)
@@ -208,7 +208,7 @@ class Agent(NodeEvents, ControlEvents):
                     if is_entered and asked_in == self._policy.cycle:
                         log.warning("in-process restart continues without rank %d", rank, extra={"rank": rank})
                         self._history.goes_on_without(rank)
-                        self._verdicts.goes_on_without(rank)
+                        self._cycle_verdicts.goes_on_without(rank)
                     local_rank = rank - self._policy.rank_of(0)
                     self._carry_out(self._policy.round_answered(asked_in, local_rank, is_entered=is_entered))
         for worker in self._workers.exits():
@@ -286,20 +286,20 @@ class Agent(NodeEvents, ControlEvents):
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
         self._make_workers(cleanup, console, folder)
-        self._verdicts = CycleVerdicts(
+        self._cycle_verdicts = CycleVerdicts(
             self._history, self._coordination, self._workers, cycle_log=self._cycle_logs, host=socket.gethostname(),
             events=environment.events_directory(),
         )  # fmt: skip
         self._attribution = Attribution(
-            self.config, self.options.logs, self._loop, self._history, verdicts=self._verdicts,
+            self.config, self.options.logs, self._loop, self._history, verdicts=self._cycle_verdicts,
             where=self._where(), environ=self._untagged,
         )  # fmt: skip
         cleanup.callback(self._attribution.close)
         self._stragglers = Stragglers(self.config, self._monitors, self._coordination, self._history)
         self._evidence = NodeEvidence(self._loop, self._monitors.sockets)
         cleanup.callback(self._evidence.close)
-        self._hangs = HangVerdicts(
-            self._evidence, self._coordination, self._history, self._verdicts, is_on=self.config.hang_verdict
+        self._hang_verdicts = HangVerdicts(
+            self._evidence, self._coordination, self._history, self._cycle_verdicts, is_on=self.config.hang_verdict
         )
         return self._coordination
 
@@ -360,7 +360,7 @@ class Agent(NodeEvents, ControlEvents):
                 case AwaitOthers(cycle, seconds):
                     self._awaited, self._awaits_until = cycle, time.monotonic() + seconds
                 case EndLaunch(code, _, reason):
-                    self._verdicts.finish()
+                    self._cycle_verdicts.finish()
                     self._attribution.finish(code)
                     log.log(logging.ERROR if code else logging.INFO, "the job ends with code %d: %s", code, reason)
                     self._history.ended(code, reason)
@@ -419,7 +419,7 @@ class Agent(NodeEvents, ControlEvents):
     def joined(self, node: int) -> None:
         """Record this node's number."""
         self._history.joined(node)
-        self._hangs.joined(node)
+        self._hang_verdicts.joined(node)
         failpoint.hit("rendezvous-join", self._policy.cycle)
         self._warm_start.settle()
         self._carry_out(self._policy.joined(node))
@@ -427,12 +427,12 @@ class Agent(NodeEvents, ControlEvents):
     def decided(self, decision: Decision) -> None:
         """Carry out a decision for all nodes."""
         self._history.decided(decision)
-        self._verdicts.decided(decision, now=time.monotonic())
+        self._cycle_verdicts.decided(decision, now=time.monotonic())
         is_coordinator = self._coordination.failures(decision.cycle) is not None
         self._attribution.decided(decision, self._cycle_logs, is_coordinator=is_coordinator)
         self._cycle_info.decided(decision, self._policy.node)
         self._stragglers.decided(decision, now=time.monotonic())
-        self._hangs.decided(decision, now=time.monotonic())
+        self._hang_verdicts.decided(decision, now=time.monotonic())
         if decision.verdict is DecisionKind.END:
             failpoint.hit("rendezvous-close", self._policy.cycle)
         if decision.verdict is DecisionKind.RUN:
@@ -442,7 +442,7 @@ class Agent(NodeEvents, ControlEvents):
         if is_news and (why := self._beyond_failures(decision.reason)):
             log.info("cycle %d ends on all nodes: %s", decision.cycle, why)
         self._carry_out(actions)
-        self._verdicts.make()
+        self._cycle_verdicts.make()
 
     def lease_expired(self, reason: str) -> None:
         """Handle that the lease cannot be renewed."""
@@ -460,7 +460,7 @@ class Agent(NodeEvents, ControlEvents):
             self._left.kill()
             return
         failpoint.hit("signal-received", self._policy.cycle)
-        self._verdicts.stopped()
+        self._cycle_verdicts.stopped()
         self._attribution.signalled()
         self._carry_out(self._policy.signalled(signum))
 
@@ -479,7 +479,7 @@ class Agent(NodeEvents, ControlEvents):
             rank = self._policy.rank_of(local_rank)
             report = self._log_failure(rank, report)
             self._history.worker_failed(rank, code, report, in_process=in_process)
-            self._verdicts.failed(rank, report)
+            self._cycle_verdicts.failed(rank, report)
         self._carry_out(
             self._policy.worker_exited(
                 local_rank,
@@ -512,11 +512,11 @@ class Agent(NodeEvents, ControlEvents):
             return
         self._hung[report.rank] = report
         self._history.hung(report)
-        self._hangs.suspected(answer, now=time.monotonic())
+        self._hang_verdicts.suspected(answer, now=time.monotonic())
 
     def evidence_received(self, cycle: int, hang: str) -> None:
         """Judge a hang by what the ranks of all nodes show."""
-        self._hangs.evidence_received(cycle, hang, now=time.monotonic())
+        self._hang_verdicts.evidence_received(cycle, hang, now=time.monotonic())
 
     def recovered(self, rank: int) -> None:
         """Handle that a rank has gone on before its monitor has ended it: what ends it later is something else."""
@@ -527,7 +527,7 @@ class Agent(NodeEvents, ControlEvents):
             log.warning("rank %d %s, and is not ended as hung", rank, why, extra={"rank": rank})
             self._history.recovered(report, why)
             if not self._hung:
-                self._verdicts.recovered()
+                self._cycle_verdicts.recovered()
 
     def asked_for_progress(self, answer: Callable[[Sequence[Progress]], None]) -> None:
         """Answer with the progress of the slowest ranks of other nodes."""

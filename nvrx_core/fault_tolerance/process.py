@@ -83,7 +83,7 @@ class RankMonitor:
         self.detector = HangDetector(self._rules)
         self._inquiry: Inquiry | None = None
         self._findings = Findings()
-        self._verdict: _PendingTermination | None = None
+        self._pending: _PendingTermination | None = None
         self._questions = socket.socket(fileno=os.dup(plan.questions[0])) if plan.questions else None
         self._evidence: EvidenceRequest | None = None
         self._asking, self._asked, self._answers_at = list[Connection](), 0, math.inf
@@ -114,7 +114,7 @@ class RankMonitor:
         """
         self._note_pause(due)
         self._follow_rank()
-        return min(self._judge_rank(), self._give_evidence(), self._await_verdict())
+        return min(self._judge_rank(), self._give_evidence(), self._end_when_judged())
 
     def _judge_rank(self) -> float:
         """Judge the rank; return when that is due again."""
@@ -140,8 +140,8 @@ class RankMonitor:
     def _forget(self) -> None:
         """Discard the state of the judgement; a rank that was about to be ended is not."""
         self.detector = HangDetector(self._rules)
-        if self._verdict is not None:
-            self._take_back(self._verdict)
+        if self._pending is not None:
+            self._take_back(self._pending)
         if self._inquiry is not None:
             self._inquiry.close()
             self._inquiry = None
@@ -157,7 +157,7 @@ class RankMonitor:
                     self._inquiry = Inquiry(own, survey, rank, signum, reader=self.plan.stacks[0])
                 case TerminateRank(reason):
                     self._terminate(rank, reason)
-                case KillRank() if self._verdict is not None:
+                case KillRank() if self._pending is not None:
                     pass  # the grace period is shorter than the wait for the verdict
                 case KillRank(reason):
                     log.error("kill rank %d (pid %d): %s", self.page[ProgressField.RANK], rank.pid, reason)
@@ -188,8 +188,8 @@ class RankMonitor:
         why = f"{reason}{where}{beside and f', {beside}'}"
         report = HungRank(number, rank.pid, why, found.text[:STACK])
         asked = self._tell_launcher(report.to_json())
-        self._verdict = _PendingTermination(asked, rank, time.monotonic() + VERDICT_TIMEOUT, report)
-        self._await_verdict()
+        self._pending = _PendingTermination(asked, rank, time.monotonic() + VERDICT_TIMEOUT, report)
+        self._end_when_judged()
 
     def _tell_launcher(self, message: Mapping[str, Any]) -> Connection | None:
         """Send the launcher a message; return the connection on which it may answer, None if there is no launcher."""
@@ -202,12 +202,12 @@ class RankMonitor:
             return connection
         return None
 
-    def _await_verdict(self) -> float:
+    def _end_when_judged(self) -> float:
         """End the rank, once it is said who is to blame, or that takes too long; return when that is due.
 
         It may have gone on meanwhile, or begun a wrapped call.
         """
-        awaited = self._verdict
+        awaited = self._pending
         if awaited is None:
             return math.inf
         if awaited.connection is not None and time.monotonic() < awaited.deadline:
@@ -216,7 +216,7 @@ class RankMonitor:
         if self.page[ProgressField.STAGE] != Stage.OUTSIDE or limit is None or self._now() < limit.deadline:
             self._forget()
             return time.monotonic()
-        self._verdict = None
+        self._pending = None
         if awaited.connection is not None:
             awaited.connection.close()
         report, signum = awaited.report, self.plan.termination_signal
@@ -229,7 +229,7 @@ class RankMonitor:
 
     def _take_back(self, awaited: _PendingTermination) -> None:
         """Do not end the rank; tell the launcher, unless the rank has exited, for which it may have been the reason."""
-        self._verdict, report = None, awaited.report
+        self._pending, report = None, awaited.report
         if awaited.connection is not None:
             awaited.connection.close()
         if not awaited.rank.has_exited():
@@ -275,8 +275,8 @@ class RankMonitor:
         """Return the descriptors of what was asked."""
         inquiry = [] if self._inquiry is None else self._inquiry.fds()
         evidence = [] if self._evidence is None else self._evidence.fds()
-        verdict = -1 if self._verdict is None else self._verdict.fileno()
-        return [*inquiry, *evidence, *([verdict] if verdict >= 0 else [])]
+        pending = -1 if self._pending is None else self._pending.fileno()
+        return [*inquiry, *evidence, *([pending] if pending >= 0 else [])]
 
     def _handle(self, fd: int) -> None:
         if fd == self.listener.fileno():
@@ -287,8 +287,8 @@ class RankMonitor:
             self._inquiry.receive(fd, now=time.monotonic())
         elif self._evidence is not None and fd in self._evidence.fds():
             self._evidence.receive(fd, now=time.monotonic())
-        elif self._verdict is not None and fd == self._verdict.fileno():
-            self._verdict = replace(self._verdict, deadline=-math.inf)
+        elif self._pending is not None and fd == self._pending.fileno():
+            self._pending = replace(self._pending, deadline=-math.inf)
         elif self._rank is not None and fd == self._rank.pidfd and self._rank.has_exited():
             if self._rank.is_on(self.page):
                 self.page[ProgressField.ATTACHED_AT] = 0

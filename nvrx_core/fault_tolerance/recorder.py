@@ -1,5 +1,7 @@
 """A rank's progress on its page: heartbeats and sections, and the longest intervals between them.
 
+`progress/sampling.py` reads it, for the rank monitor in `process.py`.
+
 Each call is a few stores to memory, without a lock or a system call. The time of a change is written before the change
 itself, so that a torn read shows a rank that has just made progress.
 """

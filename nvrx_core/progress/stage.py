@@ -13,8 +13,8 @@ class Stage(enum.IntEnum):
     OUTSIDE = 0
     STARTING = 1  # assignment, initialize, first health check
     RUNNING = 2  # inside the wrapped function
-    WAITING = 3  # in a barrier, or as a reserve: waits for others, cannot hang by itself
-    UNWINDING = 4  # out of the function after a fault: abort, finalize, health check
+    WAITING = 3  # for a rendezvous, a completion or a pause, or as a reserve: it cannot hang by itself
+    UNWINDING = 4  # out of the function: abort, finalize, health check
     ARRIVED = 5  # in the iteration barrier
-    LEFT = 6  # its last word to the others is said
-    EXITED_ABNORMALLY = 7  # it has left without a word; its monitor process speaks for it
+    LEFT = 6  # it leaves, and has told the others so
+    EXITED_ABNORMALLY = 7  # it has left and told nobody; its monitor process reports that

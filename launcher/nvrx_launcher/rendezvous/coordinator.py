@@ -112,7 +112,7 @@ class Coordinator:
             ) as kind:  # fmt: skip
                 return self._of_this_cycle(kind, message, now)
             case MessageKind.HANG_SUSPECTED | MessageKind.HANG_EVIDENCE | MessageKind.HANG_JUDGED:
-                return ()  # handed on as they are
+                return ()  # `HangRelay` hands them on
             case never:
                 assert_never(never)
 

@@ -1,4 +1,4 @@
-"""This rank's own faults: made from exceptions, announced to the other ranks, written to the event file and logged.
+"""This rank's own faults: made from exceptions, written to the event file and logged; the flow announces them.
 
 The exception is the user's: its `__str__` may raise. The record is created before the fault is announced, so this must
 not read a source file, which may be on a file system that no longer responds.

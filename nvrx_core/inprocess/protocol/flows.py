@@ -216,7 +216,7 @@ class MainThread:
         view, fault = self.rounds.view, None
         if ended.outcome in (Outcome.FAILED, Outcome.LEFT):
             fault = await self._announce(view, ended)
-        await self._await(view, RoundView.is_aborted)
+        await self._await(view, RoundView.is_aborted)  # `MonitorThreadFlow` ends the function, on all ranks alike
         await self.ports.status.round_ended(view)
         leaving = await self._recover(ended, view.round.iteration)
         decision = await self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)

@@ -1,7 +1,7 @@
 """The ports of a rank's flows: the store, the user's code, the rank's page, its faults and its exit. Pure.
 
-`XPort` is what the class `X` does in production, in the module of that name; `CallStore` is in `control_store`,
-`ArrivalReport` in `rank_status`.
+`XPort` is what the class `X` does in production, in the module of that name in `inprocess/call`; `CallStore` is in
+`coordination/control_store`, `ArrivalReport` in `rank_status`, and `WrappedCall` makes them.
 
 An awaited operation of the store may raise `StoreFailure`; a wait raises the exception of an early exit.
 """
