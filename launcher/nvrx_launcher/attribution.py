@@ -253,6 +253,8 @@ class Attribution:
 
     def events(self) -> tuple[StopAdvised, ...]:
         """Return what the service has advised, where it is due, since the last call."""
+        if not self._is_running:
+            self._advise()
         found = list[StopAdvised]()
         while self._advised:
             found.append(self._advised.popleft())
@@ -292,14 +294,12 @@ class Attribution:
         os.eventfd_write(self._woken, 1)
 
     def _hear(self) -> None:
-        """Handle advice: against a restart, it is followed once there is none to lose, or the next cycle has failed."""
+        """Handle advice: against a restart, it is followed while no cycle runs, and when the next one has failed."""
         os.eventfd_read(self._woken)
         while self._heard:
             advice = self._heard.popleft()
             if self._stops and advice.action == STOP:
                 self._against[advice.cycle] = advice.reason
-        if not self._is_running:
-            self._advise()
 
     def _advise(self) -> None:
         for cycle, reason in self._against.items():

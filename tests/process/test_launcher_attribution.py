@@ -81,6 +81,7 @@ def test_a_healthy_cycle_is_not_ended_by_late_advice(launcher: Start, tmp_path: 
         options = ("--max-restarts", "9", "--ft-attribution-stop-action", "no-restart")
         job = start(launcher, prefix, service.url, *options, case="lacks_twice")
         job.await_log("attribution of cycle 0: STOP")
+        job.await_log("verdict of cycle 0: ")  # without which it is not followed
         (tmp_path / "gate").touch()
         code, log = job.finish()
     assert code == 93, log
