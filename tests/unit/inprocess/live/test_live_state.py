@@ -177,27 +177,12 @@ def test_a_scheduler_of_an_optimizer_is_seen(model, optimizer):
     assert tensors.is_scheduled(registered(model, optimizer))
 
 
-class Call:
-    """A call in which any rank has passed a vote."""
-
-    def __init__(self, newest):
-        self._handles = SimpleNamespace(votes=SimpleNamespace(newest=lambda live: (newest, True)))
-
-
-@pytest.mark.parametrize(("newest", "passed"), [((), AT), (AT, AT), (NEXT, NEXT)])
-def test_what_a_rank_holds_is_told_with_what_the_others_have_told(model, optimizer, monkeypatch, newest, passed):
+def test_what_a_rank_holds_is_told_as_it_is(model, optimizer):
     live, _, left = in_vote(model, optimizer)
     live._ports = SimpleNamespace(left=left)
-    monkeypatch.setattr("nvrx_core.inprocess.live_state.current_call", lambda: Call(newest))
-    assert live.holding().passed == (passed, 0)
-    assert live.passed_vote() == passed
-
-
-def test_a_rank_that_is_behind_the_others_holds_nothing(model, optimizer, monkeypatch):
-    live, _, left = in_vote(model, optimizer)
-    live._ports = SimpleNamespace(left=left)
-    monkeypatch.setattr("nvrx_core.inprocess.live_state.current_call", lambda: Call(Stamp(1, 0)))
-    assert live.holding() is None
+    holding = live.holding()
+    assert (holding.pending, holding.passed) == ((NEXT, 0), (AT, 0))
+    assert live.passed_vote() == AT
 
 
 def test_a_live_state_without_a_past_has_passed_no_vote():
