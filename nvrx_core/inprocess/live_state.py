@@ -169,7 +169,7 @@ class LiveState:
         if memory.objects is not left.objects or memory.torn:
             return
         pending = memory.pending
-        if pending is not None and pending.stamp != memory.version and left.are_gradients_changed():
+        if pending is not None and pending.due and pending.stamp != memory.version and left.are_gradients_changed():
             self._training.memory = memory = memory.cannot_advance()
         if not tensors.shares(left.objects, new):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -183,6 +184,16 @@ def test_what_a_rank_holds_is_told_as_it_is(model, optimizer):
     holding = live.holding()
     assert (holding.pending, holding.passed) == ((NEXT, 0), (AT, 0))
     assert live.passed_vote() == AT
+
+
+def test_who_has_dropped_old_gradients_keeps_the_branch_that_it_has_come_to(model, optimizer):
+    """Its vote was passed, and a fault came before the new objects were taken over."""
+    live, _, left = in_vote(model, optimizer)
+    begun = Mark(Stamp(1, 4), 0, None, due=False)
+    live._training.memory = replace(live._training.memory, pending=begun, passed=begun)
+    optimizer.zero_grad()
+    live._notice_changes(left, registered(model, optimizer))
+    assert reaches(live, begun.stamp)
 
 
 def test_a_live_state_without_a_past_has_passed_no_vote():
