@@ -8,6 +8,7 @@ puts what the ranks have in memory into the objects of the next iteration. The p
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
@@ -185,9 +186,11 @@ class LiveState:
         """Begin with `step`: the objects of the last `resume` are as before it, from a checkpoint or fresh.
 
         Raises:
+            TypeError: for a step that is no integer.
             RuntimeError: before `resume`, or with parameters on the meta device.
         """
-        ports, objects = self._here("start"), self._training.memory.objects
+        step, ports = int(operator.index(step)), self._here("start")  # of any integer type
+        objects = self._training.memory.objects
         if objects is not None and objects.device.type == "meta":
             raise RuntimeError("start() with parameters on the meta device: fill those that resume() was given")
         run(self._training.start(ports, step))
@@ -202,9 +205,11 @@ class LiveState:
             watched: the step is a sign of life (`CallWrapper.progress`).
 
         Raises:
+            TypeError: for a step that is no integer.
             RuntimeError: before `resume`, when ranks commit different steps, or a step not greater than the last.
         """
-        ports, objects, expected = self._here("commit"), self._training.memory.objects, self._versions
+        step, ports = int(operator.index(step)), self._here("commit")  # of any integer type
+        objects, expected = self._training.memory.objects, self._versions
         if not self._warned and objects is not None and all(each.grad is None for each in objects.parameters):
             self._warned = True
             log.warning("no parameter that resume() was given has a gradient in commit(): if another model is trained, "

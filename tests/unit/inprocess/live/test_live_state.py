@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo  # noqa: F401 - the first optimizer does; it sets an environment variable
@@ -194,6 +195,40 @@ def test_who_has_dropped_old_gradients_keeps_the_branch_that_it_has_come_to(mode
     optimizer.zero_grad()
     live._notice_changes(left, registered(model, optimizer))
     assert reaches(live, begun.stamp)
+
+
+class Recording:
+    """A training that records the steps that it is given."""
+
+    def __init__(self):
+        self.memory, self.steps = Memory(), []
+
+    async def start(self, ports, step):
+        self.steps.append(step)
+        self.memory = Memory(SimpleNamespace(device=torch.device("cpu"), parameters=(), buffers={}))
+
+    commit = start
+
+
+@pytest.mark.parametrize("step", [np.int64(5), torch.tensor(5), True], ids=["numpy", "tensor", "bool"])
+def test_a_step_of_another_integer_type_is_an_integer(step, monkeypatch):
+    """It is told in an arrival, which is JSON."""
+    live = LiveState()
+    live._training = Recording()
+    live._ports = SimpleNamespace(call=None, before=(), left=None)
+    monkeypatch.setattr("nvrx_core.inprocess.live_state.tensors.versions", lambda objects: ())
+    live.start(step)
+    live.commit(step)
+    assert live._training.steps == [int(step)] * 2
+    assert {type(each) for each in live._training.steps} == {int}
+
+
+def test_a_step_that_is_no_integer_is_refused():
+    live = LiveState()
+    live._ports = SimpleNamespace(call=None)
+    for call in (live.start, live.commit):
+        with pytest.raises(TypeError):
+            call(5.0)
 
 
 def test_a_live_state_without_a_past_has_passed_no_vote():
