@@ -5,10 +5,8 @@ comes to the vote with complete gradients. So whoever has passed the vote of a s
 alone. After a fault, all go to the newest step that any survivor has passed: who was interrupted in its vote does the
 step then, with its old objects. If nobody has passed it, nobody has changed anything, and all are at the step before.
 
-Each rank tells with its arrival at the end of the iteration which vote it has passed, and the decision of the round has
-the newest. A rank that has done its step and has all that it needs comes to the vote that begins the new branch without
-a word of the others, and one that does not declines this vote. Where it is passed, an exchange of what all ranks hold
-would have brought them to the same step; where it is not, no rank has given up anything that the exchange needs.
+The decision of a round has the newest vote of its arrivals. A rank that has done its step comes to the vote of the new
+branch without a word of the others; one that has not declines it, and all exchange what they hold: nothing is given up.
 
 What changes outside of the advance (random numbers, buffers, the position in the data) is copied into a row at each
 vote, and the vote carries all rows to all ranks: who takes the place of a lost rank gets its row.
