@@ -8,6 +8,7 @@ puts what the ranks have in memory into the objects of the next iteration. The p
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
@@ -17,7 +18,7 @@ import torch.distributed as dist
 
 from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.live import objects as tensors, row as rows
-from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard, Stamp
+from nvrx_core.inprocess.live.memory import Holding, Incomplete, Recovery, Shard, Stamp
 from nvrx_core.inprocess.live.objects import Left, Objects
 from nvrx_core.inprocess.live.row import Stateful
 from nvrx_core.inprocess.live.training import LiveTraining
@@ -118,7 +119,8 @@ class LiveState:
             if self._schedules_advance and not new.shared and tensors.is_scheduled(new):
                 log.warning("an optimizer has a scheduler, and resume() got no `shared`: after a fault, the scheduler "
                             "would begin anew")  # fmt: skip
-        newest, knows = self._newest(call)
+        decided, knows = ((), False) if call is None else call._handles.votes.newest(self)
+        newest = Stamp(*decided) if decided else None
         first = run(self._training.resume(ports, new, newest, knows=knows))
         ports.failed, ports.has_resumed = None, True
         if first is None:
@@ -128,6 +130,9 @@ class LiveState:
             missing = "; ".join(map(new.told, recovery.missing))
             log.warning("step %d is not whole in memory: no rank that trains has %s of it; a checkpoint is needed",
                         recovery.newest.step, missing)  # fmt: skip
+        if isinstance(recovery, Recovery) and newest is not None and recovery.newest < newest and ports.rank == 0:
+            log.warning("going on after step %d: only ranks that do not train now have passed the vote of step %d",
+                        recovery.newest.step, newest.step)  # fmt: skip
         tensors.drop_interrupted(new)
         self._versions = tensors.versions(new)
         return first
@@ -150,11 +155,6 @@ class LiveState:
             return None
         if objects is left.objects and not memory.torn:
             self._refuse_changed(left)
-        newest, knows = self._newest(current_call())
-        if newest is not None and knows:
-            self._training.memory = memory = self._training.memory.learn(newest)
-            if memory.passed is None or memory.passed.stamp < newest:
-                return None  # of an older step, to which the ranks do not go back
         return self._training.memory.holding(
             objects.shard, objects.shard, 0 if passed.rows is None else len(passed.rows)
         )
@@ -164,18 +164,13 @@ class LiveState:
         passed = self._training.memory.passed
         return () if passed is None else passed.stamp
 
-    def _newest(self, call: CallWrapper | None) -> tuple[Stamp | None, bool]:
-        """Return the newest vote that any rank has passed, and whether it is one of this live state."""
-        newest, knows = ((), False) if call is None else call._handles.votes.newest(self)
-        return (Stamp(*newest) if newest else None), knows
-
     def _notice_changes(self, left: Left, new: Objects) -> None:
         """Keep only what the function has left as it was: a model that outlives it is in its reach before resume()."""
         memory = self._training.memory
         if memory.objects is not left.objects or memory.torn:
             return
         pending = memory.pending
-        if pending is not None and pending.stamp != memory.version and left.are_gradients_changed():
+        if pending is not None and pending.due and pending.stamp != memory.version and left.are_gradients_changed():
             self._training.memory = memory = memory.cannot_advance()
         if not tensors.shares(left.objects, new):
             return
@@ -191,9 +186,11 @@ class LiveState:
         """Begin with `step`: the objects of the last `resume` are as before it, from a checkpoint or fresh.
 
         Raises:
+            TypeError: for a step that is no integer.
             RuntimeError: before `resume`, or with parameters on the meta device.
         """
-        ports, objects = self._here("start"), self._training.memory.objects
+        step, ports = int(operator.index(step)), self._here("start")  # of any integer type
+        objects = self._training.memory.objects
         if objects is not None and objects.device.type == "meta":
             raise RuntimeError("start() with parameters on the meta device: fill those that resume() was given")
         run(self._training.start(ports, step))
@@ -208,9 +205,11 @@ class LiveState:
             watched: the step is a sign of life (`CallWrapper.progress`).
 
         Raises:
+            TypeError: for a step that is no integer.
             RuntimeError: before `resume`, when ranks commit different steps, or a step not greater than the last.
         """
-        ports, objects, expected = self._here("commit"), self._training.memory.objects, self._versions
+        step, ports = int(operator.index(step)), self._here("commit")  # of any integer type
+        objects, expected = self._training.memory.objects, self._versions
         if not self._warned and objects is not None and all(each.grad is None for each in objects.parameters):
             self._warned = True
             log.warning("no parameter that resume() was given has a gradient in commit(): if another model is trained, "

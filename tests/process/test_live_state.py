@@ -98,15 +98,37 @@ def test_a_shard_that_nobody_has_is_missed_in_a_line(prepare: Launch) -> None:
     assert ends(job) == ends(trained(prepare, sharded=True))
 
 
-def test_a_step_that_only_ranks_in_reserve_have_is_missed_in_a_line(prepare: Launch) -> None:
-    """Neither is it silently done again, nor does a rank that returns from the reserve go on from an older one."""
+def test_a_step_that_only_ranks_in_reserve_have_is_done_again_with_a_line(prepare: Launch) -> None:
     job = trained(prepare, alternate=True, faults=2, kinds=["exception"], points=["committed"])
     assert set(job.codes.values()) == {0}, job.codes
-    assert [(line["iteration"], line["step"]) for line in job.lines("resumed")] == [(0, 0), (1, 0), (2, 0)]
-    lines = [
-        job.errors(rank).count("is not whole in memory: no rank that trains has the parameters") for rank in (0, 1)
-    ]
-    assert lines == [1, 1]
+    done = max(
+        line["step"] for line in job.lines("step", initial_rank=0) if line["at"] < job.lines("injected")[0]["at"]
+    )
+    assert [(line["iteration"], line["step"]) for line in job.lines("resumed")] == [(0, 0), (1, 0), (2, done + 1)]
+    line = f"going on after step {done}: only ranks that do not train now have passed the vote of step"
+    assert [job.errors(rank).count(line) for rank in (0, 1)] == [1, 0]
+
+
+def test_local_state_is_not_lost_with_a_reserve_that_has_passed_the_last_vote(prepare: Launch) -> None:
+    """The ranks go on from the step before: of the last one, nobody has the local state of the rank that is new."""
+    undisturbed = trained(prepare, steps=6)
+    disturbed = trained(
+        prepare, world=3, active=2, alternate=True, steps=6, faults=1, seed=1, kinds=["exception"], points=["voted"]
+    )
+    assert set(disturbed.codes.values()) == {0}, disturbed.codes
+    assert [line["initial_rank"] for line in disturbed.lines("injected")] == [1]
+    assert {line["step"] for line in disturbed.lines("resumed", iteration=1)} == {1}
+    assert ends(disturbed) == ends(undisturbed)
+
+
+def test_a_second_live_state_costs_the_first_one_no_step(prepare: Launch) -> None:
+    """One rank is interrupted in the last vote of the first one, when the other one has begun with the second."""
+    undisturbed = trained(prepare, sharded=True, steps=2)
+    disturbed = trained(prepare, sharded=True, steps=2, second=True, faults=1, seed=1, points=["voted"])
+    assert set(disturbed.codes.values()) == {0}, disturbed.codes
+    assert len(disturbed.lines("injected")) == 1
+    assert {line["step"] for line in disturbed.lines("resumed", iteration=1)} == {2}
+    assert ends(disturbed) == ends(undisturbed)
 
 
 def test_a_parameter_that_is_changed_elsewhere_is_named_once(prepare: Launch) -> None:

@@ -57,36 +57,32 @@ class Voting(Protocol):
 class PassedVotes:
     """The votes that the live states of a call have passed: this rank's for its arrivals, the newest from decisions.
 
-    What is told is of one live state. A rank with several tells nothing, and does not take what others tell for either.
+    What is told is of one live state. Where any rank has several, the decision has no vote: it may have passed a newer
+    vote of the one that the others tell of.
     """
 
     def __init__(self) -> None:
         self._states = weakref.WeakSet[Voting]()
         self._teller: weakref.ref[Voting] | None = None
-        self._is_without = True
         self._newest: tuple[int, ...] = ()
 
     def register(self, state: Voting) -> None:
         """Add a live state that belongs to the call; it is not kept alive."""
         self._states.add(state)
 
-    def passed(self) -> tuple[int, ...]:
-        """Return the vote that this rank tells of; empty for none."""
+    def passed(self) -> tuple[tuple[int, ...], bool]:
+        """Return the vote that this rank tells of, empty for none, and whether it has several live states."""
         states = list(self._states)
         self._teller = weakref.ref(states[0]) if len(states) == 1 else None
-        self._is_without = not states
-        return states[0].passed_vote() if len(states) == 1 else ()
+        return states[0].passed_vote() if len(states) == 1 else (), len(states) > 1
 
     def decided(self, newest: tuple[int, ...]) -> None:
-        """Note the newest vote that any living rank has told of."""
+        """Note the newest vote that any living rank has told of; empty for none."""
         self._newest = newest
 
     def newest(self, state: Voting) -> tuple[tuple[int, ...], bool]:
-        """Return the newest vote, empty for none, and whether it is one of this live state as far as this rank knows.
-
-        A rank that has had none yet takes it for its first one's: it has been a reserve.
-        """
-        return self._newest, self._is_without or (self._teller is not None and self._teller() is state)
+        """Return the newest vote, empty for none, and whether it is this live state that this rank has told of."""
+        return self._newest, self._teller is not None and self._teller() is state
 
 
 class AtomicLock:

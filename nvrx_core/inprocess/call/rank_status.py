@@ -141,11 +141,12 @@ class ArrivalReport:
         state, sample, move = self._state, self._sample, self._move
         is_alive = status is ArrivalStatus.ALIVE
         offers = is_alive and move is not None
+        vote, several = self._votes.passed() if is_alive else ((), False)
         self._step = max(self._step, self._page[ProgressField.STEP] - 1)
         return Arrival(
             initial_rank=state.initial_rank, rank=state.rank, status=status, world_size=state.world_size,
             fault=fault, step=self._step, progress=sample.progress if state.mode is Mode.ACTIVE else None,
             stalled=sample.stalled, completed=completed, long=long, keys=self._plug_ins.keys,
             endpoint=self._connections.offer_rendezvous() if offers else "", fills_gaps=isinstance(move, FillGaps),
-            vote=self._votes.passed() if is_alive else (),
+            vote=vote, several=several,
         )  # fmt: skip

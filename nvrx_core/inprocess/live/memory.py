@@ -5,9 +5,8 @@ comes to the vote with complete gradients. So whoever has passed the vote of a s
 alone. After a fault, all go to the newest step that any survivor has passed: who was interrupted in its vote does the
 step then, with its old objects. If nobody has passed it, nobody has changed anything, and all are at the step before.
 
-Each rank tells with its arrival at the end of the iteration which vote it has passed, and the decision of the round has
-the newest: so a rank that is at its step, or can do it, goes on without a word of the others, and one that is not
-declines the vote that begins the new branch. Then all exchange what they hold.
+The decision of a round has the newest vote of its arrivals. A rank that has done its step comes to the vote of the new
+branch without a word of the others; one that has not declines it, and all exchange what they hold: nothing is given up.
 
 What changes outside of the advance (random numbers, buffers, the position in the data) is copied into a row at each
 vote, and the vote carries all rows to all ranks: who takes the place of a lost rank gets its row.
@@ -20,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from nvrx_core.values import value
 
@@ -42,7 +41,6 @@ __all__ = [
 Objects = TypeVar("Objects")
 Row = TypeVar("Row")
 Rows = TypeVar("Rows")
-_NOBODY: Final = -1
 Shard = tuple[int, ...]
 """Which parameters a rank has: a coordinate and a size for each sharded dimension, and a checksum of their layout."""
 
@@ -101,6 +99,7 @@ class Memory(Generic[Objects, Row, Rows]):
         pending: the vote that this rank has come to last: its gradients are complete.
         passed: the vote that it has passed last: so are those of all ranks.
         torn: whether an advance, or a transfer into the same objects, has begun and not ended.
+        beginning: the vote of a new branch that it has come to from `version`, besides `pending`.
     """
 
     objects: Objects | None = None
@@ -108,6 +107,7 @@ class Memory(Generic[Objects, Row, Rows]):
     pending: Mark[Row, Rows] | None = None
     passed: Mark[Row, Rows] | None = None
     torn: bool = False
+    beginning: Mark[Row, Rows] | None = None
 
     def come_to_vote(self, mark: Mark[Row, Rows]) -> Memory[Objects, Row, Rows]:
         """Return it at a vote."""
@@ -118,14 +118,15 @@ class Memory(Generic[Objects, Row, Rows]):
         assert self.pending is not None
         return replace(self, passed=replace(self.pending, rows=rows))
 
-    def learn(self, newest: Stamp) -> Memory[Objects, Row, Rows]:
-        """Return it with a vote that another rank has passed: whoever has come to it could have done so, too.
+    def come_to_beginning(self, mark: Mark[Row, Rows]) -> Memory[Objects, Row, Rows]:
+        """Return it at the vote of a new branch, which begins at its version; another rank may still decline it."""
+        return replace(self, beginning=mark)
 
-        The rows of the others stay unknown to this rank.
-        """
-        if self.pending is None or self.pending.stamp != newest:
-            return self
-        return self if self.passed is not None and self.passed.stamp == newest else replace(self, passed=self.pending)
+    def begin(self, rows: Rows) -> Memory[Objects, Row, Rows]:
+        """Return it after that vote: its objects are complete at the beginning of the branch."""
+        assert self.beginning is not None
+        passed = replace(self.beginning, rows=rows)
+        return Memory(self.objects, passed.stamp, pending=passed, passed=passed)
 
     def cannot_advance(self) -> Memory[Objects, Row, Rows]:
         """Return it without the vote that it has come to: its gradients are gone."""
@@ -136,30 +137,36 @@ class Memory(Generic[Objects, Row, Rows]):
         return replace(self, torn=True)
 
     def complete(self, stamp: Stamp) -> Memory[Objects, Row, Rows]:
-        """Return it with parameters and optimizer state at a step."""
-        return replace(self, version=stamp, torn=False)
+        """Return it with parameters and optimizer state at a step.
 
-    def take(self, objects: Objects, stamp: Stamp) -> Memory[Objects, Row, Rows]:
-        """Return it with new objects, which are complete at a step."""
-        return replace(self, objects=objects, version=stamp)
+        If another rank has passed the vote, this one counts as having passed it, without the rows of the others: the
+        other one may be lost.
+        """
+        passed = self.passed
+        if passed is None or passed.stamp < stamp:
+            passed = next((each for each in (self.pending, self.beginning) if each and each.stamp == stamp), passed)
+        return replace(self, version=stamp, torn=False, passed=passed, beginning=None)
 
-    def holding(self, shard: Shard | None, needs: Shard, width: int, newest: Stamp | None = None) -> Holding:
+    def take(self, objects: Objects) -> Memory[Objects, Row, Rows]:
+        """Return it with new objects, which are what the old ones were."""
+        return replace(self, objects=objects)
+
+    def holding(self, shard: Shard | None, needs: Shard, width: int) -> Holding:
         """Return what the other ranks must know of it.
 
         Args:
             shard: of the kept objects.
             needs: the shard of the new ones.
             width: how many ranks the rows of the passed vote are of.
-            newest: a vote that any rank has passed, be it one that takes no part.
         """
-        pending, passed = (None if mark is None else (mark.stamp, mark.rank) for mark in (self.pending, self.passed))
-        if newest is not None and (passed is None or passed[0] < newest):
-            passed, width = (newest, _NOBODY), 0
-        return Holding(self.version, pending, passed, self.torn, shard, needs, width)
+        pending, passed, beginning = (
+            None if mark is None else (mark.stamp, mark.rank) for mark in (self.pending, self.passed, self.beginning)
+        )
+        return Holding(self.version, pending, passed, self.torn, shard, needs, width, beginning)
 
     def row_of(self, stamp: Stamp, rank: int) -> Row | None:
         """Return the local state that it has itself captured at a step as this rank."""
-        marks = (mark for mark in (self.pending, self.passed) if mark is not None)
+        marks = (mark for mark in (self.pending, self.passed, self.beginning) if mark is not None)
         return next((mark.row for mark in marks if (mark.stamp, mark.rank) == (stamp, rank)), None)
 
 
@@ -169,8 +176,7 @@ class Holding:
 
     Attributes:
         version, torn: as in its memory.
-        pending, passed: the stamps of these votes, and the ranks as which it has voted; of a vote that only others have
-            passed, no rank.
+        pending, passed, beginning: the stamps of these votes, and the ranks as which it has voted.
         shard: the shard that it has; None without objects.
         needs: the shard that it is to have.
         width: of how many ranks it has the local state at the passed vote.
@@ -183,18 +189,21 @@ class Holding:
     shard: Shard | None
     needs: Shard
     width: int = 0
+    beginning: tuple[Stamp, int] | None = None
 
     def reaches(self, stamp: Stamp) -> bool:
         """Return whether the rank is at this step, or can do it without the others."""
-        return not self.torn and stamp in (self.version, self.pending and self.pending[0])
+        stamps = (self.version, self.pending and self.pending[0], self.beginning and self.beginning[0])
+        return not self.torn and stamp in stamps
 
     def needs_nobody(self, stamp: Stamp, rank: int) -> bool:
-        """Return whether the rank can go on from this step, as rank `rank`, without the others."""
-        return self.reaches(stamp) and self.shard == self.needs and self.serves_row(stamp, rank)
+        """Return whether the rank has passed this vote last, has done its step, and has its own part of it all."""
+        has_done = not self.torn and self.version == stamp and self.passed is not None and self.passed[0] == stamp
+        return has_done and self.shard == self.needs and self.serves_row(stamp, rank)
 
     def has_row(self, stamp: Stamp, rank: int) -> bool:
         """Return whether it has itself captured the local state of a rank at this step."""
-        return (stamp, rank) in (self.pending, self.passed)
+        return (stamp, rank) in (self.pending, self.passed, self.beginning)
 
     def serves_row(self, stamp: Stamp, rank: int) -> bool:
         """Return whether it has the local state of a rank at this step, be it from the vote."""

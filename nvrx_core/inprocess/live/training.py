@@ -8,16 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from nvrx_core.inprocess.live.memory import (
-    Holding,
-    Incomplete,
-    Mark,
-    Memory,
-    Recovery,
-    Shard,
-    Stamp,
-    recover,
-)
+from nvrx_core.inprocess.live.memory import Holding, Incomplete, Mark, Memory, Recovery, Shard, Stamp, recover
 
 __all__ = ["LivePorts", "LiveTraining"]
 
@@ -148,7 +139,7 @@ class LiveTraining(Generic[Objects, Row, Rows]):
                 await ports.vote(None)
             elif await self._go_on(ports, newest, new):
                 return newest.step + 1
-        recovery = recover(await ports.exchange(self._holding(ports, new, newest if knows else None)))
+        recovery = recover(await ports.exchange(self._holding(ports, new)))
         self.recovery = recovery
         if isinstance(recovery, Incomplete):
             # Another rank may still have what is missing, and be a reserve now.
@@ -157,38 +148,39 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         await self._bring(ports, recovery, new)
         return recovery.newest.step + 1
 
-    def _holding(self, ports: LivePorts[Objects, Row, Rows], new: Objects, newest: Stamp | None = None) -> Holding:
+    def _holding(self, ports: LivePorts[Objects, Row, Rows], new: Objects) -> Holding:
         objects, passed = self.memory.objects, self.memory.passed
         shard = None if objects is None else ports.shard_of(objects)
         width = ports.width_of(None if passed is None else passed.rows)
-        return self.memory.holding(shard, ports.shard_of(new), width, newest)
+        return self.memory.holding(shard, ports.shard_of(new), width)
 
     async def _go_on(self, ports: LivePorts[Objects, Row, Rows], newest: Stamp, new: Objects) -> bool:
         """Bring new objects to the newest step without the others; return False if one of these declines.
 
-        The vote comes first: where a rank declines, the new objects may be needed as they are, with initial weights.
+        The vote comes first: where a rank declines, the new objects may be needed as they are, with initial weights,
+        and so may all that this rank holds.
         """
-        await self._reach(ports, newest, new)
-        old, stamp = self.memory.objects, Stamp(ports.iteration, newest.step)
+        before, old, row = self.memory, self.memory.objects, self._row_for(ports, newest, ports.rank)
         assert old is not None
-        row = self._row_for(ports, newest, ports.rank)
-        mark: Mark[Row, Rows] = Mark(stamp, ports.rank, row, due=False)
-        self.memory = self.memory.come_to_vote(mark)
+        assert before.passed is not None
+        stamp = Stamp(ports.iteration, newest.step)
+        mark = Mark(stamp, ports.rank, row, due=False, rows=before.passed.rows)  # as they are at the new branch
+        self.memory = before.come_to_beginning(mark)
         rows = await ports.vote(row)
         if rows is None:
+            self.memory = before
             return False
-        self.memory = self.memory.pass_vote(rows)
+        self.memory = self.memory.begin(rows)
         await ports.adopt(old, new)
         await ports.restore(new, row)
-        self.memory = self.memory.take(new, stamp)
+        self.memory = self.memory.take(new)
         return True
 
     async def _reach(self, ports: LivePorts[Objects, Row, Rows], newest: Stamp, new: Objects) -> None:
         """Bring the old objects to the newest step, if this rank was interrupted in its vote."""
-        old, holding = self.memory.objects, self._holding(ports, new)
-        self.memory = self.memory.learn(newest)  # who has passed it may be lost before the next vote
-        if old is not None and holding.reaches(newest) and self.memory.version != newest:
-            if self.memory.pending is not None and self.memory.pending.due:
+        old, pending = self.memory.objects, self.memory.pending
+        if old is not None and self._holding(ports, new).reaches(newest) and self.memory.version != newest:
+            if pending is not None and pending.stamp == newest and pending.due:
                 await self._advance(ports, old, newest)
             else:
                 self.memory = self.memory.complete(newest)
@@ -204,7 +196,10 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         if passed is None or passed.stamp != newest:
             row = await ports.capture(new, newest.step)
             passed = Mark(newest, ports.rank, row, due=False)
-        begun, transfers = Memory(new, newest, passed=passed), bool(recovery.transfers)
+        begun, transfers = (
+            Memory(new, newest, passed=passed),
+            any(each.source != each.to for each in recovery.transfers),
+        )
         await self._begin(ports, begun, newest.step, transfers=transfers)
 
     async def _transfer(

@@ -35,7 +35,7 @@ __all__ = [
 
 
 _COMPLETED: Final = "completed"
-_MAY_LACK: Final = ("keys", "long", "endpoint", "fills_gaps", "silent", "exit", "vote")
+_MAY_LACK: Final = ("keys", "long", "endpoint", "fills_gaps", "silent", "exit", "vote", "several")
 _SIGNS: Final = (
     "gloo",
     "NCCL",
@@ -78,6 +78,7 @@ class Arrival:
         endpoint: the `host:port` at which it would host the rendezvous of the next process group, "" for none.
         fills_gaps: the ranks are assigned by `FillGaps`, not `ShiftRanks`.
         vote: the iteration and the step of the last vote of its `LiveState` that it has passed; empty for none.
+        several: it has several, and tells of none.
     """
 
     initial_rank: InitialRank
@@ -94,6 +95,7 @@ class Arrival:
     endpoint: str = ""
     fills_gaps: bool = False
     vote: tuple[int, ...] = ()
+    several: bool = False
 
     def encode(self) -> str:
         """Return the arrival as JSON."""
@@ -121,6 +123,7 @@ class Arrival:
             completed=bool(data.get("completed")), long=bool(data.get("long")),
             keys=tuple(map(string, _list(data.get("keys", [])))), endpoint=_endpoint(data.get("endpoint", "")),
             fills_gaps=bool(data.get("fills_gaps")), vote=_vote(data.get("vote", [])),
+            several=bool(data.get("several")),
         )  # fmt: skip
 
 
@@ -143,7 +146,8 @@ class RoundDecision:
         silent: those of the lost ranks that were unresponsive: they may be alive, and read this decision late.
         exit: the fault of a lost rank that has left with an exit code: where the job cannot go on without it, all end
             with this code. The cause, if it is such a fault; else the exit that its rank has announced itself.
-        vote: the newest vote that any living rank has passed, as in its arrival; empty for none.
+        vote: the newest vote that any living rank has passed, as in its arrival; empty for none, and where any of these
+            has several live states: it cannot be told which one each vote is of.
     """
 
     iteration: int
@@ -232,7 +236,7 @@ def decide(iteration: int, arrivals: Mapping[int, Arrival], event: FaultRecord |
         endpoint=endpoint,
         silent=tuple(sorted(a.initial_rank for a in silent)),
         exit=_exit(faults, cause, lost),
-        vote=max((a.vote for a in alive), default=()),
+        vote=() if any(a.several for a in alive) else max((a.vote for a in alive), default=()),
     )
 
 

@@ -25,7 +25,7 @@ TWICE: Final[dict[str, Any]] = {"steps": 1, "faults": 2}
 UNTOLD: Final[dict[str, Any]] = {"faults": 1, "tells": False}
 UNTOLD_TWICE: Final[dict[str, Any]] = {**TWICE, "tells": False}
 UNKNOWING: Final[dict[str, Any]] = {"shards": 2, "steps": 1, "faults": 2, "unknowing": (1,)}
-PASSED_AND_LOST: Final[dict[str, Any]] = {"processes": 3, "steps": 1, "faults": 2, "kills": 1}
+PASSED_AND_LOST: Final[dict[str, Any]] = {"steps": 1, "faults": 2, "kills": 1}
 
 VOTES: Final = "rows = await ports.vote(row)  # outside"
 CAPTURES: Final = "        row = await ports.capture(objects, step)\n        self.memory = self.memory.come_to_vote"
@@ -33,7 +33,7 @@ ADVANCES: Final = "        await self._advance(ports, objects, stamp)\n"
 STEPS: Final = "                await self._advance(ports, old, newest)\n"
 BEGINS: Final = "Memory(new, newest, passed=passed)"
 FROM_ITS_SHARD: Final = "        sources = [rank for rank in at_newest if holdings[rank].shard == holdings[to].needs]\n"
-UNDECLINED: Final = "        rows = await ports.vote(row)\n        if rows is None:\n            return False"
+UNDECLINED: Final = "        rows = await ports.vote(row)\n        if rows is None:\n            self.memory = before"
 RESTORES: Final = "        await ports.adopt(old, new)\n        await ports.restore(new, row)\n"
 NO_STEP: Final = "                self.memory = self.memory.complete(newest)\n"
 
@@ -52,7 +52,7 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str, dict[str, Any]]]] = {
     "the interrupted step is done twice": (training, " and self.memory.version != newest", "", ONCE),
     "the first vote of a branch is a step": (training, "row, due=False))\n", "row, due=True))\n", TWICE),
     "only who is at the step reaches it": (
-        memory, "in (self.version, self.pending and self.pending[0])", "== self.version", SHARDED),
+        memory, "stamp in stamps", "stamp == self.version", SHARDED),
     "no atomic section": (training, "        await ports.enter_atomic()\n", "", SHARDED),
     "the branch begins before its vote": (
         training, BEGINS, "Memory(new, Stamp(ports.iteration, newest.step), passed=passed)", UNTOLD_TWICE),
@@ -62,19 +62,23 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str, dict[str, Any]]]] = {
     "what is in memory is not used": (memory, "    if newest is None:\n", "    if True:\n", ONCE),
     "a vote is forgotten where a step is not whole": (
         training, "self.memory = Memory(new, passed=self.memory.passed)\n", "self.memory = Memory(new)\n", RESERVE),
-    "who is behind goes on alone": (memory, "self.reaches(stamp) and self.shard", "self.shard", RESERVE),
+    "who is behind goes on alone": (memory, "self.version == stamp and ", "", ONCE),
     "who has another shard goes on alone": (memory, " and self.shard == self.needs", "", SHARD_LOST),
     "who has no local state goes on alone": (
         memory, " and self.serves_row(stamp, rank)", "", {**RESERVE, "kills": 1}),
     "who goes on alone does not take its local state": (training, RESTORES, RESTORES.partition("\n")[0] + "\n", ONCE),
     "nobody declines": (
-        training, "if rows is None:\n            return False", "if False:\n            return False", RESERVE),
+        training, UNDECLINED, UNDECLINED.replace("rows is None", "False"), ONCE),
     "the new objects are changed before all go on": (
         training, UNDECLINED, "        await ports.adopt(old, new)\n" + UNDECLINED, SHARD_LOST),
     "a vote that only others have passed is not learned": (
-        training, "self.memory = self.memory.learn(newest)", "", PASSED_AND_LOST),
-    "a vote of ranks that take no part does not count": (
-        memory, "passed, width = (newest, _NOBODY), 0", "pass", ALTERNATING),
+        memory, "if passed is None or passed.stamp < stamp:", "if False:", PASSED_AND_LOST),
+    "an interrupted vote is given up before all go on": (
+        memory, "replace(self, beginning=mark)", "replace(self, beginning=mark, pending=None)", UNKNOWING),
+    "who was interrupted where a branch begins does not reach it": (
+        memory, ", self.beginning and self.beginning[0])", ")", {**TWICE, "shards": 2}),
+    "who was interrupted where a branch begins does an older step": (
+        training, "pending.stamp == newest and pending.due", "pending.due", TWICE),
     "rows come from votes only": (memory, "return has_rows or self.has_row(stamp, rank)", "return has_rows", RESERVE),
 }  # fmt: skip
 """The module, the shipped text, the mistake, and a space in which it is seen."""

@@ -150,7 +150,7 @@ class Process:
         self.has_resumed = True
         assert first is None or new.local == self.own(new.weights), f"{self} has local state {new.local}"
         assert first is not None or new.weights is None, f"{self} has changed what it was to begin with"
-        assert first is None or self.group.due is not None, f"{self} goes on, though no rank has the newest step"
+        assert first is None or self.group.due is not None, f"{self} goes on, though no rank of its group can"
         if first is None:
             assert self.group.due is None, f"{self} loads a checkpoint: {self.group.due} is whole in memory"
             first, new.weights, new.local = 0, (), self.own(())
@@ -183,16 +183,21 @@ class Process:
         """All ranks come to it with the same weights, each with its own local state of the same step, or decline."""
         if row is None:
             return self._collective("vote", None, lambda: None)
-        objects, branch = self.training.memory.objects, self.group.branch
+        memory, branch = self.training.memory, self.group.branch
+        objects, is_due = memory.objects, memory.beginning is None and memory.pending.due
         assert objects.weights is not None, f"{self} votes with torn weights"
-        after = (*objects.weights, objects.gradients) if self.training.memory.pending.due else objects.weights
+        after = (*objects.weights, objects.gradients) if is_due else objects.weights
         own = self.own(after)
         assert row == own, f"{self} votes with local state {row}, not {own}"
         voted = self.group.voted.setdefault(self.collectives, after)
         assert voted == after, f"ranks of {branch} vote with {voted} and {after}"
-        if not self.has_resumed and self.group.due is not None:
-            assert after == self.group.due, f"{self} goes on from {after}, and not from {self.group.due}"
-        return self._collective("vote", row, lambda: setattr(self, "passed", (self.iteration, after)))
+
+        def pass_it() -> None:
+            if not self.has_resumed and self.group.due is not None:
+                assert after == self.group.due, f"{self} goes on from {after}, and not from {self.group.due}"
+            self.passed = self.iteration, after
+
+        return self._collective("vote", row, pass_it)
 
     def _collective(self, name: str, value: Any, then: Callable[[], None]) -> Operation:
         """What all come to; where any of them declines, there is no result."""
@@ -315,7 +320,7 @@ class Group:
 
     Attributes:
         due: the weights from which it must go on; None if they are not whole in memory.
-        rows: the local states that ranks have; of the newest vote, if they know it.
+        rows: the local states that ranks have.
         come: what ranks have brought to each collective call.
         voted: the weights with which ranks have come to each vote, after its step.
         sent: what is under way from rank to rank.
@@ -327,10 +332,10 @@ class Group:
         self.come, self.voted = dict[int, dict[int, Any]](), dict[int, Weights]()
         self.sent, self.killed = dict[tuple[int, int], list[Any]](), set[int]()
         kept = [each for each in (base.kept[process] for process in base.branch) if each is not None]
-        alive = [each for each in base.kept if each is not None]
-        votes = [each.memory.passed.stamp for each in alive if each.memory.passed is not None]
+        telling = [each for number, each in enumerate(base.kept) if each and number not in space.unknowing]
+        votes = [each.memory.passed.stamp for each in telling if each.memory.passed is not None]
         self.decided = max(votes, default=None) if space.tells else None
-        self.due, self.rows = self._due(alive if space.tells else kept, kept), set(_rows(kept, self.decided))
+        self.due, self.rows = self._due(kept), set(_rows(kept))
         self.processes = [Process(self, rank, each) for rank, each in enumerate(kept)]
         try:
             for process in self.processes:
@@ -339,17 +344,12 @@ class Group:
             self.close()  # the flows that have not begun
             raise
 
-    def _due(self, told: list[Kept], kept: list[Kept]) -> Weights | None:
-        passed = [each.passed for each in told if each.passed is not None]
+    def _due(self, kept: list[Kept]) -> Weights | None:
+        passed = [each.passed for each in kept if each.passed is not None]
         if not passed:
             return None
         newest = max(passed, key=lambda each: (each[0], len(each[1])))[1]
-        memories = [each.memory for each in kept if each.memory.objects is not None]
-        if not newest and self.decided is not None:  # each branch from the beginning begins with equal weights
-            memories = [
-                each for each in memories if self.decided in (each.version, each.pending and each.pending.stamp)
-            ]
-        held = [memory.objects for memory in memories]
+        held = (each.memory.objects for each in kept if each.memory.objects is not None)
         shards = {objects.shard for objects in held if newest in objects.reachable()}
         needed = {self.space.shard(rank, len(kept)) for rank in range(len(kept))}
         return newest if needed <= shards else None
@@ -416,7 +416,7 @@ class LiveSpace(Space[Moment]):
         faults, kills: how many there may be; a kill is a fault.
         shards: into how many the parameters are divided.
         tells: the decision of an iteration has the newest vote.
-        unknowing: the processes that do not take it for a vote of their training.
+        unknowing: the processes that do not tell of theirs, and do not take it for a vote of their training.
     """
 
     def __init__(
@@ -506,13 +506,13 @@ class LiveSpace(Space[Moment]):
 
 def _memory(memory: Any) -> Hashable:
     marks = (
-        (each and (each.stamp, each.rank, each.row, each.due, each.rows)) for each in (memory.pending, memory.passed)
+        (each and (each.stamp, each.rank, each.row, each.due, each.rows))
+        for each in (memory.pending, memory.passed, memory.beginning)
     )
     return memory.objects and memory.objects.state(), memory.version, memory.torn, *marks
 
 
-def _rows(kept: Iterable[Kept], at: Any) -> Iterator[Any]:
+def _rows(kept: Iterable[Kept]) -> Iterator[Any]:
     for each in kept:
-        for mark in (each.memory.pending, each.memory.passed):
-            if mark is not None and at in (None, mark.stamp):
-                yield from (mark.row, *(mark.rows or ()))
+        for mark in (each.memory.pending, each.memory.passed, each.memory.beginning):
+            yield from (mark.row, *(mark.rows or ())) if mark is not None else ()

@@ -3,7 +3,8 @@
 `NVRX_TEST_LIVE` has, as JSON: `steps`, `faults` (how many iterations have one), `seed`, `kinds` (`exception`, `kill`,
 `asynchronous`), `points`, `active` (the others are reserves), `sharded`, `least` (no kill below so many ranks),
 `touched` (the steps at which rank 0 changes a parameter elsewhere), `transfer` (seconds that one takes), `soft` (the
-soft timeout in seconds) and `alternate` (one rank is active, in each iteration another).
+soft timeout in seconds), `alternate` (the places move on by one process in each iteration: who has had the first one
+becomes a reserve) and `second` (a second live state follows the end of the first one's training).
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from torch.nn.parallel import DistributedDataParallel
 from nvrx_core import inprocess
 from nvrx_core.inprocess import rank_assignment
 from nvrx_core.inprocess.live import objects as tensors
+from nvrx_core.inprocess.live_state import _Ports
 from tests.harness.process.workers.record import Record
 
 PLAN: dict[str, Any] = {
     "steps": 30, "faults": 0, "seed": 0, "kinds": ["exception"], "active": None, "sharded": False, "least": 2,
-    "touched": [], "transfer": 0.0, "soft": 60.0, "alternate": False,
+    "touched": [], "transfer": 0.0, "soft": 60.0, "alternate": False, "second": False,
     "points": ["build", "resumed", "data", "forward", "backward", "ready", "advance", "advanced", "committed"],
     **json.loads(os.environ.get("NVRX_TEST_LIVE", "{}")),
 }  # fmt: skip
@@ -45,14 +47,14 @@ class Injected(RuntimeError):
 
 
 class Alternate(rank_assignment.RankAssignment):
-    """A user's assignment that puts whoever has trained in reserve."""
+    """A user's assignment that puts the first of those who have trained in reserve."""
 
     def __call__(self, ctx: rank_assignment.RankAssignmentCtx) -> rank_assignment.RankAssignmentCtx:
         state = ctx.state
         following = 0 if ctx.snapshot is None else ctx.snapshot.iteration + 1
-        is_active = following % state.world_size == state.rank
-        state.mode = inprocess.Mode.ACTIVE if is_active else inprocess.Mode.INACTIVE
-        state.active_rank, state.active_world_size = (0 if is_active else None), 1
+        place, active = (state.rank - following) % state.world_size, PLAN["active"] or 1
+        state.mode = inprocess.Mode.ACTIVE if place < active else inprocess.Mode.INACTIVE
+        state.active_rank, state.active_world_size = (place if place < active else None), active
         return ctx
 
 
@@ -148,7 +150,7 @@ def digest(tensors: Any) -> str:
     return found.hexdigest()[:16]
 
 
-def train(live: inprocess.LiveState, call: inprocess.CallWrapper) -> None:
+def train(live: inprocess.LiveState, second: inprocess.LiveState, call: inprocess.CallWrapper) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     faults.begin(call, rank, dist.get_world_size())
@@ -194,6 +196,10 @@ def train(live: inprocess.LiveState, call: inprocess.CallWrapper) -> None:
         "end", rank=rank, world=dist.get_world_size(), weights=digest([*parameters, *states]),
         local=digest([*model.buffers(), torch.get_rng_state()]) + str(random.random()),
     )  # fmt: skip
+    if PLAN["second"]:
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        second.resume(model, optimizer, optimizer.step)
     dist.destroy_process_group()
 
 
@@ -201,7 +207,7 @@ def main() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1))  # torch imports its compiler in the first step
     parameter.grad = torch.zeros(1)
     torch.optim.AdamW([parameter], foreach=True).step()
-    live = inprocess.LiveState()
+    live, second = inprocess.LiveState(), inprocess.LiveState()
     active = PLAN["active"]
     assignment = (
         inprocess.Compose(rank_assignment.MaxActiveWorldSize(active), rank_assignment.FillGaps())
@@ -210,7 +216,7 @@ def main() -> None:
 
     def guarded(call_wrapper: inprocess.CallWrapper) -> None:
         try:
-            train(live, call_wrapper)
+            train(live, second, call_wrapper)
         finally:
             faults.inside = False
 
@@ -223,6 +229,16 @@ def main() -> None:
         send(objects, to)
 
     tensors.send = send_slowly
+    gather = _Ports._gather
+
+    def gather_and_fail(ports: _Ports, row: torch.Tensor) -> list[torch.Tensor]:
+        table = gather(ports, row)
+        if faults.point == "voted" and faults.hits["voted"] + 1 == faults.after:
+            threading.Event().wait(0.5)  # until the others have passed the vote
+        faults("voted")
+        return table
+
+    _Ports._gather = gather_and_fail  # type: ignore[method-assign]
     soft = timedelta(seconds=PLAN["soft"])
     inprocess.Wrapper(
         rank_assignment=assignment, no_progress_limit=None, soft_timeout=soft, hard_timeout=soft + timedelta(seconds=30)

@@ -100,11 +100,11 @@ def test_what_the_others_tell_is_of_the_live_state_that_this_rank_has_told_of(pa
     assert votes.newest(Training()) == ((0, 8), False)
 
 
-def test_a_rank_without_a_live_state_takes_it_for_its_first_one(page):
+def test_a_rank_without_a_live_state_has_told_of_none(page):
     votes = PassedVotes()
     told(page, votes)
     votes.decided((0, 8))
-    assert votes.newest(Training()) == ((0, 8), True)
+    assert votes.newest(Training()) == ((0, 8), False)
 
 
 def test_a_rank_with_two_live_states_tells_of_none_until_one_is_released(page):
@@ -112,7 +112,9 @@ def test_a_rank_with_two_live_states_tells_of_none_until_one_is_released(page):
     votes.register(one)
     votes.register(other)
     assert told(page, votes) == ()
+    assert arrival(page, votes=votes).several
     votes.decided((0, 8))
     assert [votes.newest(each) for each in (one, other)] == [((0, 8), False)] * 2
     del one
     assert told(page, votes) == (0, 9)
+    assert not arrival(page, votes=votes).several

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch._dynamo  # noqa: F401 - the first optimizer does; it sets an environment variable
@@ -177,27 +179,56 @@ def test_a_scheduler_of_an_optimizer_is_seen(model, optimizer):
     assert tensors.is_scheduled(registered(model, optimizer))
 
 
-class Call:
-    """A call in which any rank has passed a vote."""
-
-    def __init__(self, newest):
-        self._handles = SimpleNamespace(votes=SimpleNamespace(newest=lambda live: (newest, True)))
-
-
-@pytest.mark.parametrize(("newest", "passed"), [((), AT), (AT, AT), (NEXT, NEXT)])
-def test_what_a_rank_holds_is_told_with_what_the_others_have_told(model, optimizer, monkeypatch, newest, passed):
+def test_what_a_rank_holds_is_told_as_it_is(model, optimizer):
     live, _, left = in_vote(model, optimizer)
     live._ports = SimpleNamespace(left=left)
-    monkeypatch.setattr("nvrx_core.inprocess.live_state.current_call", lambda: Call(newest))
-    assert live.holding().passed == (passed, 0)
-    assert live.passed_vote() == passed
+    holding = live.holding()
+    assert (holding.pending, holding.passed) == ((NEXT, 0), (AT, 0))
+    assert live.passed_vote() == AT
 
 
-def test_a_rank_that_is_behind_the_others_holds_nothing(model, optimizer, monkeypatch):
+def test_who_has_dropped_old_gradients_keeps_the_branch_that_it_has_come_to(model, optimizer):
+    """Its vote was passed, and a fault came before the new objects were taken over."""
     live, _, left = in_vote(model, optimizer)
-    live._ports = SimpleNamespace(left=left)
-    monkeypatch.setattr("nvrx_core.inprocess.live_state.current_call", lambda: Call(Stamp(1, 0)))
-    assert live.holding() is None
+    begun = Mark(Stamp(1, 4), 0, None, due=False)
+    live._training.memory = replace(live._training.memory, pending=begun, passed=begun)
+    optimizer.zero_grad()
+    live._notice_changes(left, registered(model, optimizer))
+    assert reaches(live, begun.stamp)
+
+
+class Recording:
+    """A training that records the steps that it is given."""
+
+    def __init__(self):
+        self.memory, self.steps = Memory(), []
+
+    async def start(self, ports, step):
+        self.steps.append(step)
+        self.memory = Memory(SimpleNamespace(device=torch.device("cpu"), parameters=(), buffers={}))
+
+    commit = start
+
+
+@pytest.mark.parametrize("step", [np.int64(5), torch.tensor(5), True], ids=["numpy", "tensor", "bool"])
+def test_a_step_of_another_integer_type_is_an_integer(step, monkeypatch):
+    """It is told in an arrival, which is JSON."""
+    live = LiveState()
+    live._training = Recording()
+    live._ports = SimpleNamespace(call=None, before=(), left=None)
+    monkeypatch.setattr("nvrx_core.inprocess.live_state.tensors.versions", lambda objects: ())
+    live.start(step)
+    live.commit(step)
+    assert live._training.steps == [int(step)] * 2
+    assert {type(each) for each in live._training.steps} == {int}
+
+
+def test_a_step_that_is_no_integer_is_refused():
+    live = LiveState()
+    live._ports = SimpleNamespace(call=None)
+    for call in (live.start, live.commit):
+        with pytest.raises(TypeError):
+            call(5.0)
 
 
 def test_a_live_state_without_a_past_has_passed_no_vote():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nvrx_core.inprocess.live.memory import (
@@ -129,11 +131,9 @@ def test_who_has_lost_its_gradients_does_not_reach_the_step_of_its_vote():
     assert not memory.cannot_advance().holding((), (), 2).reaches(NEXT)
 
 
-@pytest.mark.parametrize("mine", [AHEAD, IN_VOTE], ids=["it has done the step", "it can"])
-def test_who_reaches_the_newest_step_goes_on_as_if_all_had_exchanged_what_they_hold(mine):
-    rank = mine.pending[1]
-    assert mine.needs_nobody(NEXT, rank)
-    assert rank in recover([AHEAD, IN_VOTE]).keeps
+def test_who_has_done_the_newest_step_goes_on_as_if_all_had_exchanged_what_they_hold():
+    assert AHEAD.needs_nobody(NEXT, 0)
+    assert recover([AHEAD, replace(AHEAD, pending=(NEXT, 1), passed=(NEXT, 1))]) == Recovery(NEXT, (0, 1), (), ())
 
 
 def test_a_rank_with_another_number_needs_no_other_one_for_its_row():
@@ -143,25 +143,20 @@ def test_a_rank_with_another_number_needs_no_other_one_for_its_row():
 
 @pytest.mark.parametrize("mine", [
     SPARE, holding(version=AT, pending=(AT, 1), passed=(AT, 1), width=2), holding(version=NEXT, passed=(NEXT, 0)),
+    IN_VOTE, replace(AHEAD, torn=True), replace(AHEAD, version=AT), replace(AHEAD, passed=(Stamp(0, 6), 0)),
     holding(version=NEXT, pending=(NEXT, 1), passed=(NEXT, 1), shard=(0, 2), needs=(1, 2)),
-], ids=["a reserve", "it is behind", "it has no row", "it needs another shard"])  # fmt: skip
+], ids=["a reserve", "it is behind", "it has no row", "it was interrupted in its vote", "it is torn",
+    "it has not done the step", "it has passed another vote", "it needs another shard"])  # fmt: skip
 def test_who_needs_another_rank_does_not_go_on_alone(mine):
     assert not mine.needs_nobody(NEXT, 1)
 
 
-def test_a_vote_that_only_ranks_in_reserve_have_passed_is_not_gone_back_behind():
-    """Their step would be done again, from memory that is older than a checkpoint may be."""
-    older = Memory("objects", AT, passed=Mark(AT, 0, "row", due=True))
-    assert recover([older.holding((), (), 2)]).newest == AT
-    assert recover([older.holding((), (), 2, NEXT)]) == Incomplete(NEXT, ((),))
-
-
-def test_a_vote_that_another_rank_has_passed_is_learned_by_who_has_come_to_it():
+def test_who_does_the_step_of_a_vote_that_another_rank_has_passed_counts_as_having_passed_it():
+    """The other one may be lost before the next vote."""
     in_vote = Memory("objects", AT, Mark(NEXT, 1, "row", due=True), Mark(AT, 1, "row", due=True))
-    learned = in_vote.learn(NEXT)
-    assert learned.passed == in_vote.pending
-    assert learned.learn(NEXT) is learned
-    assert in_vote.learn(AT) is in_vote
+    assert in_vote.complete(NEXT).passed == in_vote.pending
+    assert in_vote.complete(AT).passed == in_vote.passed
+    assert Memory("objects").complete(NEXT).passed is None
 
 
 class Declining(Replacement):
@@ -191,6 +186,10 @@ def test_a_vote_is_declined_at_the_beginning_of_a_resume_alone(call):
         call(training).send(None)
 
 
+VOTED = Mark(NEXT, 0, "zero", due=True, rows=("zero", "one", "two"))
+INTERRUPTED = Mark(Stamp(0, 6), 0, "zero, later", due=True)
+
+
 @pytest.mark.parametrize("knows", [True, False])
 def test_ranks_exchange_what_they_hold_where_one_declines(knows):
     """A rank that has gone on alone until then has lost nothing by it."""
@@ -204,13 +203,81 @@ def test_ranks_exchange_what_they_hold_where_one_declines(knows):
             return None if declined else ("zero", "one", "two")
 
         async def exchange(self, mine):
-            assert mine.reaches(NEXT)
+            assert mine == before.holding((), (), 3)
             return [mine, AHEAD]
 
     training = LiveTraining()
-    mark = Mark(NEXT, 0, "zero", due=True, rows=("zero", "one", "two"))
-    training.memory = Memory("old", NEXT, mark, mark)
+    training.memory = before = Memory("old", NEXT, INTERRUPTED, VOTED)
     with pytest.raises(StopIteration) as end:
         training.resume(Ports(), "new", NEXT, knows=knows).send(None)
     assert end.value.value == NEXT.step + 1
     assert training.memory.version == Stamp(1, NEXT.step)
+
+
+class Cut(Declining):
+    """The ports of a rank that a fault interrupts."""
+
+    rank = 0
+
+    def __init__(self, where):
+        self.where = where
+
+    async def vote(self, row, *, transfers=False):
+        if self.where == "vote":
+            raise ConnectionError
+        return ("zero", "one", "two")
+
+    async def restore(self, objects, row):
+        raise ConnectionError
+
+
+def interrupted(where):
+    training = LiveTraining()
+    training.memory = Memory("old", NEXT, INTERRUPTED, VOTED)
+    with pytest.raises(ConnectionError):
+        training.resume(Cut(where), "new", NEXT).send(None)
+    return training.memory.holding((), (), 3)
+
+
+def test_who_is_interrupted_in_the_vote_that_begins_a_branch_reaches_whatever_others_have_passed():
+    found = interrupted("vote")
+    assert [each for each in (AT, NEXT, INTERRUPTED.stamp, Stamp(1, 5)) if found.reaches(each)] == [
+        NEXT, INTERRUPTED.stamp, Stamp(1, 5),
+    ]  # fmt: skip
+
+
+def test_who_is_interrupted_behind_that_vote_is_at_the_beginning_of_the_branch():
+    found = interrupted("restore")
+    assert found.needs_nobody(Stamp(1, 5), 0)
+    assert not found.reaches(INTERRUPTED.stamp)
+
+
+def test_a_vote_that_only_a_reserve_has_passed_does_not_count():
+    """Who was interrupted in it has no local state for the rank that is new: both go on from the step before."""
+
+    class Ports(Declining):
+        rank, votes, sent = 0, 0, None
+
+        def row_of(self, rows, rank):
+            return rows[rank]
+
+        async def vote(self, row, *, transfers=False):
+            self.votes += 1
+            return None if self.votes == 1 else (row, "one")
+
+        async def exchange(self, mine):
+            return [mine, SPARE]
+
+        async def send(self, objects, to):
+            assert objects == "old"
+
+        async def send_row(self, row, to):
+            self.sent = row, to
+
+    training, ports = LiveTraining(), Ports()
+    passed = Mark(AT, 1, "one", due=True, rows=("zero", "one"))
+    training.memory = Memory("old", AT, Mark(NEXT, 1, "one, later", due=True), passed)
+    with pytest.raises(StopIteration) as end:
+        training.resume(ports, "new", NEXT).send(None)
+    assert end.value.value == AT.step + 1
+    assert ports.sent == ("one", 1)

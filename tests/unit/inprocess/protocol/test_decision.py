@@ -249,9 +249,19 @@ def test_the_newest_vote_that_a_living_rank_has_passed_is_told():
     assert RoundDecision.decode(decision.encode()).vote == (1, 5)
 
 
+@pytest.mark.parametrize(("status", "vote"), [(ALIVE, ()), (DEAD, (0, 5))])
+def test_where_a_living_rank_has_several_live_states_no_vote_is_told(status, vote):
+    """It may have passed a newer vote of the one that the others tell of."""
+    told = Arrival(initial_rank=0, rank=0, status=ALIVE, world_size=2, vote=(0, 5))
+    several = Arrival(initial_rank=1, rank=1, status=status, world_size=2, several=True)
+    made = {m: Arrival.decode(each.encode()) for m, each in enumerate((told, several))}
+    assert decide(1, made, None).vote == vote
+
+
 def test_a_job_without_live_states_sends_nothing_of_votes():
     made = arrivals((ALIVE,), (ALIVE,))
     assert "vote" not in made[0].encode()
+    assert "several" not in made[0].encode()
     assert "vote" not in decide(1, made, None).encode()
 
 
