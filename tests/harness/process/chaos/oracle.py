@@ -23,8 +23,8 @@ __all__ = ["ChaosFailure", "Watch", "await_workers", "check"]
 WHY = re.compile(r"the (?:job|launcher) ends with code (?P<code>\d+): .|the launcher ends: .|ft_launcher: error: .")
 TRACE = re.compile(r"Traceback \(most recent call last\):\r?\n(?:(?:\[\w+\]:)?  .*\n)+")
 """Workers may have their own."""
-NOISE = re.compile(r"\[[WEF]\d{4} .*\.cpp:\d+\].*")
-"""A program that prints this waits for the reader of the console, and a store must not."""
+NOISE = re.compile(r"^(?!\[default\d+\]:).*(\[[WEF]\d{4} .*\.cpp:\d+\].*)", re.MULTILINE)
+"""A program that prints this waits for the reader of the console, and a store must not; the launcher shows a worker's."""
 CODES = {0, 1, 75}
 """Of a launcher that was sent no signal: docs/reference/exit-codes.md."""
 STEPS = 5
@@ -189,7 +189,7 @@ def _wrong_words(launched: Launched) -> str:
         if said[0]["code"] not in (None, str(code)):
             return f"launcher {launched.process.pid} says {said[0]['code']} and ends with code {code}"
     if noise := NOISE.search(launched.console.text):
-        return f"torch's C++ log on the console of launcher {launched.process.pid}: {noise[0]}"
+        return f"torch's C++ log on the console of launcher {launched.process.pid}: {noise[1]}"
     if any("/nvrx_launcher/" in trace for trace in TRACE.findall(launched.console.text)):
         return f"a traceback of launcher {launched.process.pid} of node {launched.node}"
     return ""
