@@ -24,7 +24,7 @@ WHY = re.compile(r"the (?:job|launcher) ends with code (?P<code>\d+): .|the laun
 TRACE = re.compile(r"Traceback \(most recent call last\):\r?\n(?:(?:\[\w+\]:)?  .*\n)+")
 """Workers may have their own."""
 NOISE = re.compile(r"^(?!\[default\d+\]:).*(\[[WEF]\d{4} .*\.cpp:\d+\].*)", re.MULTILINE)
-"""A program that prints this waits for the reader of the console, and a store must not; the launcher shows a worker's."""
+"""A program that prints this waits for the reader of the console, and a store must not. Those of workers are shown."""
 CODES = {0, 1, 75}
 """Of a launcher that was sent no signal: docs/reference/exit-codes.md."""
 STEPS = 5
