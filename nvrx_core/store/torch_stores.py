@@ -17,6 +17,7 @@ from nvrx_core.settings.environment import (
     store_endpoint,
     store_listens_within,
 )
+from nvrx_core.store.cpp_log_level import FATAL, quiet
 from nvrx_core.store.endpoint import (
     StoreConnectionError,
     StoreSilentError,
@@ -104,7 +105,7 @@ class TCPStore(StoreMixin, dist.TCPStore):
         for attempt in ATTEMPTS:
             await_listener(*self.endpoint, min(timeout, first if attempt == ATTEMPTS[0] else again))
             try:
-                with answer_deadline(*self.endpoint):
+                with answer_deadline(*self.endpoint), quiet(FATAL):  # the error says it, in one line
                     super().__init__(*self.endpoint, is_master=False, timeout=min(timeout, attempt), **options)
             except StoreConnectionError as error:
                 if isinstance(error, StoreSilentError) or attempt == ATTEMPTS[-1]:

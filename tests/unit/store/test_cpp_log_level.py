@@ -1,8 +1,15 @@
 """torch's C++ log while a call is under way. A canary for the private name that sets it."""
 
+import socket
+import threading
+from contextlib import suppress
+from datetime import timedelta
+
 import pytest
 
+from nvrx_core.store import torch_stores
 from nvrx_core.store.cpp_log_level import ERROR, FATAL, level, quiet
+from nvrx_core.store.endpoint import StoreConnectionError
 
 WARNING = 1
 
@@ -43,3 +50,23 @@ def test_what_the_user_has_set_counts(word, monkeypatch):
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "WARNING")
     with quiet():
         assert word.value == WARNING
+
+
+def test_a_client_that_is_not_answered_raises_an_error_and_prints_nothing(word, monkeypatch, capfd):
+    """As a rank does whose store is killed while it connects: torch would log each attempt, with its stack."""
+    monkeypatch.setattr(torch_stores, "ATTEMPTS", (timedelta(seconds=0.25),))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse():
+            with suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        refusing = threading.Thread(target=refuse)
+        refusing.start()
+        monkeypatch.setenv("NVRX_STORE_ENDPOINT", f"127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(StoreConnectionError, match="failed: "):
+            torch_stores.TCPStore(timeout=timedelta(seconds=2))
+        server.shutdown(socket.SHUT_RDWR)
+        refusing.join()
+    assert "TCPStore.cpp" not in capfd.readouterr().err
