@@ -193,7 +193,8 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         if row is not None:
             await ports.restore(new, row)
         passed = self.memory.passed
-        if passed is None or passed.stamp != newest:
+        is_anothers = passed is not None and passed.rows is None and passed.rank != ports.rank
+        if passed is None or passed.stamp != newest or is_anothers:
             row = await ports.capture(new, newest.step)
             passed = Mark(newest, ports.rank, row, due=False)
         begun, transfers = (
