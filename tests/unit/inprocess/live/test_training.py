@@ -107,6 +107,40 @@ def test_objects_that_are_received_into_are_at_no_step_until_the_end(new):
     assert training.memory.version == AT
 
 
+class Renumbered(Replacement):
+    """The ports of rank 0, which has come to the newest vote as rank 1; it is interrupted in the vote that follows."""
+
+    rank = 0
+
+    async def exchange(self, mine):
+        return [mine, AHEAD]
+
+    async def adopt(self, old, new):
+        pass
+
+    async def receive_row(self, source):
+        assert source == 1
+        return "that of rank 0"
+
+    async def restore(self, objects, row):
+        assert row == "that of rank 0"
+
+    async def capture(self, objects, step):
+        return "that of rank 0"
+
+    async def vote(self, row, *, transfers=False):
+        raise ConnectionError
+
+
+def test_a_local_state_that_was_received_under_another_number_is_kept():
+    """The rank that has sent it may be lost before the next vote."""
+    training = LiveTraining()
+    training.memory = Memory("objects", NEXT, pending=Mark(NEXT, 1, "that of rank 1", due=False))
+    with pytest.raises(ConnectionError):
+        training.resume(Renumbered(), "new").send(None)
+    assert training.memory.row_of(NEXT, 0) == "that of rank 0"
+
+
 def test_fresh_local_state_is_left_as_it_is():
     training = LiveTraining()
     with pytest.raises(StopIteration) as end:
