@@ -135,7 +135,7 @@ class Renumbered(Replacement):
 def test_a_local_state_that_was_received_under_another_number_is_kept():
     """The rank that has sent it may be lost before the next vote."""
     training = LiveTraining()
-    training.memory = Memory("objects", NEXT, pending=Mark(NEXT, 1, "that of rank 1", due=False))
+    training.memory = Memory("objects", AT, pending=Mark(NEXT, 1, "that of rank 1", due=False))
     with pytest.raises(ConnectionError):
         training.resume(Renumbered(), "new").send(None)
     assert training.memory.row_of(NEXT, 0) == "that of rank 0"
