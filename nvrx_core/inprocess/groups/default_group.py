@@ -71,9 +71,8 @@ class DefaultGroupGuard:
 
     def _note_threads(self) -> None:
         frames = sys._current_frames()
-        del frames[
-            threading.get_ident()
-        ]  # this frame: with what the function has, it would live until the collector runs
+        # Not this frame: with what the function has, it would live until the collector runs.
+        del frames[threading.get_ident()]
         for thread in threading.enumerate():
             frame = frames.get(thread.ident or 0)
             if frame is None or thread in self._others or thread.name.startswith(_OURS):

@@ -197,11 +197,8 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         if passed is None or passed.stamp != newest or is_anothers:
             row = await ports.capture(new, newest.step)
             passed = Mark(newest, ports.rank, row, due=False)
-        begun, transfers = (
-            Memory(new, newest, passed=passed),
-            any(each.source != each.to for each in recovery.transfers),
-        )
-        await self._begin(ports, begun, newest.step, transfers=transfers)
+        transfers = any(each.source != each.to for each in recovery.transfers)
+        await self._begin(ports, Memory(new, newest, passed=passed), newest.step, transfers=transfers)
 
     async def _transfer(
         self, ports: LivePorts[Objects, Row, Rows], recovery: Recovery, old: Objects | None, new: Objects
