@@ -13,7 +13,7 @@ import pytest
 from nvrx_core.store.etcd_store import EtcdStore
 from tests.harness.process.etcd import Etcd, etcd_in
 from tests.harness.process.host import eventually
-from tests.harness.process.launch import Launch, Start, events_of, rendezvous_options
+from tests.harness.process.launch import Launch, Start, assert_go_on, events_of, rendezvous_options
 
 LEADS = "this launcher runs the coordinator"
 
@@ -74,7 +74,7 @@ def test_etcd_may_be_killed_and_started_again(start: Start, etcd: Etcd, tmp_path
 
 
 @pytest.mark.parametrize("seconds", [7.0, pytest.param(22.0, marks=pytest.mark.nightly)])
-def test_etcd_that_stands_still_costs_a_cycle(start: Start, etcd: Etcd, tmp_path: Path, seconds: float) -> None:
+def test_etcd_that_stands_still_costs_a_cycle(start: Start, etcd: Etcd, seconds: float) -> None:
     """It accepts connections and is silent: for longer than a lease, and for longer than a request has to be answered.
 
     Each launcher kills its workers, and joins again when etcd answers.
@@ -87,13 +87,10 @@ def test_etcd_that_stands_still_costs_a_cycle(start: Start, etcd: Etcd, tmp_path
     etcd.kill(signal.SIGCONT)
     for job in jobs:
         job.read(2, "start", cycle=1)
-    (tmp_path / "gate").touch()
-    ends = [job.finish() for job in jobs]
-    assert [code for code, _ in ends] == [0, 0], ends
-    assert {each["cycle"] for job in jobs for each in job.events} == {0, 1}
+    assert_go_on(jobs, {0, 1})
 
 
-def test_a_job_that_is_suspended_as_a_whole_goes_on(start: Start, etcd: Etcd, tmp_path: Path) -> None:
+def test_a_job_that_is_suspended_as_a_whole_goes_on(start: Start, etcd: Etcd) -> None:
     """For longer than a lease, as by `scontrol suspend`: nobody is lost, and no worker notices."""
     jobs = [start("gated", "--nnodes", "2") for _ in range(2)]
     for job in jobs:
@@ -106,10 +103,7 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on(start: Start, etcd: Etcd, tm
     for job in jobs:
         job.process.send_signal(signal.SIGCONT)
     time.sleep(3.0)  # who counts as lost hears of it in this time
-    (tmp_path / "gate").touch()
-    ends = [job.finish() for job in jobs]
-    assert [code for code, _ in ends] == [0, 0], ends
-    assert {each["cycle"] for job in jobs for each in job.events} == {0}
+    assert_go_on(jobs, {0})
 
 
 KEYS_GONE = "the keys of this job are gone: the store was started again without its data, or no launcher"

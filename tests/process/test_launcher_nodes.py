@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.process.host import alive, eventually, frozen
-from tests.harness.process.launch import Launch, Nodes, Start
+from tests.harness.process.launch import Launch, Nodes, Start, assert_go_on
 
 
 def hosts(log: str) -> bool:
@@ -157,7 +157,7 @@ def test_the_loss_of_the_coordinator_ends_all_nodes(nodes: Nodes) -> None:
 
 
 @pytest.mark.nightly
-def test_a_job_that_is_suspended_as_a_whole_goes_on(nodes: Nodes, tmp_path: Path) -> None:
+def test_a_job_that_is_suspended_as_a_whole_goes_on(nodes: Nodes) -> None:
     """For longer than a request may take: while a launcher is stopped itself, it waits for nothing."""
     jobs = nodes(2, "gated", "--nnodes", "2", "--rdzv-conf", "read_timeout=2", NVRX_STORE_ANSWERS_WITHIN="1")
     for job in jobs:
@@ -168,10 +168,7 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on(nodes: Nodes, tmp_path: Path
     for job in jobs:
         job.process.send_signal(signal.SIGCONT)
     time.sleep(3.0)  # who counts as lost hears of it in this time
-    (tmp_path / "gate").touch()
-    ends = [job.finish() for job in jobs]
-    assert [code for code, _ in ends] == [0, 0], ends
-    assert {each["cycle"] for job in jobs for each in job.events} == {0}
+    assert_go_on(jobs, {0})
 
 
 def test_a_host_of_the_rendezvous_that_stands_still_is_waited_for_no_longer_than_other_nodes(nodes: Nodes) -> None:

@@ -136,6 +136,14 @@ class Launch:
             pass
 
 
+def assert_go_on(jobs: Sequence[Launch], cycles: set[int]) -> None:
+    """Let the workers of two launchers end, which wait for the gate: all have completed, in these cycles."""
+    (jobs[0].folder / "gate").touch()
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    assert {each["cycle"] for job in jobs for each in job.events} == cycles
+
+
 def left_in(folder: Path) -> list[int]:
     """Return the processes of launches in a folder, such as monitors and guardians, by their environment."""
     return [pid for pid in host.tagged(f"{folder}/run", RUNTIME) if host.alive(pid)]
