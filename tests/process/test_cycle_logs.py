@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.process.host import free_ports
+from tests.harness.process.host import free_ports, stop
 from tests.harness.process.launch import Launch, Nodes, Start
 from tests.harness.process.workers.printing import LINES
 
@@ -140,7 +140,7 @@ def test_a_worker_does_not_wait_for_a_log_that_takes_nothing(launcher: Start, pr
     job = launcher("floods", *options, **WORKER)
     wait_for(lambda: children(job, "logs.node"))
     (sender,) = children(job, "logs.node")
-    os.kill(sender, signal.SIGSTOP)
+    stop(sender)
     code, log = job.finish(90)
     assert code == 0, log
     assert "does not end in time, and is killed" in log

@@ -20,6 +20,7 @@ from nvrx_core.inprocess.store import StoreConnectionError
 from nvrx_core.store.etcd_client import Endpoint, EtcdLost, EtcdRefused
 from nvrx_core.store.etcd_store import LEASE, EtcdStore
 from tests.harness.process.etcd import Etcd, etcd_in
+from tests.harness.process.host import stop
 
 SOON = timedelta(milliseconds=50)
 
@@ -171,8 +172,7 @@ def test_an_etcd_member_that_is_lost_or_unresponsive_is_skipped(running: Etcd) -
 
 def test_a_stopped_etcd_blocks_a_client_for_a_bounded_time(running: Etcd, store: EtcdStore) -> None:
     assert running.pid is not None
-    os.kill(running.pid, signal.SIGSTOP)
-    assert os.WIFSTOPPED(os.waitpid(running.pid, os.WUNTRACED)[1])
+    stop(running.pid)
     started = time.monotonic()
     try:
         with pytest.raises(EtcdLost, match="no answer from etcd"):

@@ -184,7 +184,7 @@ def test_a_fork_server_that_is_stopped_ends_all_the_same(
 
     fork_server = started(work)
     for name in stopped:
-        os.kill(getattr(fork_server, name), signal.SIGSTOP)
+        host.stop(getattr(fork_server, name))
     os.write(pipe[1], b"x")
     fork_server.end(5.0)
     for pid in (fork_server.worker, fork_server.server):
@@ -200,7 +200,7 @@ def test_a_fork_server_that_is_stopped_ends_with_its_worker_when_the_caller_is_g
         os.read(pipe[0], 1)
 
     fork_server = started(work)
-    os.kill(fork_server.server, signal.SIGSTOP)
+    host.stop(fork_server.server)
     fork_server.channel.close()
     os.write(pipe[1], b"x")
     with pytest.raises(ProcessLookupError):
@@ -617,8 +617,8 @@ def caller(how: str, dies: str = "", ignores: str = "") -> Iterator[tuple[subpro
 @pytest.mark.parametrize("how", ["start", "spawn"])
 def test_server_and_worker_do_not_outlive_a_killed_caller_where_asked_for(how: str, stopped: bool) -> None:
     with caller(how, "dies") as (process, worker, server):
-        for pid in (server, worker) if stopped else ():
-            os.kill(pid, signal.SIGSTOP)
+        if stopped:
+            host.stop(server, worker)
         process.kill()
         for pid in (server, worker):
             with pytest.raises(ProcessLookupError):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from nvrx_core.attribution.reading import verdict_of_files
+from tests.harness.process.host import stop
 from tests.harness.process.launch import Nodes, Start, events_of
 
 WORKER = "hangs_of_monitors.py"
@@ -116,7 +117,7 @@ def test_a_node_whose_launcher_does_not_answer_holds_up_neither_the_line_nor_the
     jobs = here, there = ordered(2, "lock", "--nnodes", "2", "--max-restarts", "0", *OPTIONS, worker=WORKER)
     for job in jobs:
         job.read(2, "begun")
-    there.process.send_signal(signal.SIGSTOP)
+    stop(there.process.pid)
     here.await_log("was ended by SIGKILL, hung: no heartbeat")
     there.process.send_signal(signal.SIGCONT)
     here.finish()
@@ -135,7 +136,7 @@ def test_where_the_launcher_of_the_coordinator_stands_still_a_line_says_whose_ra
     jobs = first, other = ordered(2, "alike", "--nnodes", "2", "--max-restarts", "0", *patient, *OPTIONS, worker=WORKER)
     for job in jobs:
         job.read(2, "begun")
-    first.process.send_signal(signal.SIGSTOP)
+    stop(first.process.pid)
     other.await_log("was ended by SIGKILL, hung: no heartbeat")
     first.process.send_signal(signal.SIGCONT)
     (line,) = (line for line in other.log.splitlines() if "hang: " in line)

@@ -24,7 +24,7 @@ from nvrx_core.process.waiting import readable
 from tests.harness import nvhcd_stubs
 from tests.harness.health.daemon import DAEMON, PARTS, daemon, needs_fuse, write_check
 from tests.harness.health.odd_service import KINDS
-from tests.harness.process.host import alive, eventually
+from tests.harness.process.host import alive, eventually, stop
 
 ROOT = Path(__file__).parents[2]
 Result = tuple[int, dict[str, Any]]
@@ -160,7 +160,7 @@ def test_the_time_in_which_the_node_is_stopped_does_not_count(tmp_path):
         assert eventually(lambda: any(runs(pid, "nvrx_core.health.program") for pid in descendants_of(mount.pid)), 30)
         program = next(pid for pid in descendants_of(mount.pid) if runs(pid, "nvrx_core.health.program"))
         assert eventually(lambda: children_of(program), 30)
-        os.kill(program, signal.SIGSTOP)
+        stop(program)
         time.sleep(6)
         os.kill(program, signal.SIGCONT)
         continued = time.monotonic()
@@ -201,7 +201,7 @@ def test_a_program_that_is_stopped_is_not_waited_for(monkeypatch):
     try:
         report_of(runner, runner.start(["storage"]))
         (program,) = [pid for pid in children_of(os.getpid()) if runs(pid, "nvrx_core.health.program")]
-        os.kill(program, signal.SIGSTOP)
+        stop(program)
         fd, began = runner.start(["storage"]), time.monotonic()
         while (report := runner.poll()) is None:
             readable([fd], runner.deadline - time.monotonic())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.process.etcd import Etcd
-from tests.harness.process.host import eventually, free_ports
+from tests.harness.process.host import eventually, free_ports, stop
 from tests.harness.process.launch import WORKERS, Launch, Start, left_in
 from tests.harness.process.monitored import environment_of
 
@@ -67,7 +66,7 @@ def test_a_static_rendezvous_whose_host_stands_still_ends_the_others_after_its_t
     host, other = (start("waits", *static, "--node-rank", rank) for rank in "01")
     for job in (host, other):
         job.read(2, "start")
-    host.process.send_signal(signal.SIGSTOP)
+    stop(host.process.pid)
     code, log = other.finish()
     assert code == 75, log
     assert "the job ends with code 75: the rendezvous is lost" in log

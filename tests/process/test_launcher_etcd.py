@@ -12,7 +12,7 @@ import pytest
 
 from nvrx_core.store.etcd_store import EtcdStore
 from tests.harness.process.etcd import Etcd, etcd_in
-from tests.harness.process.host import eventually
+from tests.harness.process.host import eventually, stop
 from tests.harness.process.launch import Launch, Start, assert_go_on, events_of, rendezvous_options
 
 LEADS = "this launcher runs the coordinator"
@@ -95,8 +95,7 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on(start: Start, etcd: Etcd) ->
     jobs = [start("gated", "--nnodes", "2") for _ in range(2)]
     for job in jobs:
         job.read(2, "start")
-    for job in jobs:
-        job.process.send_signal(signal.SIGSTOP)
+    stop(*(job.process.pid for job in jobs))
     etcd.kill(signal.SIGSTOP)
     time.sleep(7.0)
     etcd.kill(signal.SIGCONT)
@@ -127,7 +126,7 @@ def test_launchers_that_all_stood_still_until_their_keys_had_expired_end(start: 
     jobs = [start("waits", "--nnodes", "2") for _ in range(2)]
     for job in jobs:
         job.read(2, "start")
-        job.process.send_signal(signal.SIGSTOP)
+        stop(job.process.pid)
     assert EtcdStore(etcd.endpoint, prefix="nvrx-rendezvous/").forget("")
     for job in jobs:
         job.process.send_signal(signal.SIGCONT)
@@ -143,7 +142,7 @@ def test_a_spare_that_stood_still_at_the_end_of_the_job_ends_as_the_others(start
     first.read(2, "start")
     spare = start(*options)
     assert eventually(lambda: len(events_of(tmp_path, "joined")) == 2, 60.0)
-    spare.process.send_signal(signal.SIGSTOP)
+    stop(spare.process.pid)
     time.sleep(2.0)  # its loss is noticed 5 s after its last renewal, while it is waited for at the end
     (tmp_path / "gate").touch()
     code, log = first.finish()

@@ -15,7 +15,7 @@ from uuid import uuid4
 import pytest
 from nvrx_launcher.job_cgroup import JobCgroup
 
-from tests.harness.process.host import alive, eventually, free_ports, tagged
+from tests.harness.process.host import alive, eventually, free_ports, stop, tagged
 from tests.harness.process.launch import Launch, Start
 from tests.harness.process.monitored import RUNTIME, environment_of
 
@@ -69,7 +69,7 @@ def kill_guardian_first(job: Launch) -> None:
 
 
 def stop_guardian_first(job: Launch) -> None:
-    os.kill(guardians_of(job.process.pid)[0], signal.SIGSTOP)
+    stop(guardians_of(job.process.pid)[0])
     job.process.kill()
 
 
@@ -124,7 +124,7 @@ def test_a_guardian_that_is_killed_or_stopped_is_replaced(start: Start) -> None:
     first, second = guardians_of(job.process.pid)
     os.kill(first, signal.SIGKILL)
     job.await_log(f"guardian process {first} is lost: ended by SIGKILL; another one is started at once")
-    os.kill(second, signal.SIGSTOP)
+    stop(second)
     job.await_log(f"guardian process {second} is lost: it has not answered for 5 s")
     assert eventually(lambda: len(guardians_of(job.process.pid)) == 2, 20.0)
     assert not {first, second} & set(guardians_of(job.process.pid))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.process.host import alive, eventually, frozen
+from tests.harness.process.host import alive, eventually, frozen, stop
 from tests.harness.process.launch import Launch, Nodes, Start, assert_go_on
 
 
@@ -99,7 +99,7 @@ def test_a_launcher_that_was_stopped_names_its_pause_and_joins_again(nodes: Node
         assert eventually(lambda job=job: job.process.poll() is None and len(workers(job)) == 2, 60.0)
     paused = next(job for job in jobs if not is_host(job))
     (other,) = (job for job in jobs if job is not paused)
-    paused.process.send_signal(signal.SIGSTOP)
+    stop(paused.process.pid)
     other.await_log("has not moved its lease for 5 s")
     paused.process.send_signal(signal.SIGCONT)
     other.await_log("cycle 1: 2 nodes")
@@ -162,8 +162,7 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on(nodes: Nodes) -> None:
     jobs = nodes(2, "gated", "--nnodes", "2", "--rdzv-conf", "read_timeout=2", NVRX_STORE_ANSWERS_WITHIN="1")
     for job in jobs:
         job.read(2, "start")
-    for job in jobs:
-        job.process.send_signal(signal.SIGSTOP)
+    stop(*(job.process.pid for job in jobs))
     time.sleep(8.0)
     for job in jobs:
         job.process.send_signal(signal.SIGCONT)
@@ -179,7 +178,7 @@ def test_a_host_of_the_rendezvous_that_stands_still_is_waited_for_no_longer_than
         job.read(2, "start")
     host = next(job for job in jobs if is_host(job))
     (other,) = (job for job in jobs if job is not host)
-    host.process.send_signal(signal.SIGSTOP)
+    stop(host.process.pid)
     code, log = other.finish()
     assert code == 75, log
     assert " for 3 s: it accepts connections, and answers none" in log

@@ -21,6 +21,7 @@ from nvrx_launcher.rendezvous_settings import RendezvousSettings
 from nvrx_core.parsing import parse_endpoint
 from nvrx_core.store.connection import StoreConnection
 from nvrx_core.store.endpoint import StoreConnectionError
+from tests.harness.process.host import stop
 from tests.harness.process.launch import Start, assert_go_on, rendezvous_options
 
 ANSWERS_WITHIN = "NVRX_STORE_ANSWERS_WITHIN"
@@ -42,7 +43,7 @@ class Store:
         self.endpoint = self._process.stdout.readline().strip()
 
     def stop(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        stop(self._process.pid)
 
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGCONT)

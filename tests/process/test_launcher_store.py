@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.process.host import eventually
+from tests.harness.process.host import eventually, stop
 from tests.harness.process.launch import Launch, Nodes, Start, events_of, left_in
 
 PROGRAM = b"nvrx_launcher.store_program"
@@ -66,7 +66,7 @@ def test_a_lost_store_is_replaced_in_a_new_cycle(launcher: Start, tmp_path: Path
     if moment != "entry":
         ranks = {each["rank"]: each["pid"] for each in job.read(2, "enter")}
     if moment == "question":  # which a stopped program does not answer
-        os.kill(store, signal.SIGSTOP)
+        stop(store)
         os.kill(ranks[0], signal.SIGKILL)
         job.await_log("rank 0 (local rank 0")
     os.kill(store, signum)
@@ -97,7 +97,7 @@ def test_a_lost_program_that_asks_the_store_of_another_node_is_replaced(
     jobs = nodes(2, NOBODY, "--nnodes", "2", worker=WORKER)
     pids = {each["rank"]: each["pid"] for job in jobs for each in job.read(2, "enter")}
     asking = await_program(tmp_path, hosting=False)
-    os.kill(asking, signal.SIGSTOP)
+    stop(asking)
     for rank in (0, 2):  # one of each node
         os.kill(pids[rank], signal.SIGKILL)
     for job in jobs:

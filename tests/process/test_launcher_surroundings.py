@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.harness.process.few_processes import FIRST_USER, few_processes
-from tests.harness.process.host import eventually, memory_cgroup
+from tests.harness.process.host import eventually, memory_cgroup, stop
 from tests.harness.process.hostile import ask_launcher, inundate
 from tests.harness.process.launch import WORKERS, Launch, Start, events_of, left_in, rendezvous_options
 from tests.harness.process.monitored import RUNTIME, environment_of, monitors_of
@@ -41,7 +41,7 @@ def test_lost_monitors_are_replaced_and_later_hangs_are_found(start: Start, tmp_
     assert eventually(lambda: len(monitors_of(job.process.pid)) == 4, 20)
     servers, monitors = (monitors_of(job.process.pid)[part] for part in (slice(2), slice(2, 4)))
     os.kill(monitors[0], signal.SIGKILL)
-    os.kill(monitors[1], signal.SIGSTOP)
+    stop(monitors[1])
     assert eventually(lambda: not set(monitors) & set(monitors_of(job.process.pid)), 20)
     os.kill(servers[0], signal.SIGKILL)
     assert eventually(lambda: len(now := monitors_of(job.process.pid)) == 4 and servers[0] not in now, 20)
@@ -65,8 +65,7 @@ def test_a_monitor_that_is_killed_while_its_fork_server_is_stopped_is_replaced(s
     job.read(1, "fault_injected")
     assert eventually(lambda: len(monitors_of(job.process.pid)) == 4, 20)
     (first, second), monitors = (monitors_of(job.process.pid)[part] for part in (slice(2), slice(2, 4)))
-    for pid in (first, second):
-        os.kill(pid, signal.SIGSTOP)
+    stop(first, second)
     for pid in monitors:
         os.kill(pid, signal.SIGKILL)
     gone = {first, second, *monitors}

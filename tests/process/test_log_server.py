@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nvrx_core.process.file_limit import allow_more_files
-from tests.harness.process.host import free_ports
+from tests.harness.process.host import free_ports, stop
 from tests.harness.process.log_service import Service, ask, lines
 
 pytest.importorskip("grpc")
@@ -187,7 +187,7 @@ def test_malformed_frames_end_their_call_only(tmp_path, service):
 def test_a_server_that_answers_a_connection_late_is_reached(tmp_path, service):
     """Its process gets no CPU time for longer than any pause between two attempts to connect."""
     server = service.server("--root", str(tmp_path))
-    os.kill(server.process.pid, signal.SIGSTOP)
+    stop(server.process.pid)
     try:
         with ThreadPoolExecutor(1) as executor:
             answer = executor.submit(ask, "send", server.endpoint, [{"path": "good.log"}])

@@ -83,8 +83,7 @@ def test_monitors_and_fork_servers_that_are_stopped_end_with_their_job(launch: L
     monitors = [monitor(tmp_path, rank) for rank in range(2)]
     fork_servers = [host.parent(pid) for pid in monitors]
     job.await_line("step", initial_rank=1)
-    for pid in (*fork_servers, monitors[1]):
-        os.kill(pid, signal.SIGSTOP)
+    host.stop(*fork_servers, monitors[1])
     go.touch()
     job.finish()
     assert_nothing_lost(job)
@@ -156,8 +155,7 @@ def test_a_rank_that_was_stopped_with_its_monitor_leaves_when_the_others_have_co
     job.await_line("step", initial_rank=1, step=5)
     watcher = monitor(tmp_path, 1)
     node = (host.parent(watcher), watcher, job.pids[1])
-    for pid in node:
-        os.kill(pid, signal.SIGSTOP)
+    host.stop(*node)
     job.finish_ranks(30.0, ranks=(0, 2))
     read_late = {key for k in (-1, 0) for key in StoreKeys("job", 0, 0).round(k).read_late}
     assert host.eventually(lambda: keys_of(job) <= read_late, 10), keys_of(job)
@@ -232,8 +230,7 @@ def written_after_the_stop(handled: bool) -> bytes:
         write_all_the_time(writing, handled)
     os.close(writing)
     os.read(reading, 1)
-    os.kill(pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED)
+    host.stop(pid)
     while select.select([reading], [], [], 0)[0]:
         os.read(reading, 1 << 16)
     pidfd = os.pidfd_open(pid)

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+from tests.harness.process.host import stop
 from tests.harness.process.oracle import assert_nothing_lost
 
 from .conftest import Launch
@@ -22,8 +23,7 @@ def test_a_pause_of_the_whole_node_costs_its_length_and_nothing_else(launch: Lau
         for rank in range(2):
             job.await_line("step", initial_rank=rank, step=5)
     node = jobs[0].template.leftovers()
-    for pid in node:
-        os.kill(pid, signal.SIGSTOP)
+    stop(*node)
     time.sleep(PAUSE)
     for pid in sorted(node.keys() - stores, reverse=True):  # a fork server kills a worker that is still stopped
         os.kill(pid, signal.SIGCONT)

@@ -25,7 +25,7 @@ from nvrx_core.fault_tolerance.server import RankMonitorProcess
 from nvrx_core.fault_tolerance.wire import Listener
 from nvrx_core.progress.page import ProgressField
 from nvrx_core.progress.stage import Stage
-from tests.harness.process.host import eventually
+from tests.harness.process.host import eventually, stop
 from tests.harness.process.monitored import MonitoredRank, children, monitors_of
 
 NO_TIMEOUTS = {"initial_rank_heartbeat_timeout": None, "rank_heartbeat_timeout": None, "log_level": "ERROR"}
@@ -97,8 +97,7 @@ def test_a_monitor_that_stands_still_holds_up_nothing(monitor: RankMonitorProces
     client.init_workload_monitoring()
     (server,) = children(os.getpid())
     worker = monitor.pid
-    for pid in (server, worker):  # nobody replaces a monitor whose server stands still, too
-        os.kill(pid, signal.SIGSTOP)
+    stop(server, worker)  # nobody replaces a monitor whose server stands still, too
     begun = time.monotonic()
     for _ in range(10_000):
         client.send_heartbeat()
@@ -113,8 +112,7 @@ def test_a_monitor_that_stands_still_holds_up_nothing(monitor: RankMonitorProces
 
 def test_a_rank_that_connects_while_its_monitor_is_lost_gets_the_next_one(monitor: RankMonitorProcess) -> None:
     (server,) = children(os.getpid())
-    for pid in (server, monitor.pid):
-        os.kill(pid, signal.SIGSTOP)
+    stop(server, monitor.pid)
     errors = list[BaseException]()
     client = RankMonitorClient()
 
@@ -155,8 +153,7 @@ def test_a_pause_of_the_machine_kills_no_rank(start: Start) -> None:
     rank = start("healthy", {"rank_heartbeat_timeout": 2.0, "workload_check_interval": 0.5})  # it may have no beat yet
     rank.read("hang")
     server, worker = rank.monitors()
-    for pid in (server, worker, rank.pid):
-        os.kill(pid, signal.SIGSTOP)
+    stop(server, worker, rank.pid)
     time.sleep(3.0)
     for pid in (worker, rank.pid, server):
         os.kill(pid, signal.SIGCONT)

@@ -1,7 +1,6 @@
 """What a thread waits for, and which children are dead, as the kernel tells."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvrx_core.process.thread_wait import ThreadWait, dead_children, wait_of
-from tests.harness.process.host import eventually
+from tests.harness.process.host import eventually, stop
 
 
 def state_of(tid):
@@ -68,7 +67,7 @@ def child():
 
 def test_a_stopped_process_and_a_dead_child_are_told(child):
     assert eventually(lambda: wait_of(child.pid, child.pid).text == "the end of a sleep", 10.0)
-    child.send_signal(signal.SIGSTOP)
+    stop(child.pid)
     assert eventually(lambda: wait_of(child.pid, child.pid).stopped, 5.0)
     assert child.pid not in dict(dead_children(os.getpid()))
     child.kill()

@@ -7,9 +7,11 @@ carries a tag in its environment, by which surviving ones are found.
 from __future__ import annotations
 
 import fcntl
+import functools
 import itertools
 import os
 import random
+import signal
 import socket
 import tempfile
 import time
@@ -19,7 +21,7 @@ from pathlib import Path
 
 __all__ = [
     "alive", "cpu_seconds", "eventually", "free_ports", "ignored", "listening", "memory_cgroup", "parent",
-    "reap_orphans", "switches", "tagged", "threads",
+    "reap_orphans", "stop", "switches", "tagged", "threads",
 ]  # fmt: skip
 
 TAG = "NVRX_TEST_TAG"
@@ -55,6 +57,20 @@ def alive(pid: int) -> bool:
     with suppress(OSError):
         return _state(pid) not in "ZX"
     return False
+
+
+def stop(*pids: int) -> None:
+    """Stop processes, and return when none of their threads runs: until then one may still answer somebody."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    tasks = itertools.chain.from_iterable(Path(f"/proc/{pid}/task").glob("*/stat") for pid in pids)
+    assert all(eventually(functools.partial(_stands, task), 10.0) for task in tasks)
+
+
+def _stands(stat: Path) -> bool:
+    with suppress(OSError):
+        return stat.read_text().rpartition(")")[2].split()[0] in "TZX"
+    return True  # it has ended meanwhile
 
 
 def reap_orphans(ours: Iterable[int]) -> None:
