@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -144,8 +146,14 @@ def test_a_store_that_stands_still_for_less_costs_a_cycle(launcher: Start, store
     for job in jobs:
         job.read(2, "start")
     store.stop()
-    time.sleep(9.0)
+    for job in jobs:
+        job.await_log(f"the rendezvous at {store.endpoint} does not answer (it accepts connections, and answers none)")
+    time.sleep(3.0)
     store.go_on()
     for job in jobs:
         job.read(2, "start", cycle=1)
     assert_go_on(jobs, {0, 1})
+    for job in jobs:  # not once for each connection
+        left = [int(each) for each in re.findall(r"it is tried for another (\d+) s", job.log)]
+        assert all(before - after >= 9 for before, after in itertools.pairwise(left)), job.log
+    assert all("answers again" in job.log for job in jobs)

@@ -19,6 +19,7 @@ from nvrx_core.errors import first_line
 from nvrx_core.parsing import endpoint_text
 from nvrx_core.store.connection import StoreConnection
 from nvrx_core.store.endpoint import (
+    LINE_EVERY,
     StoreBrokenError,
     StoreConnectionError,
     StoreSilentError,
@@ -64,6 +65,7 @@ class TcpRendezvous:
         self.is_hosted = False
         self._settings, self._instance = settings, ""
         self._why_not = "--rdzv-conf is_host=0"
+        self._saying, self._is_silent, self._next_line = threading.Lock(), False, 0.0
 
     def host(self, cleanup: ExitStack) -> None:
         """Host the store, unless another launcher does or must.
@@ -161,6 +163,7 @@ class TcpRendezvous:
         Raises:
             StoreConnectionError: when the store is lost, or cannot be reached in time.
         """
+        begun = time.monotonic()
         while True:
             try:
                 socket.create_connection((self._host, self._port), timeout=PROBE).close()
@@ -169,16 +172,34 @@ class TcpRendezvous:
             except ConnectionRefusedError:
                 raise StoreConnectionError(f"nobody listens at {self} any more") from None
             except (OSError, dist.DistNetworkError, StoreSilentError, StoreBrokenError) as error:
+                is_reached = isinstance(error, StoreConnectionError)
+                why = "it accepts connections, and answers none" if is_reached else first_line(error)
+                self._say_silent(why, begun=begun, deadline=deadline)
                 if time.monotonic() >= deadline or cut.wait(PAUSE):
-                    is_reached = isinstance(error, StoreConnectionError)
-                    why = "it accepts connections, and answers none" if is_reached else first_line(error)
                     raise StoreConnectionError(
                         f"no way to {self} for {self._settings.join_timeout:g} s: {why}"
                     ) from None
             else:
                 if is_same:
+                    self._say_answered()
                     return store
                 raise StoreConnectionError(f"another launcher hosts another rendezvous at {self}")
+
+    def _say_silent(self, why: str, *, begun: float, deadline: float) -> None:
+        """Say it for all threads that try to connect, every 10 s; what lasts less than a second is not said."""
+        now = time.monotonic()
+        with self._saying:
+            if now - begun < LEAST or now < self._next_line:
+                return
+            self._is_silent, self._next_line = True, now + LINE_EVERY
+        left = max(0.0, deadline - now)
+        log.warning("the rendezvous at %s does not answer (%s); it is tried for another %.0f s", self, why, left)
+
+    def _say_answered(self) -> None:
+        with self._saying:
+            was_silent, self._is_silent = self._is_silent, False
+        if was_silent:
+            log.info("the rendezvous at %s answers again", self)
 
     def _open(self, within: float = math.inf) -> StoreConnection:
         """Open a connection that fails when an answer takes longer than `read_timeout`: torch has no such bound."""
