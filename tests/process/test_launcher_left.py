@@ -137,7 +137,7 @@ def test_launchers_that_start_side_by_side_leave_each_other_the_cgroup() -> None
     """One that has made its own and has not moved in yet keeps it; an old empty one is a leftover."""
     first = JobCgroup.create(f"test-{uuid4().hex}")
     if first is None:
-        return  # `WITHOUT_CGROUP` is what there is here
+        pytest.skip("no cgroup of version 2 that this user may divide")
     second = JobCgroup.create(f"test-{uuid4().hex}")
     assert second is not None
     os.utime(second.path, (0.0, 0.0))
