@@ -98,11 +98,14 @@ def test_a_folder_that_is_too_long_for_sockets_is_refused_before_anything_is_sta
     assert not (tmp_path / LONG).exists()
 
 
-def test_an_events_folder_that_cannot_be_made_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["file/events", "/proc"], ids=["below a file", "nobody may write to it"])
+def test_an_events_folder_that_cannot_be_used_is_refused_before_anything_is_started(
+    tmp_path: Path, folder: str
+) -> None:
     (tmp_path / "file").touch()
-    done = run(tmp_path, env=environment_of(tmp_path, NVRX_EVENTS_DIR=str(tmp_path / "file" / "events")))
+    done = run(tmp_path, env=environment_of(tmp_path, NVRX_EVENTS_DIR=str(tmp_path / folder)))
     assert done.returncode == 2
-    assert f"environment: NVRX_EVENTS_DIR: '{tmp_path}/file/events' is not a directory that can be made" in done.stderr
+    assert f"environment: NVRX_EVENTS_DIR: '{tmp_path / folder}' is not a directory that can be made" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
 
