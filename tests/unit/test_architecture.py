@@ -1,18 +1,17 @@
 """The structure of the code: which package may import which, and the rules that no linter checks."""
 
 import ast
-import functools
 import os
 import pathlib
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.harness.sources import ROOT, nodes, sources, text
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 FOLDERS = ("integrations", "launcher")
 UNIT_TEST_FOLDERS = {
@@ -56,10 +55,10 @@ def test_imports_keep_the_contracts():
 def test_core_needs_only_torch_yaml_and_the_standard_library():
     allowed = LIBRARIES | {"nvrx_core"} | sys.stdlib_module_names
     others = {
-        f"{where}: {name}"
-        for where, node in nodes(ast.Import, ast.ImportFrom)
+        f"{path}: {name}"
+        for path, node in (*nodes(ast.Import), *nodes(ast.ImportFrom))
         for name in imported(node)
-        if where.startswith("nvrx_core/") and name.split(".")[0] not in allowed | EXTRAS.get(where.split(":")[0], set())
+        if path.startswith("nvrx_core/") and name.split(".")[0] not in allowed | EXTRAS.get(path, set())
     }
     assert not others
 
@@ -74,16 +73,17 @@ def test_pure_modules_are_the_ones_under_full_coverage():
 
 def test_broad_except_says_which_boundary_it_guards():
     unexplained = [
-        where
-        for where, node in nodes(ast.ExceptHandler)
-        if BROAD & caught(node.type) and "# boundary: " not in line_of(where)
+        f"{path}:{node.lineno}"
+        for path, node in nodes(ast.ExceptHandler)
+        if BROAD & caught(node.type) and "# boundary: " not in text(path).splitlines()[node.lineno - 1]
     ]
     assert not unexplained
 
 
 def test_environment_is_touched_in_one_place():
-    touched = [where for where, node in nodes(ast.Attribute, ast.ImportFrom) if ENVIRONMENT_NAMES & from_os(node)]
-    assert not [where for where in touched if not where.startswith(ENVIRONMENT)]
+    looked_at = (*nodes(ast.Attribute), *nodes(ast.ImportFrom))
+    touched = [(path, node.lineno) for path, node in looked_at if ENVIRONMENT_NAMES & from_os(node)]
+    assert not [where for where in touched if not where[0].startswith(ENVIRONMENT)]
 
 
 def test_every_file_says_what_it_is_and_what_is_public():
@@ -115,28 +115,6 @@ def test_the_wheel_installs_only_nvrx_names():
     assert [name for name in packages if not pathlib.Path(name).name.startswith("nvrx_")] == []
 
 
-@functools.cache
-def sources() -> dict[str, ast.Module]:
-    files = [path for folder in ("nvrx_core", *FOLDERS) for path in sorted((ROOT / folder).rglob("*.py"))]
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in files}
-
-
-@functools.cache
-def text(path: str) -> str:
-    return (ROOT / path).read_text()
-
-
-def nodes(*kinds: type) -> Iterator[tuple[str, ast.AST]]:
-    """Each node of these kinds, with its place as `path:line`."""
-    for path, tree in sources().items():
-        yield from ((f"{path}:{node.lineno}", node) for node in ast.walk(tree) if isinstance(node, kinds))
-
-
-def line_of(where: str) -> str:
-    path, _, number = where.rpartition(":")
-    return text(path).splitlines()[int(number) - 1]
-
-
 def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
@@ -145,7 +123,7 @@ def imported(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 def from_os(node: ast.Attribute | ast.ImportFrom) -> set[str]:
     if isinstance(node, ast.Attribute):
-        return {node.attr} if ast.unparse(node.value) == "os" else set()
+        return {node.attr} if isinstance(node.value, ast.Name) and node.value.id == "os" else set()
     return {alias.name for alias in node.names} if node.module == "os" else set()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import pathlib
 import threading
 
 import pytest
@@ -12,9 +11,8 @@ import pytest
 from nvrx_core import failpoint
 from nvrx_core.process import helper_thread
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError, end_process
+from tests.harness.sources import name_of_call, nodes
 
-ROOT = pathlib.Path(__file__).parents[3]
-PACKAGES = ("nvrx_core", "launcher", "integrations")
 BARE = {
     "launcher/nvrx_launcher/attribution_client.py": "cuts a request off; whoever waits for it has its own timeout",
     "launcher/nvrx_launcher/signals.py": "ends the process, before there is anything that it could hold up",
@@ -37,13 +35,7 @@ BARE = {
 
 
 def calls(*names: str) -> list[tuple[str, ast.Call]]:
-    found = list[tuple[str, ast.Call]]()
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in names:
-                    found.append((str(path.relative_to(ROOT)), node))
-    return found
+    return [(path, node) for path, node in nodes(ast.Call) if name_of_call(node) in names]
 
 
 def test_a_bare_thread_has_a_stated_reason() -> None:

@@ -7,17 +7,19 @@ descriptor is non-blocking is not seen here, so those that are have this as thei
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.harness.sources import sources
+
 LIST = pathlib.Path(__file__).with_name("waits.txt")
 PACKAGES = (
-    "launcher/nvrx_launcher", "nvrx_core/store", "nvrx_core/fault_tolerance", "nvrx_core/health", "nvrx_core/process",
-    "nvrx_core/inprocess", "nvrx_core/logs",
+    "launcher/nvrx_launcher/", "nvrx_core/store/", "nvrx_core/fault_tolerance/", "nvrx_core/health/",
+    "nvrx_core/process/", "nvrx_core/inprocess/", "nvrx_core/logs/",
 )  # fmt: skip
 ENDLESS = {"recv", "recv_fds", "recvmsg", "recv_into", "recvfrom", "accept", "readline", "readlines", "sigwait",
            "eventfd_read", "pthread_mutex_lock", "sendall"}  # fmt: skip
@@ -28,7 +30,7 @@ BOUNDED_BY_TIMEOUT = {"communicate", "subprocess.run", "subprocess.call", "subpr
 STREAMS = ("stdin", "stdout", "stderr")
 
 
-def waits_in(source: str) -> Iterator[str]:
+def waits_in(tree: ast.Module) -> Iterator[str]:
     """Yield `function: call` for each wait without a deadline."""
 
     def visit(node: ast.AST, function: str) -> Iterator[str]:
@@ -40,7 +42,7 @@ def waits_in(source: str) -> Iterator[str]:
                 yield f"{inner}: for {ast.unparse(child.target)} in {ast.unparse(child.iter)}"
             yield from visit(child, inner)
 
-    yield from visit(ast.parse(source), "module")
+    yield from visit(tree, "module")
 
 
 def is_endless(call: ast.Call) -> bool:  # noqa: PLR0911
@@ -69,12 +71,10 @@ def is_endless(call: ast.Call) -> bool:  # noqa: PLR0911
     return whole.endswith(".stdin.write")
 
 
+@functools.cache
 def waits_of_the_product() -> Counter[str]:
-    found = Counter[str]()
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            found.update(f"{path.relative_to(ROOT)} {each}" for each in waits_in(path.read_text()))
-    return found
+    of_packages = [(path, tree) for path, tree in sources().items() if path.startswith(PACKAGES)]
+    return Counter(f"{path} {each}" for path, tree in of_packages for each in waits_in(tree))
 
 
 def stated() -> Iterator[tuple[str, str]]:
@@ -106,7 +106,7 @@ def test_no_reason_is_stated_for_a_wait_that_is_gone() -> None:
     ],
 )  # fmt: skip
 def test_a_wait_without_a_deadline_is_found(text: str) -> None:
-    assert len(list(waits_in(text))) == 1
+    assert len(list(waits_in(ast.parse(text)))) == 1
 
 
 @pytest.mark.parametrize(
@@ -120,4 +120,4 @@ def test_a_wait_without_a_deadline_is_found(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_wait_with_a_deadline_is_not(text: str) -> None:
-    assert list(waits_in(text)) == []
+    assert list(waits_in(ast.parse(text))) == []
