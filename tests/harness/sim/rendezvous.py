@@ -307,9 +307,9 @@ class Job:
                 self._soon(functools.partial(self._follow, number))
             self.checkpoint = (self.coordinator.state(now=self.now), self.handled)
             for each in decisions:
-                if each.verdict is self.machines.messages.DecisionKind.END and each.code == 0:
+                if each.kind is self.machines.messages.DecisionKind.END and each.code == 0:
                     self._check_done()
-                self.history.append(f"{self.now:.1f} {each.verdict.value} {each.cycle} {each.node} {each.reason}")
+                self.history.append(f"{self.now:.1f} {each.kind.value} {each.cycle} {each.node} {each.reason}")
 
     # Rules
 
