@@ -16,7 +16,7 @@ from nvrx_core.inprocess.protocol.round import (
     RoundAction,
     RoundPhase,
     RoundTimeouts,
-    play,
+    run_store_actions,
 )
 from tests.harness.asked import drive
 
@@ -47,10 +47,10 @@ class Rounds(RuleBasedStateMachine):
     def slot(self, iteration: int) -> Slots:
         return self.slots.setdefault(iteration, Slots())
 
-    def play(self, machine: Round | DeathReport, actions: tuple[RoundAction, ...]) -> bool:
+    def carry_out(self, machine: Round | DeathReport, actions: tuple[RoundAction, ...]) -> bool:
         """Carry out actions; whether the machine is done."""
-        carried_out = play(machine, actions, StorePort(), lambda: 0.0)
-        rest = drive(carried_out, lambda wish: wish.operation(self.slot(wish.iteration), *wish.args))
+        flow = run_store_actions(machine, actions, StorePort(), lambda: 0.0)
+        rest = drive(flow, lambda wish: wish.operation(self.slot(wish.iteration), *wish.args))
         assert all(isinstance(action, Finish) for action in rest), rest
         return bool(rest)
 
@@ -63,7 +63,7 @@ class Rounds(RuleBasedStateMachine):
 
     def arrive(self, member: int, status: ArrivalStatus = ArrivalStatus.ALIVE) -> None:
         arrival = Arrival(initial_rank=member, rank=member, status=status, world_size=len(self.members))
-        self.play(self.rounds[member], self.rounds[member].arrive(arrival, now=0.0))
+        self.carry_out(self.rounds[member], self.rounds[member].arrive(arrival, now=0.0))
 
     @rule(number=st.integers(0, MOST))
     def fail(self, number: int) -> None:
@@ -74,13 +74,13 @@ class Rounds(RuleBasedStateMachine):
             phase = self.rounds[member].phase
             actions = self.rounds[member].fault(fault, now=0.0)
             assert bool(actions) == (phase in (RoundPhase.OPEN, RoundPhase.COMPLETE)), "a fault that is kept to oneself"
-            self.play(self.rounds[member], actions)
+            self.carry_out(self.rounds[member], actions)
 
     @rule(number=st.integers(0, MOST))
     def complete(self, number: int) -> None:
         member = self.pick(number)
         if member is not None and self.may_complete(member):
-            self.play(self.rounds[member], self.rounds[member].completed(now=0.0))
+            self.carry_out(self.rounds[member], self.rounds[member].completed(now=0.0))
 
     def goes_on(self, member: int) -> bool:
         """Whether a fault can come to this member, as far as its round is."""
@@ -104,7 +104,7 @@ class Rounds(RuleBasedStateMachine):
 
     def report(self, member: int) -> None:
         report = self.reports[member]
-        if self.play(report, report.died(now=0.0)):
+        if self.carry_out(report, report.died(now=0.0)):
             del self.reports[member]
 
     @rule(number=st.integers(0, MOST), late=st.booleans())
@@ -122,9 +122,9 @@ class Rounds(RuleBasedStateMachine):
         round_ = self.rounds[member]
         slot = self.slot(round_.iteration)
         if slot.event and round_.phase in (RoundPhase.OPEN, RoundPhase.COMPLETE) and round_.iteration >= 0:
-            actions = round_.happened(now=0.0)
+            actions = round_.event_written(now=0.0)
             if actions == (ReadEvent(),):
-                actions = round_.event(slot.event[0], now=0.0)
+                actions = round_.event_read(slot.event[0], now=0.0)
             if any(isinstance(action, Finish) for action in actions):
                 self.ended[member] = f"finished {round_.iteration}"
             else:
@@ -180,7 +180,7 @@ class Rounds(RuleBasedStateMachine):
             self.follow_reports()
             for member in self.living():
                 if self.may_complete(member):
-                    self.play(self.rounds[member], self.rounds[member].completed(now=0.0))
+                    self.carry_out(self.rounds[member], self.rounds[member].completed(now=0.0))
                 self.listen(member)
         if hasattr(self, "rounds"):
             assert not self.living(), f"deadlock: {self.living()} wait, {self.ended}"
