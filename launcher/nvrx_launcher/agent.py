@@ -433,12 +433,12 @@ class Agent(NodeEvents, ControlEvents):
         self._cycle_info.decided(decision, self._policy.node)
         self._stragglers.decided(decision, now=time.monotonic())
         self._hang_verdicts.decided(decision, now=time.monotonic())
-        if decision.verdict is DecisionKind.END:
+        if decision.kind is DecisionKind.END:
             failpoint.hit("rendezvous-close", self._policy.cycle)
-        if decision.verdict is DecisionKind.RUN:
+        if decision.kind is DecisionKind.RUN:
             self._coordination.store.begin_cycle(decision.store)
         actions = self._policy.decided(decision)
-        is_news = decision.verdict is DecisionKind.STOP and not any(isinstance(each, StopWorkers) for each in actions)
+        is_news = decision.kind is DecisionKind.STOP and not any(isinstance(each, StopWorkers) for each in actions)
         if is_news and (why := self._beyond_failures(decision.reason)):
             log.info("cycle %d ends on all nodes: %s", decision.cycle, why)
         self._carry_out(actions)

@@ -229,11 +229,9 @@ class Attribution:
             cycle_log: the log of the present cycle, if this node takes part in it.
             is_coordinator: this launcher runs the coordinator, and submits the logs of the job.
         """
-        is_end = decision.verdict in (DecisionKind.RUN, DecisionKind.END)
+        is_end = decision.kind in (DecisionKind.RUN, DecisionKind.END)
         is_fault = not decision.reason.endswith(NODES_WAIT) and not self._is_signalled
-        failed = decision.verdict is DecisionKind.STOP or (
-            decision.verdict is DecisionKind.END and decision.code == FAILED
-        )
+        failed = decision.kind is DecisionKind.STOP or (decision.kind is DecisionKind.END and decision.code == FAILED)
         pending, offset = self._submitted
         if is_coordinator and self._client is not None:
             if failed and is_fault and decision.cycle != pending:
@@ -243,8 +241,8 @@ class Attribution:
             if is_end and pending >= 0:  # its last lines have come
                 self._client.submit(pending, cycle_file(self._prefix, pending), offset=offset, is_final=True)
         self._submitted = (-1, 0) if is_end else (pending, offset)
-        self._is_running = decision.verdict is DecisionKind.RUN or (self._is_running and not failed and not is_end)
-        if decision.verdict is DecisionKind.STOP:
+        self._is_running = decision.kind is DecisionKind.RUN or (self._is_running and not failed and not is_end)
+        if decision.kind is DecisionKind.STOP:
             self._advise()
 
     def signalled(self) -> None:

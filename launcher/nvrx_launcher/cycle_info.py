@@ -100,11 +100,11 @@ class CycleInfo:
         """Handle a decision for all nodes, by the launcher of a node."""
         if self._folder is None:
             return
-        if decision.verdict is DecisionKind.RUN:
+        if decision.kind is DecisionKind.RUN:
             self._record = None
             if decision.members[0].node == node:
                 self._begin(decision)
-        elif decision.verdict in (DecisionKind.STOP, DecisionKind.END):
+        elif decision.kind in (DecisionKind.STOP, DecisionKind.END):
             self.ended()
 
     def ended(self) -> None:

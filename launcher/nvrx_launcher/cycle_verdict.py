@@ -138,7 +138,7 @@ class CycleVerdicts:
 
     def decided(self, decision: Decision, *, now: float) -> None:
         """Handle a decision for all nodes, before it is carried out; call `make` afterwards."""
-        match decision.verdict:
+        match decision.kind:
             case DecisionKind.RUN:
                 self._collect()
                 self._running, self._began = decision, time.time()

@@ -6,7 +6,7 @@
       --HANG_JUDGED--> all launchers: `decided`, GiveVerdict, AnswerMonitors
 
 Whatever is missing when the time is over is stated. A launcher that is not told the verdict in time gives one by its
-own ranks, and says so. No monitor waits for longer than `VERDICT_TIMEOUT`, and who is ended does not depend on the
+own ranks, and says so. No monitor waits for longer than `OWN_VERDICT_TIMEOUT`, and who is ended does not depend on the
 verdict.
 """
 
@@ -44,7 +44,7 @@ COLLECT_TIMEOUT: Final = 0.52
 """Seconds after which the coordinator's launcher reads what nodes have written, though not all have."""
 JUDGE_TIMEOUT: Final = 0.8
 """Seconds after which it judges by its own ranks: the store has not answered. 8,000 reports take 0.25 s of a core."""
-VERDICT_TIMEOUT: Final = 0.92
+OWN_VERDICT_TIMEOUT: Final = 0.92
 """Seconds after which a launcher that is not told the verdict gives one by its own ranks."""
 EVIDENCE_BYTES: Final = 1 << 23
 """The evidence of a job, of which each node has its share: 8 KiB of 1,000 nodes."""
@@ -186,7 +186,7 @@ class HangPolicy:
             judges: this launcher runs the coordinator.
             now: monotonic seconds.
         """
-        match decision.verdict:
+        match decision.kind:
             case DecisionKind.RUN:
                 ended = self._end(f"cycle {decision.cycle} begins")
                 self._cycle, self._members, self._lost = decision.cycle, decision.members, set()
@@ -226,7 +226,7 @@ class HangPolicy:
             return (AnswerMonitors(f"there has been a verdict in the last {ONE_HANG:g} s"),)
         if self._gives_up_at < math.inf:  # another monitor waits
             return ()
-        self._gives_up_at = now + VERDICT_TIMEOUT
+        self._gives_up_at = now + OWN_VERDICT_TIMEOUT
         if judges:
             self._expect_evidence(now)
         asked = self._ask(now)
@@ -272,7 +272,7 @@ class HangPolicy:
         if now >= self._judges_at:
             actions += self._tell(self._own_verdict())
         if now >= self._gives_up_at:
-            why = f"none was told within {VERDICT_TIMEOUT:g} s"
+            why = f"none was told within {OWN_VERDICT_TIMEOUT:g} s"
             actions += self._give(self._own_verdict(), now, is_own=True, is_alone=True, reason=why)
         return tuple(actions)
 

@@ -55,10 +55,10 @@ class History:
     def decided(self, decision: Decision) -> None:
         """Record that a cycle is to be run, perhaps without this node, or to be stopped."""
         self.cycle = max(self.cycle, decision.cycle)
-        if decision.verdict is DecisionKind.RUN:
+        if decision.kind is DecisionKind.RUN:
             if self._node not in {member.node for member in decision.members}:
                 self._write("spare", reason=decision.reason)
-        elif decision.verdict is DecisionKind.STOP or (decision.verdict is DecisionKind.END and decision.code):
+        elif decision.kind is DecisionKind.STOP or (decision.kind is DecisionKind.END and decision.code):
             self._write("cycle_stopped", reason=decision.reason)
 
     def judged(self, cycle: int, sentence: str, verdict: Mapping[str, object]) -> None:

@@ -90,11 +90,11 @@ class NodePolicy:
         self._node = node
         return self._ready()
 
-    def decided(self, decision: Decision) -> tuple[NodeAction, ...]:  # noqa: PLR0911 - one for each verdict
+    def decided(self, decision: Decision) -> tuple[NodeAction, ...]:  # noqa: PLR0911 - one for each kind
         """Handle a decision for all nodes."""
         if self._phase is _Phase.ENDED:
             return ()
-        match decision.verdict:
+        match decision.kind:
             case DecisionKind.RUN:
                 return self._run(decision)
             case DecisionKind.STOP:

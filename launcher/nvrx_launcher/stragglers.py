@@ -74,9 +74,9 @@ class Stragglers:
 
     def decided(self, decision: Decision, *, now: float) -> None:
         """Begin with the cycle of a decision, or end with it."""
-        if self._detector is None or decision.verdict not in (DecisionKind.RUN, DecisionKind.STOP, DecisionKind.END):
+        if self._detector is None or decision.kind not in (DecisionKind.RUN, DecisionKind.STOP, DecisionKind.END):
             return
-        if decision.verdict is not DecisionKind.RUN:
+        if decision.kind is not DecisionKind.RUN:
             self._cycle, self.deadline = -1, math.inf
             return
         self._cycle, self._sampler = decision.cycle, PaceSampler(self._steps)

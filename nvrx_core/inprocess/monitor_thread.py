@@ -28,8 +28,8 @@ ENDS_WITHIN: Final = 8.0
 """Seconds; it may be connecting to a store that is lost, which torch tries for up to 5 s."""
 
 
-class EndedFunction(FunctionAbortPort, Protocol):
-    """What ends the function, in this thread."""
+class StoppableAbort(FunctionAbortPort, Protocol):
+    """The abort of the function, in this thread, which can be stopped."""
 
     def stop(self) -> None:
         """End the waits of the thread."""
@@ -45,7 +45,7 @@ class MonitorThread:
         store: the keys of the rounds, on a connection of this thread alone.
         rounds: shared with the main thread.
         changed: its lock is held during a step of either thread's flow; notified after each.
-        function: ends the function.
+        abort: ends the function.
         losses: told what has ended the thread.
     """
 
@@ -55,11 +55,11 @@ class MonitorThread:
         store: RoundStore,
         rounds: Rounds,
         changed: SignalSafeCondition,
-        function: EndedFunction,
+        abort: StoppableAbort,
         losses: Losses,
     ) -> None:
         self.store, self.rounds, self.changed = store, rounds, changed
-        self._function, self._losses, self._stopping = function, losses, False
+        self._abort, self._losses, self._stopping = abort, losses, False
         self._thread = threading.Thread(target=self._run, name="nvrx-monitor-thread", daemon=True)
 
     def start(self) -> None:
@@ -69,7 +69,7 @@ class MonitorThread:
     def stop(self, cut: Callable[[], None]) -> None:
         """End the thread; `cut` ends its wait on the store."""
         self._stopping = True
-        self._function.stop()
+        self._abort.stop()
         if self._thread.is_alive():
             cut()
         self._thread.join(ENDS_WITHIN)
@@ -78,10 +78,10 @@ class MonitorThread:
 
     def _run(self) -> None:
         try:
-            flow = MonitorThreadFlow(self.rounds, self.store, self._function, time.monotonic)
+            flow = MonitorThreadFlow(self.rounds, self.store, self._abort, time.monotonic)
             run(flow.run(), self.changed.lock, self.changed.notify_all)
         except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
             if not self._stopping:
                 self._losses.watcher_failed(error)
         finally:
-            self._function.thread_ended()
+            self._abort.thread_ended()

@@ -52,7 +52,7 @@ class Rank:
     def see_event(self) -> None:
         """What the rank does with the event, up to its arrival."""
         self.control_store.rounds.await_event(self.round.iteration)
-        self.round.happened(now=time.monotonic())
+        self.round.event_written(now=time.monotonic())
         self.arrive()
 
     def arrive(self) -> None:

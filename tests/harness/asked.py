@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+from nvrx_core.flow import Flow
 
 __all__ = ["Asked", "Asking", "ask", "drive"]
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -33,14 +38,16 @@ class Asking:
         return lambda *args, **kwargs: Asked(name, args, kwargs)
 
 
-def drive(flow: Any, answer: Callable[[Asked], Any]) -> Any:
+def drive(flow: Flow[Result], answer: Callable[[Request], object]) -> Result:
     """Run a flow to its end; what `answer` raises is raised in it."""
-    outcome, error = None, None
+    outcome: object = None
+    error: BaseException | None = None
     while True:
         try:
             asked = flow.throw(error) if error is not None else flow.send(outcome)
         except StopIteration as end:
-            return end.value
+            result: Result = end.value
+            return result
         outcome, error = None, None
         try:
             outcome = answer(asked)

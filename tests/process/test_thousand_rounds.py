@@ -54,7 +54,7 @@ class Rank:
         """Out of the function, into the barrier."""
         if self.round.iteration >= 0:
             self.control_store.rounds.await_event(self.round.iteration)
-            self.round.happened(now=time.monotonic())
+            self.round.event_written(now=time.monotonic())
         arrival = Arrival(
             initial_rank=self.round.member, rank=self.state.rank, status=ArrivalStatus.ALIVE, world_size=RANKS
         )

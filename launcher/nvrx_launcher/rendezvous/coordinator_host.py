@@ -200,7 +200,7 @@ class CoordinatorHost:
             self._decided += 1
             number, control = self._decided, self._control
             named = tuple(
-                replace(each, store=control()) if each.verdict is DecisionKind.RUN else each for each in decisions
+                replace(each, store=control()) if each.kind is DecisionKind.RUN else each for each in decisions
             )
             checkpoint = Checkpoint(self._coordinator.state(now=time.monotonic()), self._handled)
             entry = Entry(self._term.number, named)
@@ -212,7 +212,7 @@ class CoordinatorHost:
         texts = [
             each.reason
             for each in decisions
-            if each.verdict is DecisionKind.WARNING and self._term.node not in {member.node for member in each.members}
+            if each.kind is DecisionKind.WARNING and self._term.node not in {member.node for member in each.members}
         ]
         for text in texts[:WARNINGS]:
             log.warning("%s", text)

@@ -219,10 +219,10 @@ class Election:
 
     def _has_ended(self, store: StoreConnection, since: int, number: int, entry: Entry) -> bool:
         """Return whether the job has ended; the fence of a claim may follow its end, or a loss, and no cycle does."""
-        while (verdicts := {each.verdict for each in entry.decisions}).isdisjoint(WITHIN_A_JOB) and number > since:
+        while (kinds := {each.kind for each in entry.decisions}).isdisjoint(WITHIN_A_JOB) and number > since:
             number -= 1
             entry = Entry.from_text(store.get(self._keys.decision(number)))
-        return DecisionKind.END in verdicts
+        return DecisionKind.END in kinds
 
     def _last(self, store: StoreConnection, since: int) -> int:
         number = since

@@ -157,7 +157,7 @@ class Decision:
     """A decision, for all nodes.
 
     Attributes:
-        verdict: its kind.
+        kind: what is decided.
         cycle: the cycle that it is about.
         reason: for people.
         code: with END, the exit code of all launchers; with REFUSE, that of one.
@@ -169,7 +169,7 @@ class Decision:
         active_hosts, spare_hosts: with RUN, the hosts of the members and of the spares, in Slurm's notation.
     """
 
-    verdict: DecisionKind
+    kind: DecisionKind
     cycle: int
     reason: str
     code: int = 0
@@ -189,7 +189,7 @@ class Decision:
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
         members = [[member.node, member.first_rank, member.workers] for member in self.members]
-        return {**vars(self), "verdict": self.verdict.value, "members": members}
+        return {**vars(self), "kind": self.kind.value, "members": members}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -200,7 +200,7 @@ class Decision:
         """
         members = tuple(Member(*(integer(part, 0) for part in member)) for member in data.get("members", ()))
         return cls(
-            DecisionKind(data.get("verdict")), integer(data.get("cycle"), 0), string(data.get("reason")),
+            DecisionKind(data.get("kind")), integer(data.get("cycle"), 0), string(data.get("reason")),
             integer(data.get("code"), 0), members, string(data.get("master_addr")), integer(data.get("master_port"), 0),
             integer(data.get("node", -1), -1), string(data.get("store", "")),
             string(data.get("active_hosts", "")), string(data.get("spare_hosts", "")),

@@ -65,7 +65,7 @@ class RollCall:
     def decided(self, decisions: tuple[Decision, ...], *, now: float) -> tuple[Decision, ...]:
         """Return what is to be written with these decisions; () to write nothing yet."""
         for decision in decisions:
-            if decision.verdict is DecisionKind.RUN:
+            if decision.kind is DecisionKind.RUN:
                 self._hosts = tuple(self._rules.expected_hosts or self._active_hosts())
                 self._add_spares(self._coordinator.descriptions, now)
         if self._coordinator.short_since == math.inf:
@@ -111,9 +111,9 @@ class RollCall:
         nodes = self._coordinator.descriptions
         return [nodes[node].host for node in sorted(self._coordinator.active)]
 
-    def _note(self, verdict: DecisionKind, text: str, nodes: Iterable[int], now: float) -> None:
+    def _note(self, kind: DecisionKind, text: str, nodes: Iterable[int], now: float) -> None:
         members = tuple(Member(node, 0, 0) for node in nodes)
-        self._notes.append(Decision(verdict, self._coordinator.cycle, text, members=members))
+        self._notes.append(Decision(kind, self._coordinator.cycle, text, members=members))
         self._notes_due = min(self._notes_due, now + COLLECTS_FOR)
 
 

@@ -302,9 +302,9 @@ class StoreCoordination:
 
     def _decided(self, _: int, entry: Entry) -> None:
         for decision in entry.decisions:
-            if decision.verdict in LEVELS:
+            if decision.kind in LEVELS:
                 if self._node in {member.node for member in decision.members}:
-                    log.log(LEVELS[decision.verdict], "%s", decision.reason)
+                    log.log(LEVELS[decision.kind], "%s", decision.reason)
                 continue
-            self._is_over = self._is_over or decision.verdict is DecisionKind.END
+            self._is_over = self._is_over or decision.kind is DecisionKind.END
             self._events.decided(decision)

@@ -212,7 +212,7 @@ def start_threads(
     abort = FunctionAbort(
         p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample, hangs=hangs, changed=changed
     )
-    early_exit = EarlyExit(state, events, connections, monitor=monitor, function=abort)
+    early_exit = EarlyExit(state, events, connections, monitor=monitor, abort=abort)
     watchdog = MainThreadWatchdog(
         page,
         p.timeouts.watchdog_interval,
@@ -232,7 +232,7 @@ def start_threads(
         store=CallStore(lambda: connections.of_monitor_thread, state.initial_world_size),
         rounds=Rounds(state.initial_rank, initial_ranks(state.initial_world_size), p.round_timeouts),
         changed=changed,
-        function=abort,
+        abort=abort,
         losses=early_exit,
     )
     if p.thread_exceptions == "fault":
@@ -407,7 +407,7 @@ class WrappedCall:
                 control_store.survey,
                 monitor=monitor,
                 changed=resources.thread.changed,
-                function=resources.abort,
+                abort=resources.abort,
                 early_exit=early_exit,
                 trace=trace,
             ),

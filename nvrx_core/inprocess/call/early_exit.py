@@ -33,7 +33,7 @@ class EarlyExit:
         events: the event file, to which the loss is written.
         connections: the call's connections to the store; cut when the store is lost.
         monitor: this rank's monitor process.
-        function: gets the main thread out of the function, or of its wait for the others.
+        abort: gets the main thread out of the function, or of its wait for the others.
 
     Attributes:
         reason: creates the exception with which the call ends; None while the rank continues.
@@ -46,10 +46,10 @@ class EarlyExit:
         connections: Connections,
         *,
         monitor: MonitorLink,
-        function: FunctionAbort,
+        abort: FunctionAbort,
     ) -> None:
         self._state, self._events, self._connections, self._monitor = state, events, connections, monitor
-        self._function, self._deciding = function, threading.Lock()
+        self._abort, self._deciding = abort, threading.Lock()
         self.reason: Callable[[], BaseException] | None = None
 
     def raise_if_due(self) -> None:
@@ -72,7 +72,7 @@ class EarlyExit:
                 )
             finally:  # a handler of the user's may raise
                 self._connections.cut()
-                self._function.leave_early(self._connections.lost)
+                self._abort.leave_early(self._connections.lost)
         return self._connections.lost()
 
     def abandon(self, error: BaseException) -> None:
@@ -116,7 +116,7 @@ class EarlyExit:
             try:
                 log.error("initial rank %d leaves: %s", initial_rank, why, exc_info=error)
             finally:
-                self._function.leave_early(reason)
+                self._abort.leave_early(reason)
 
     def _decide(self, reason: Callable[[], BaseException]) -> bool:
         """Record the reason for the exit; return False if there is one already."""

@@ -176,7 +176,7 @@ class OwnFaults:
         """Release the result of the iteration and the locals of its error's frames; note a failure for the log."""
         ended.result = None
         if ended.outcome is Outcome.FAILED and ended.error is not None:
-            self._survived.survived(ended.error, self._state.iteration)
+            self._survived.note(ended.error, self._state.iteration)
         clear_frames(ended.error)
         postpone_collection(of_function(ended.error) if keep_trace else ())
         if not keep_trace:
@@ -185,12 +185,12 @@ class OwnFaults:
     @operation
     def report_failure(self, cause: FaultRecord | None) -> None:
         """Log the failure of this rank."""
-        self._survived.decided(cause)
+        self._survived.log_noted(cause)
 
     @operation
     def survive(self, error: BaseException | None, cause: FaultRecord | None) -> None:
         """The rank goes on: log its failure, if it had one, and release the frames that it refers to."""
-        self._survived.decided(cause)
+        self._survived.log_noted(cause)
         release_frames(error)
 
     @operation
@@ -313,12 +313,12 @@ class SurvivedErrors:
         self._told: tuple[str, str, str] | None = None
         self._writing = list[threading.Thread]()
 
-    def survived(self, error: BaseException, iteration: int) -> None:
+    def note(self, error: BaseException, iteration: int) -> None:
         """Note the exception that ended the function in `iteration`; a new one is written to the event file."""
         self._failure = None
         with suppress(MemoryError):  # which may be what the function has failed with
             try:
-                self._note(error, iteration)
+                self._capture_failure(error, iteration)
             except MemoryError:
                 raise
             except Exception:  # boundary: a property of the user's exception
@@ -326,7 +326,7 @@ class SurvivedErrors:
                 text = text_of(error)
                 self._defer(lambda: log.error(told, self._initial_rank, iteration, text))
 
-    def _note(self, error: BaseException, iteration: int) -> None:
+    def _capture_failure(self, error: BaseException, iteration: int) -> None:
         captured = _capture(error)
         key = type_name(type(error)), tuple((frame.filename, frame.lineno) for frame in captured.stack)
         self._times = self._times + 1 if key == self._last else 1
@@ -342,8 +342,8 @@ class SurvivedErrors:
         kind = key[0], origin(trace, user_packages()), raised_at(trace)
         self._failure = _Failure(iteration, kind, times, captured)
 
-    def decided(self, cause: FaultRecord | None) -> None:
-        """Log the exception, if there is one; a repetition, or the failure of another rank too, is a line, or less.
+    def log_noted(self, cause: FaultRecord | None) -> None:
+        """Log the noted exception, if any; a repetition, or the failure of another rank too, is a line, or less.
 
         Args:
             cause: the fault that the round's decision names as the cause; None if there is no decision.

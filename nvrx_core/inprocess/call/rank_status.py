@@ -42,7 +42,7 @@ class RankStatus:
         survey: finds the members in an atomic section.
         monitor: receives the stage of the main thread.
         changed: the condition that the monitor thread notifies.
-        function: knows when the function was ended.
+        abort: knows when the function was ended.
         early_exit: the reason for an early exit of this rank.
         trace: records the steps of a restart.
     """
@@ -54,12 +54,12 @@ class RankStatus:
         *,
         monitor: MonitorLink,
         changed: SignalSafeCondition,
-        function: FunctionAbort,
+        abort: FunctionAbort,
         early_exit: EarlyExit,
         trace: RestartTrace,
     ) -> None:
         self._state, self._survey, self._monitor = state, survey, monitor
-        self._changed, self._function, self._early_exit, self._trace = changed, function, early_exit, trace
+        self._changed, self._abort, self._early_exit, self._trace = changed, abort, early_exit, trace
 
     @operation
     def wait(self, view: RoundView, until: Callable[[RoundView], bool], deadline: float) -> None:
@@ -91,7 +91,7 @@ class RankStatus:
     @operation
     def round_ended(self, view: RoundView) -> None:
         """The round restarts and this rank has left the function: start the trace of the restart."""
-        self._trace.round_ended(view, self._function.marks, self._monitor.page[ProgressField.STEP] - 1)
+        self._trace.round_ended(view, self._abort.marks, self._monitor.page[ProgressField.STEP] - 1)
 
     @operation
     def find_holders(self, iteration: int, members: frozenset[InitialRank]) -> Mapping[int, int]:

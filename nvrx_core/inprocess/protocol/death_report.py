@@ -19,7 +19,7 @@ from nvrx_core.inprocess.protocol.round import (
     Finish,
     PutArrival,
     RoundAction,
-    play,
+    run_store_actions,
 )
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -105,7 +105,7 @@ async def report_unresponsive(silence: DeathReport, reporter: InitialRank, store
 
 
 async def _announce(report: DeathReport, store: CallStorePort, now: Clock) -> list[RoundAction]:
-    rest = await play(report, report.died(now=now()), store, now)
+    rest = await run_store_actions(report, report.died(now=now()), store, now)
     await store.set_rendezvous(report.iteration, "")
     return rest
 

@@ -31,7 +31,7 @@ from nvrx_core.inprocess.protocol.round import (
     Rounds,
     RoundStore,
     RoundView,
-    play,
+    run_store_actions,
 )
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import AssignmentState
@@ -204,10 +204,10 @@ class MainThread:
         await self.ports.status.enter(Stage.WAITING)
         if ended.outcome is Outcome.EXITED:
             await self.ports.function.release_groups(ended)
-        await self._play(view, view.round.completed(now=self.now()))
+        await self._carry_out(view, view.round.completed(now=self.now()))
         self.completed = True
         if ended.outcome is not Outcome.RESERVE:
-            await self._play(view, view.round.waits_for_completion(now=self.now()))
+            await self._carry_out(view, view.round.waits_for_completion(now=self.now()))
         await self._await(view, RoundView.is_over)
         return view.finished
 
@@ -241,7 +241,7 @@ class MainThread:
     async def _announce_fault(self, view: RoundView, fault: FaultRecord) -> None:
         """Announce a fault, then write it down, unless the round has ended without it."""
         announcement = view.round.fault(fault, now=self.now())
-        await self._play(view, announcement)
+        await self._carry_out(view, announcement)
         if announcement:
             await self.ports.faults.record_fault(fault)
 
@@ -268,7 +268,7 @@ class MainThread:
             fault = await self._announce(view, ended)
             await self.ports.store.set_rendezvous(view.round.iteration, "")
         arrival = await self.ports.arrivals.describe_arrival(ArrivalStatus.LEAVING, fault)
-        await self._play(view, view.round.leave(arrival, now=self.now()))
+        await self._carry_out(view, view.round.leave(arrival, now=self.now()))
 
     def _ends_by(self, decision: RoundDecision) -> BaseException | None:
         """Return the error with which the decision ends the call on this rank; None if it goes on."""
@@ -314,7 +314,7 @@ class MainThread:
         long = self.now() - self.began >= LONG
         arrival = await self.ports.arrivals.describe_arrival(status, fault, completed=self.completed, long=long)
         await self.ports.status.enter(Stage.ARRIVED)
-        await self._play(view, view.round.arrive(arrival, now=self.now()))
+        await self._carry_out(view, view.round.arrive(arrival, now=self.now()))
         if view.round.iteration >= 0:
             await self.ports.faults.collect_garbage()
         # `view`, not `rounds.view`: the monitor thread goes on to the next round before it shows this one's decision.
@@ -328,20 +328,20 @@ class MainThread:
         while not until(view):
             due = view.round.tick(now=self.now())
             if due:
-                await self._play(view, due)
+                await self._carry_out(view, due)
             if not until(view):
                 await self.ports.status.wait(view, until, view.round.deadline)
 
-    async def _play(self, view: RoundView, actions: Iterable[RoundAction]) -> None:
+    async def _carry_out(self, view: RoundView, actions: Iterable[RoundAction]) -> None:
         """Execute the actions of the round's machine.
 
         Raises:
             BarrierTimeout: when it gives up, and there is no decision after all.
         """
-        for action in await play(view.round, actions, self.ports.store, self.now):
+        for action in await run_store_actions(view.round, actions, self.ports.store, self.now):
             if isinstance(action, AskHolders):
                 holders = await self.ports.status.find_holders(view.round.iteration, action.members)
-                await self._play(view, view.round.held_up(holders, now=self.now()))
+                await self._carry_out(view, view.round.held_up(holders, now=self.now()))
             elif isinstance(action, LateCompletion):
                 await self._announce_fault(view, await self.ports.faults.describe_late(action.reason))
             elif isinstance(action, GiveUp) and await self.ports.store.read_decision(view.round.iteration) is None:
@@ -408,14 +408,12 @@ class MonitorThreadFlow:
     Args:
         rounds: shared with the main thread.
         store: the keys of the rounds, on this thread's connection.
-        function: ends the function.
+        abort: ends the function.
         now: monotonic seconds.
     """
 
-    def __init__(
-        self, rounds: Rounds, store: RoundStore, function: FunctionAbortPort, now: Callable[[], float]
-    ) -> None:
-        self.rounds, self.store, self.function, self.now = rounds, store, function, now
+    def __init__(self, rounds: Rounds, store: RoundStore, abort: FunctionAbortPort, now: Callable[[], float]) -> None:
+        self.rounds, self.store, self.abort, self.now = rounds, store, abort, now
 
     async def run(self) -> None:
         """Run the rounds until all have completed or this rank has left the job."""
@@ -427,15 +425,16 @@ class MonitorThreadFlow:
                 if view.finished:
                     return
             decision = await self.store.await_decision(view.round.iteration)
-            await self.function.decision_received(view.round.iteration)
+            await self.abort.decision_received(view.round.iteration)
             going_on = await self._go_on(view, decision)
-            await self.function.round_decided()
+            await self.abort.round_decided()
 
     async def _await_end(self, view: RoundView) -> None:
         """Wait for the event, and end the function if the round restarts."""
         await self.store.await_event(view.round.iteration)
-        await self.function.event_received(view.round.iteration)
-        for action in await play(view.round, view.round.happened(now=self.now()), self.store, self.now):
+        await self.abort.event_received(view.round.iteration)
+        actions = view.round.event_written(now=self.now())
+        for action in await run_store_actions(view.round, actions, self.store, self.now):
             if isinstance(action, EndFunction):
                 await self._end_function(view, action)
             else:
@@ -444,21 +443,21 @@ class MonitorThreadFlow:
 
     async def _end_function(self, view: RoundView, end: EndFunction) -> None:
         """Interrupt, then abort: a busy main thread would compete with the abort for the interpreter's lock."""
-        function, iteration = self.function, view.round.iteration
-        await function.notice(iteration)
+        abort, iteration = self.abort, view.round.iteration
+        await abort.notice(iteration)
         if view.round.timeouts.last_call > 0:
-            await function.last_call(view.round.timeouts.last_call)
-        await function.interrupt_function(end.reason)
-        await function.abort_function(iteration)
+            await abort.last_call(view.round.timeouts.last_call)
+        await abort.interrupt_function(end.reason)
+        await abort.abort_function(iteration)
         view.aborted = True
-        await function.await_out()
+        await abort.await_out()
 
     async def _go_on(self, view: RoundView, decision: RoundDecision) -> bool:
         """Continue with the next round; return False if this rank is not part of it."""
         actions = view.round.decided(decision, now=self.now())
         enter = next((action for action in actions if isinstance(action, Enter)), None)
         if enter is not None:
-            await self.function.reset_interrupt()
+            await self.abort.reset_interrupt()
             self.rounds.advance(enter.members)
         view.decision = decision
         return enter is not None

@@ -2,7 +2,8 @@
 
 A round is one iteration of the wrapped function and the barrier that ends it. Its members are named by their initial
 ranks. They share a store with five kinds of keys (`nvrx_core.store.keys`), and every method returns the next store
-operations, in order, which `play` executes. `Rounds` are the rounds of a call, which the two threads of a rank share.
+operations, in order, which `run_store_actions` executes. `Rounds` are the rounds of a call, which the two threads of a
+rank share.
 
 Invariants, for every interleaving and every crash between two operations:
  1. `event` is written once: a round is completed, or it restarts, never both.
@@ -55,7 +56,7 @@ __all__ = [
     "RoundView",
     "Rounds",
     "StoreAction",
-    "play",
+    "run_store_actions",
 ]
 
 
@@ -90,7 +91,7 @@ class CloseCompleted(StoreAction):
 
 @value
 class ReadEvent(StoreAction):
-    """Read the round's event, which is there; answer with `event`."""
+    """Read the round's event, which is there; answer with `event_read`."""
 
 
 @value
@@ -197,7 +198,7 @@ class Barrier(ABC):
         """Handle that `count` members have completed."""
         return ()
 
-    def event(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
+    def event_read(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the round's event, as it was read; None: the round is completed."""
         return ()
 
@@ -296,13 +297,13 @@ class Round(Barrier):
             self.deadline = now + self.timeouts.completion
         return ()
 
-    def happened(self, *, now: float) -> tuple[RoundAction, ...]:
+    def event_written(self, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the round's event. A member that has not completed need not read it: the round is not completed."""
         if self.phase is RoundPhase.OPEN:
             return self._interrupted("a fault was announced")
         return (ReadEvent(),) if self.phase is RoundPhase.COMPLETE else ()
 
-    def event(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
+    def event_read(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
         """Handle the event of a member that has completed; None: all have."""
         if self.phase is not RoundPhase.COMPLETE:
             return ()
@@ -488,7 +489,7 @@ class RoundStore(Protocol):
         """Wait for that endpoint; return it, None for none."""
 
 
-async def play(
+async def run_store_actions(
     machine: Barrier, actions: Iterable[RoundAction], store: RoundStore, now: Callable[[], float]
 ) -> list[RoundAction]:
     """Execute store actions and pass the answers back, until only other actions are left; return those."""
@@ -507,7 +508,7 @@ async def play(
                 await store.close_completed(iteration)
             case ReadEvent():
                 cause = await store.read_event(iteration)
-                pending += machine.event(cause, now=now())
+                pending += machine.event_read(cause, now=now())
             case PutArrival(arrival):
                 await store.put_arrival(iteration, arrival)
             case CountArrival():

@@ -278,5 +278,5 @@ class Call:
         if disturbed or any(rank.stage is not Stage.FINISHED for rank in self.ranks.values()):
             return
         early = {key for k in range(completed - 2) for key in self.keys.round(k).of_all}  # deleted while the call ran
-        left = set(self.control.store.keys_under(f"{self.keys.prefix}/")) - early  # type: ignore[attr-defined]
+        left = set(self.schedule.store.keys_under(f"{self.keys.prefix}/")) - early
         assert not left, f"I13: the keys of call {self.number} are there: {sorted(left)}"

@@ -14,6 +14,7 @@ from nvrx_core.inprocess.coordination.housekeeping import KeyDeletion
 from nvrx_core.inprocess.coordination.joining import JoinOperations, JoinRequest, join_for_dead
 from nvrx_core.inprocess.coordination.membership import Membership
 from nvrx_core.inprocess.protocol.join import EXPIRED, MET
+from nvrx_core.rank_assignment.identity import InitialRank
 from nvrx_core.store.keys import StoreKeys
 
 from . import requests
@@ -51,7 +52,8 @@ class CallSteps(Steps):
         job = super().first()
         if self.config.joins:
             return job
-        claims = {self.keys.claim(member): incarnation_of(member).encode() for member in range(self.config.ranks)}
+        members = map(InitialRank, range(self.config.ranks))
+        claims = {self.keys.claim(member): incarnation_of(member).encode() for member in members}
         return job._replace(keys=_items({**claims, self.keys.verdict(0): MET.encode()}))
 
     def check_end(self, job: Job) -> tuple[str, ...]:
@@ -84,7 +86,7 @@ class CallSteps(Steps):
 
     def _stored(self, job: Job, values: dict[str, bytes]) -> Job:
         """The job whose call has these keys."""
-        claim = self.keys.claim(0)
+        claim = self.keys.claim(InitialRank(0))
         deleted = job.deleted or (claim in dict(job.keys) and claim not in values)
         records = []
         for k, number in enumerate(job.records, -1):
@@ -160,7 +162,8 @@ class CallSteps(Steps):
     def join_for_dead(self, job: Job, member: int, which: str, _: JoinForDead) -> Iterator[Step]:
         """The monitor process completes the way in of a member that has died on it."""
         page = EntryPage(self.config.ranks, self.seen(job, member).claimed)
-        dead = JoinRequest(member, restarts=False, terms=terms_of(member), incarnation=incarnation_of(member))
+        incarnation = incarnation_of(member)
+        dead = JoinRequest(InitialRank(member), restarts=False, terms=terms_of(member), incarnation=incarnation)
 
         def complete(store: GuardedStore) -> bool:
             return join_for_dead(store, self.keys, page, dead) is not None  # type: ignore[arg-type]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
+from types import CoroutineType
 from typing import Any, Final
 
 from nvrx_core.flow import Flow
@@ -39,11 +40,12 @@ The state of a machine is in the identity of its member, or it has none that the
 def position(flow: Flow[Any] | None) -> tuple[object, ...]:
     """The position of a flow: its frames, from the outermost, each with its instruction and its local variables."""
     frames: list[object] = []
-    while flow is not None and flow.cr_frame is not None:
-        at, values = flow.cr_frame.f_lasti, flow.cr_frame.f_locals
-        live = (values.get(name) for name in sorted(live_names(flow.cr_code, at)))
-        frames += (flow.cr_code.co_name, at, *(canonical(value) for value in live if type(value) not in _SHARED))
-        flow = flow.cr_await if isinstance(flow.cr_await, Coroutine) else None
+    suspended: object = flow
+    while isinstance(suspended, CoroutineType) and suspended.cr_frame is not None:
+        at, values = suspended.cr_frame.f_lasti, suspended.cr_frame.f_locals
+        live = (values.get(name) for name in sorted(live_names(suspended.cr_code, at)))
+        frames += (suspended.cr_code.co_name, at, *(canonical(value) for value in live if type(value) not in _SHARED))
+        suspended = suspended.cr_await
     return tuple(frames)
 
 

@@ -148,7 +148,8 @@ class Process:
         knows = self.group.branch[self.rank] not in self.group.space.unknowing
         first = await self.training.resume(self, new, self.group.decided, knows=knows)
         self.has_resumed = True
-        assert first is None or new.local == self.own(new.weights), f"{self} has local state {new.local}"
+        own = None if new.weights is None else self.own(new.weights)
+        assert first is None or new.local == own, f"{self} has local state {new.local}"
         assert first is not None or new.weights is None, f"{self} has changed what it was to begin with"
         assert first is None or self.group.due is not None, f"{self} goes on, though no rank of its group can"
         if first is None:

@@ -30,7 +30,7 @@ class Leases(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.now = LeaseTable(timeout=10.0), 1000.0
+        self.table, self.now = LeaseTable[int](timeout=10.0), 1000.0
         self.moved = dict[int, float]()
         self.beats = dict[int, int]()
 

@@ -133,6 +133,7 @@ class Ticks(Space[World]):
 
     def _look(self, detector: Any, world: World, *, wakes: bool, waits: bool) -> World:
         """The detector is asked until it asks for nothing more."""
+        asks = True
         for _ in range(MAX_SAMPLES):
             detector.check()
             asks = False

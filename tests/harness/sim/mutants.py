@@ -309,7 +309,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ((FLOW, "        view.aborted = True\n", ""),), ONE_FAILS,
     ),
     "the request to leave the function is kept": Mutant(
-        ((FLOW, "            await self.function.reset_interrupt()\n", ""),), ONE_FAILS, simulated=False,
+        ((FLOW, "            await self.abort.reset_interrupt()\n", ""),), ONE_FAILS, simulated=False,
     ),
     "the lost take part in the next round": Mutant(
         ((FLOW, "rounds.advance(enter.members)", "rounds.advance(view.round.members)"),), ONE_DIES,

@@ -32,7 +32,7 @@ class ThreadPort(StoredFarewell, ThreadBase):
     def notice(self, iteration: int) -> Awaitable[None]:
         rank, cause = self.rank, self.rank.cause
         round_ = rank.rounds.view.round
-        again = round_.happened(now=rank.world.now) + round_.event(cause, now=rank.world.now)
+        again = round_.event_written(now=rank.world.now) + round_.event_read(cause, now=rank.world.now)
         assert not again, f"I8: {rank.member} acts twice on an event"
         return NOTHING
 

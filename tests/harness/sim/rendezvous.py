@@ -79,7 +79,7 @@ class Job:
         self.coordinator.start(now=0.0)
         self.checkpoint = (self.coordinator.state(now=0.0), 0)
         self.handled, self.is_led = 0, True
-        self.leases = LeaseTable(BEAT * LOST_AFTER)
+        self.leases = LeaseTable[int](BEAT * LOST_AFTER)
 
     def run(self, until: float = 900.0) -> dict[int, int]:
         """Run to the end; returns the exit codes of the launchers that have one.
@@ -88,13 +88,13 @@ class Job:
             Failure: when a rule is broken, or the job does not end.
         """
         for number, at in enumerate(self.scenario.joins):
-            self._at(at, lambda number=number: self._begin(number))
+            self._at(at, functools.partial(self._begin, number))
         for at, number in self.scenario.failures:
-            self._at(at, lambda number=number: self._fail_a_worker(number))
+            self._at(at, functools.partial(self._fail_a_worker, number))
         for at, number in self.scenario.losses:
-            self._at(at, lambda number=number: self._lose(number))
+            self._at(at, functools.partial(self._lose, number))
         for at, number, seconds in self.scenario.cuts:
-            self._at(at, lambda number=number, seconds=seconds: self._cut(number, seconds))
+            self._at(at, functools.partial(self._cut, number, seconds))
         for at in self.scenario.successions:
             self._at(at, self._lose_the_coordinator)
         self._at(0.0, self._watch)
@@ -280,7 +280,7 @@ class Job:
         """Continue from the state of the last decision, and handle the messages after it."""
         state, self.handled = self.checkpoint
         self.coordinator = self.machines.coordinator.Coordinator.from_state(self.coordinator.rules, state, now=self.now)
-        self.leases, self.is_led = LeaseTable(BEAT * LOST_AFTER), True
+        self.leases, self.is_led = LeaseTable[int](BEAT * LOST_AFTER), True
         self._handle()
 
     def _handle(self) -> None:
@@ -307,9 +307,9 @@ class Job:
                 self._soon(functools.partial(self._follow, number))
             self.checkpoint = (self.coordinator.state(now=self.now), self.handled)
             for each in decisions:
-                if each.verdict is self.machines.messages.DecisionKind.END and each.code == 0:
+                if each.kind is self.machines.messages.DecisionKind.END and each.code == 0:
                     self._check_done()
-                self.history.append(f"{self.now:.1f} {each.verdict.value} {each.cycle} {each.node} {each.reason}")
+                self.history.append(f"{self.now:.1f} {each.kind.value} {each.cycle} {each.node} {each.reason}")
 
     # Rules
 

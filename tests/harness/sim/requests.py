@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvrx_core.inprocess.protocol.round import RoundView
+from nvrx_core.rank_assignment.identity import InitialRank
 
 from .world import Wish
 
@@ -27,7 +28,7 @@ __all__ = [
 class MarkLeft(Wish):
     """Write that a member no longer needs the store."""
 
-    member: int
+    member: InitialRank
     silent: bool
 
 

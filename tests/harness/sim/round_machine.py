@@ -16,12 +16,14 @@ from nvrx_core.inprocess.protocol.round import (
     RoundAction,
     RoundPhase,
     RoundTimeouts,
-    play,
+    run_store_actions,
 )
+from nvrx_core.rank_assignment.identity import InitialRank, initial_ranks
 from tests.harness.asked import drive
 
 from .slots import Slots
 from .virtual_ports import StorePort
+from .world import Operation
 
 __all__ = ["Rounds"]
 
@@ -34,12 +36,12 @@ class Rounds(RuleBasedStateMachine):
 
     @initialize(size=st.integers(2, MOST))
     def begin(self, size: int) -> None:
-        self.members = frozenset(range(size))
+        self.members = initial_ranks(size)
         self.slots: dict[int, Slots] = {}
         self.rounds = {member: Round(-1, member, self.members, TIMEOUTS) for member in self.members}
-        self.ended = dict[int, str]()
-        self.reports = dict[int, DeathReport]()
-        self.entered: dict[int, set[int]] = {}
+        self.ended = dict[InitialRank, str]()
+        self.reports = dict[InitialRank, DeathReport]()
+        self.entered: dict[int, set[InitialRank]] = {}
         self.faults = 0
         for member in self.members:
             self.arrive(member)
@@ -47,23 +49,26 @@ class Rounds(RuleBasedStateMachine):
     def slot(self, iteration: int) -> Slots:
         return self.slots.setdefault(iteration, Slots())
 
-    def play(self, machine: Round | DeathReport, actions: tuple[RoundAction, ...]) -> bool:
+    def grant(self, wish: Operation) -> object:
+        return wish.operation(self.slot(wish.iteration), *wish.args)
+
+    def carry_out(self, machine: Round | DeathReport, actions: tuple[RoundAction, ...]) -> bool:
         """Carry out actions; whether the machine is done."""
-        carried_out = play(machine, actions, StorePort(), lambda: 0.0)
-        rest = drive(carried_out, lambda wish: wish.operation(self.slot(wish.iteration), *wish.args))
+        flow = run_store_actions(machine, actions, StorePort(), lambda: 0.0)
+        rest = drive(flow, self.grant)
         assert all(isinstance(action, Finish) for action in rest), rest
         return bool(rest)
 
-    def living(self) -> list[int]:
+    def living(self) -> list[InitialRank]:
         return [member for member in sorted(self.members) if member not in self.ended]
 
-    def pick(self, number: int) -> int | None:
+    def pick(self, number: int) -> InitialRank | None:
         living = self.living()
         return living[number % len(living)] if living else None
 
-    def arrive(self, member: int, status: ArrivalStatus = ArrivalStatus.ALIVE) -> None:
+    def arrive(self, member: InitialRank, status: ArrivalStatus = ArrivalStatus.ALIVE) -> None:
         arrival = Arrival(initial_rank=member, rank=member, status=status, world_size=len(self.members))
-        self.play(self.rounds[member], self.rounds[member].arrive(arrival, now=0.0))
+        self.carry_out(self.rounds[member], self.rounds[member].arrive(arrival, now=0.0))
 
     @rule(number=st.integers(0, MOST))
     def fail(self, number: int) -> None:
@@ -74,20 +79,20 @@ class Rounds(RuleBasedStateMachine):
             phase = self.rounds[member].phase
             actions = self.rounds[member].fault(fault, now=0.0)
             assert bool(actions) == (phase in (RoundPhase.OPEN, RoundPhase.COMPLETE)), "a fault that is kept to oneself"
-            self.play(self.rounds[member], actions)
+            self.carry_out(self.rounds[member], actions)
 
     @rule(number=st.integers(0, MOST))
     def complete(self, number: int) -> None:
         member = self.pick(number)
         if member is not None and self.may_complete(member):
-            self.play(self.rounds[member], self.rounds[member].completed(now=0.0))
+            self.carry_out(self.rounds[member], self.rounds[member].completed(now=0.0))
 
-    def goes_on(self, member: int) -> bool:
+    def goes_on(self, member: InitialRank) -> bool:
         """Whether a fault can come to this member, as far as its round is."""
         round_ = self.rounds[member]
         return round_.iteration >= 0 and round_.phase not in (RoundPhase.ARRIVED, RoundPhase.DECIDED)
 
-    def may_complete(self, member: int) -> bool:
+    def may_complete(self, member: InitialRank) -> bool:
         """Whether this member can complete its round."""
         return self.goes_on(member) and self.rounds[member].phase in (RoundPhase.OPEN, RoundPhase.INTERRUPTED)
 
@@ -102,9 +107,9 @@ class Rounds(RuleBasedStateMachine):
             self.reports[member] = DeathReport(round_.iteration, member, round_.members, fault)
             self.report(member)
 
-    def report(self, member: int) -> None:
+    def report(self, member: InitialRank) -> None:
         report = self.reports[member]
-        if self.play(report, report.died(now=0.0)):
+        if self.carry_out(report, report.died(now=0.0)):
             del self.reports[member]
 
     @rule(number=st.integers(0, MOST), late=st.booleans())
@@ -114,17 +119,17 @@ class Rounds(RuleBasedStateMachine):
             self.listen(member)
             if late:  # what was heard before changes nothing
                 before = self.rounds[member].state()
-                old = self.slot(before[0] - 1).decision
+                old = self.slot(self.rounds[member].iteration - 1).decision
                 assert old is None or not self.rounds[member].decided(old, now=0.0), "I8: a stale decision counts"
                 assert self.rounds[member].state() == before
 
-    def listen(self, member: int) -> None:
+    def listen(self, member: InitialRank) -> None:
         round_ = self.rounds[member]
         slot = self.slot(round_.iteration)
         if slot.event and round_.phase in (RoundPhase.OPEN, RoundPhase.COMPLETE) and round_.iteration >= 0:
-            actions = round_.happened(now=0.0)
+            actions = round_.event_written(now=0.0)
             if actions == (ReadEvent(),):
-                actions = round_.event(slot.event[0], now=0.0)
+                actions = round_.event_read(slot.event[0], now=0.0)
             if any(isinstance(action, Finish) for action in actions):
                 self.ended[member] = f"finished {round_.iteration}"
             else:
@@ -136,7 +141,7 @@ class Rounds(RuleBasedStateMachine):
             if member in slot.decision.lost:
                 self.ended[member] = "left"
 
-    def enter(self, member: int, action: Enter) -> None:
+    def enter(self, member: InitialRank, action: Enter) -> None:
         k = self.rounds[member].iteration + 1
         for i in range(-1, k):
             lost = self.slot(i).decision.lost  # type: ignore[union-attr]
@@ -180,7 +185,7 @@ class Rounds(RuleBasedStateMachine):
             self.follow_reports()
             for member in self.living():
                 if self.may_complete(member):
-                    self.play(self.rounds[member], self.rounds[member].completed(now=0.0))
+                    self.carry_out(self.rounds[member], self.rounds[member].completed(now=0.0))
                 self.listen(member)
         if hasattr(self, "rounds"):
             assert not self.living(), f"deadlock: {self.living()} wait, {self.ended}"

@@ -36,6 +36,7 @@ class Schedule:
         remembers: whether the history is kept, for the message of a failure.
 
     Attributes:
+        store: what its processes share.
         injected: how often each fault was injected.
         recovering: how many of them during a recovery.
         current: the ranks that the processes are, each in its last call.
@@ -43,9 +44,9 @@ class Schedule:
 
     def __init__(self, options: Options, *, remembers: bool = False) -> None:
         self.options = options
-        store = SharedStore(forgets=bool(options.seed % 2))
-        self.world = World(options.seed, options.slow, store.rounds, remembers=remembers)
-        self.control = GuardedStore(store)  # type: ignore[arg-type]
+        self.store = SharedStore(forgets=bool(options.seed % 2))
+        self.world = World(options.seed, options.slow, self.store.rounds, remembers=remembers)
+        self.control = GuardedStore(self.store)  # type: ignore[arg-type]
         self.injected = Counter[str]()
         self.recovering = self.recovery = 0
         self.hangs = bool(options.hangs or options.wedges)

@@ -127,7 +127,7 @@ class Succession:
         self.idle.release()
 
     def _launch(self, node: int) -> None:
-        store, log, leads = Store(self, node), None, 0
+        store, log, leads, number = Store(self, node), None, 0, -1
         candidate = self.election.Election(KEYS, SETTINGS, hosts_store=False)
         candidate._pause = SimpleNamespace(wait=lambda _: self.step(node))
         store.add(KEYS.lease(node), 1)

@@ -47,7 +47,7 @@ def nothing():
     return None
 
 
-class Function(FunctionAbort):
+class Abort(FunctionAbort):
     """Ends a function by an abort that does what a test wants."""
 
     def __init__(self, page, abort, interrupt, changed):
@@ -85,7 +85,7 @@ def monitor_thread(page, wait, losses=None, *, interrupt=None, iteration=-1, abo
         store=Store(wait, event),
         rounds=rounds,
         changed=changed,
-        function=Function(page, abort, interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0), changed),
+        abort=Abort(page, abort, interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0), changed),
         losses=losses or Losses(),
     )
 
@@ -129,11 +129,11 @@ def test_a_thread_that_connects_to_a_lost_store_is_waited_for(page, caplog):
 def test_the_rank_has_heard_of_a_completion_too(page, monkeypatch):
     noticed = []
 
-    async def play(round_, happened, store, now):
+    async def run_store_actions(round_, actions, store, now):
         noticed.append(page[ProgressField.NOTICED])
         return (Finish("all have completed"),)
 
-    monkeypatch.setattr(protocol, "play", play)
+    monkeypatch.setattr(protocol, "run_store_actions", run_store_actions)
     thread = monitor_thread(page, nothing, iteration=0)
     thread.start()
     thread._thread.join(5.0)

@@ -11,8 +11,8 @@ import pytest
 from nvrx_launcher.hang_policy import (
     COLLECT_TIMEOUT,
     JUDGE_TIMEOUT,
+    OWN_VERDICT_TIMEOUT,
     RANKS_TIMEOUT,
-    VERDICT_TIMEOUT,
     AnswerMonitors,
     AskRanks,
     GatherEvidence,
@@ -162,12 +162,12 @@ def test_the_end_of_the_cycle_in_between_ends_the_question(kind: DecisionKind) -
 def test_a_second_hang_has_a_verdict_although_that_on_the_first_never_came_back() -> None:
     policy, gathers = gathering()
     policy.gathered(gathers, TOLD)
-    given, _ = policy.tick(now=1.0 + VERDICT_TIMEOUT)
+    given, _ = policy.tick(now=1.0 + OWN_VERDICT_TIMEOUT)
     assert isinstance(given, GiveVerdict)
     assert given.verdict.sentence.endswith("; by the ranks of node-a alone")
     assert policy.decided(judged(), judges=True, now=2.0) == ()  # it comes after all
     assert policy.suspected(judges=True, now=3.0) == (AnswerMonitors("there has been a verdict in the last 5 s"),)
-    later = 1.0 + VERDICT_TIMEOUT + ONE_HANG
+    later = 1.0 + OWN_VERDICT_TIMEOUT + ONE_HANG
     assert [type(each) for each in policy.suspected(judges=True, now=later)] == [AskRanks, TellCoordinator]
     assert policy.suspected(judges=True, now=later + 0.1) == ()
     assert policy.deadline == later + COLLECT_TIMEOUT
@@ -195,7 +195,7 @@ def test_a_launcher_that_is_told_nothing_writes_no_error_if_it_can_name_nobody(r
     """All nodes do so when the coordinator's launcher is dead."""
     policy = suspecting(judges=False)
     policy.reported(1, reports)
-    given, answered = policy.tick(now=1.0 + VERDICT_TIMEOUT)
+    given, answered = policy.tick(now=1.0 + OWN_VERDICT_TIMEOUT)
     assert isinstance(given, GiveVerdict)
     assert (given.is_own, given.is_warning, given.reason) == (True, False, "none was told within 0.92 s")
     assert given.verdict.outcome is HangOutcome.UNKNOWN
@@ -208,7 +208,7 @@ def test_a_launcher_that_is_told_nothing_writes_an_error_if_it_can_name_a_rank()
     policy = node(members=(Member(0, 0, 2), Member(1, 2, 1)))
     policy.suspected(judges=False, now=1.0)
     policy.reported(1, {0: WAITS, 1: STANDS})
-    given, _ = policy.tick(now=1.0 + VERDICT_TIMEOUT)
+    given, _ = policy.tick(now=1.0 + OWN_VERDICT_TIMEOUT)
     assert isinstance(given, GiveVerdict)
     assert (given.verdict.culprits, given.is_warning) == ((1,), True)
 
@@ -216,7 +216,7 @@ def test_a_launcher_that_is_told_nothing_writes_an_error_if_it_can_name_a_rank()
 def test_in_a_job_of_one_node_its_ranks_are_all_there_are() -> None:
     policy = node(members=MEMBERS[:1])
     policy.suspected(judges=True, now=1.0)
-    given = policy.tick(now=1.0 + VERDICT_TIMEOUT)[-2]
+    given = policy.tick(now=1.0 + OWN_VERDICT_TIMEOUT)[-2]
     assert isinstance(given, GiveVerdict)
     assert given.is_warning
     assert given.verdict.sentence == "who is to blame is not known; no report of rank 0 in time"
@@ -227,7 +227,7 @@ def test_who_has_judged_is_said_in_a_line_of_any_length() -> None:
     policy.suspected(judges=False, now=1.0)
     long = Frame("f" * 2000, 9, "g" * 2000)
     policy.reported(1, {local: replace(STANDS, rank=local, place=long, inner=long) for local in range(9)})
-    given, _ = policy.tick(now=1.0 + VERDICT_TIMEOUT)
+    given, _ = policy.tick(now=1.0 + OWN_VERDICT_TIMEOUT)
     assert isinstance(given, GiveVerdict)
     assert len(given.verdict.sentence) <= MAX_SENTENCE
     assert given.verdict.sentence.endswith("; by the ranks of node-a alone")
@@ -313,9 +313,9 @@ class Schedule:
         if not self.decisions[number]:
             return
         decision = self.decisions[number].popleft()
-        if decision.verdict is DecisionKind.RUN:
+        if decision.kind is DecisionKind.RUN:
             self.runs[number] = decision.cycle
-        elif decision.verdict is DecisionKind.STOP:
+        elif decision.kind is DecisionKind.STOP:
             self.runs[number] = -1
         self.carry_out(number, self.nodes[number].decided(decision, judges=number == 0, now=self.now))
 
@@ -358,7 +358,7 @@ class Schedule:
                 case AnswerMonitors(reason):
                     assert reason
                     self.waits_since[number] = math.inf
-        assert self.now - self.waits_since[number] < VERDICT_TIMEOUT + 1e-6
+        assert self.now - self.waits_since[number] < OWN_VERDICT_TIMEOUT + 1e-6
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -366,6 +366,6 @@ def test_on_any_schedule_a_monitor_waits_a_second_at_most_and_a_hang_has_one_lin
     schedule = Schedule(seed)
     for _ in range(200):
         schedule.step()
-    schedule.pass_time(VERDICT_TIMEOUT)
+    schedule.pass_time(OWN_VERDICT_TIMEOUT)
     assert schedule.waits_since == [math.inf] * 3
     assert [each.deadline for each in schedule.nodes] == [math.inf] * 3

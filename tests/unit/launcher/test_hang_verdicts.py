@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from nvrx_launcher import hang_policy
-from nvrx_launcher.hang_policy import COLLECT_TIMEOUT, JUDGE_TIMEOUT, RANKS_TIMEOUT, VERDICT_TIMEOUT
+from nvrx_launcher.hang_policy import COLLECT_TIMEOUT, JUDGE_TIMEOUT, OWN_VERDICT_TIMEOUT, RANKS_TIMEOUT
 from nvrx_launcher.hang_verdicts import HangVerdicts
 from nvrx_launcher.rendezvous.hang_relay import ONE_HANG, HangRelay
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, Message, MessageKind
@@ -23,7 +23,7 @@ from nvrx_core.fault.hang_report import HangReport, Waiting
 from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.fault_tolerance.evidence import ANSWER_MARGIN, ANSWER_TIMEOUT, EXTRA_TIMEOUT
-from nvrx_core.fault_tolerance.process import VERDICT_TIMEOUT as MONITOR_TIMEOUT
+from nvrx_core.fault_tolerance.process import VERDICT_TIMEOUT
 
 WAITS = HangReport(
     rank=0, initial_rank=0, waiting=Waiting.WAITS, collective=Collective("all_reduce", "0", "", 5), begun={"0": 5},
@@ -179,7 +179,7 @@ def test_the_line_is_a_warning_where_it_was_judged_and_where_the_culprit_is(
 
 
 def test_the_times_are_one_budget_that_ends_before_the_monitor_does() -> None:
-    assert 0 < RANKS_TIMEOUT < COLLECT_TIMEOUT < JUDGE_TIMEOUT < VERDICT_TIMEOUT < MONITOR_TIMEOUT
+    assert 0 < RANKS_TIMEOUT < COLLECT_TIMEOUT < JUDGE_TIMEOUT < OWN_VERDICT_TIMEOUT < VERDICT_TIMEOUT
     assert ANSWER_TIMEOUT + EXTRA_TIMEOUT < RANKS_TIMEOUT - ANSWER_MARGIN  # a monitor has asked its rank by then
 
 
@@ -201,7 +201,7 @@ def test_a_launcher_of_the_coordinator_that_hears_nothing_of_its_own_question_te
     told = list[MessageKind]()
     job.nodes[0].tell = lambda kind, *_: told.append(kind)  # type: ignore[method-assign]
     job.suspect(0, 1.0)
-    for now in (1.0 + COLLECT_TIMEOUT, 1.0 + JUDGE_TIMEOUT, 1.0 + VERDICT_TIMEOUT):
+    for now in (1.0 + COLLECT_TIMEOUT, 1.0 + JUDGE_TIMEOUT, 1.0 + OWN_VERDICT_TIMEOUT):
         job.tick(now)
     assert told == [MessageKind.HANG_SUSPECTED, MessageKind.HANG_JUDGED]
     assert job.nodes[0].verdicts_of_cycle[0][1].missing == (2, 3)
@@ -299,7 +299,7 @@ def test_evidence_that_is_late_is_missing_and_that_is_stated() -> None:
     assert job.verdict().culprits == (1,)
     assert job.verdict().sentence.endswith("no report of ranks 2-3 in time")
     job.nodes[1].pending[0](job.nodes[1].reports)
-    job.tick(1.0 + VERDICT_TIMEOUT)
+    job.tick(1.0 + OWN_VERDICT_TIMEOUT)
     assert [len(node.verdicts_of_cycle) for node in job.nodes] == [1, 1]
 
 
@@ -309,12 +309,12 @@ def test_without_the_launcher_of_the_coordinator_a_node_judges_by_its_own_ranks_
     job.nodes[1].tell = lambda *_: None  # type: ignore[method-assign]
     answered = job.suspect(1, 1.0)
     assert not answered
-    assert job.nodes[1].verdicts.deadline == 1.0 + VERDICT_TIMEOUT
-    job.tick(1.0 + VERDICT_TIMEOUT)
+    assert job.nodes[1].verdicts.deadline == 1.0 + OWN_VERDICT_TIMEOUT
+    job.tick(1.0 + OWN_VERDICT_TIMEOUT)
     assert answered
     assert job.verdict().missing == (0, 1)
     assert job.verdict().culprits == ()
-    job.decide(Decision(DecisionKind.HANG_JUDGED, 0, job.verdict().encode()), 1.0 + VERDICT_TIMEOUT)  # too late
+    job.decide(Decision(DecisionKind.HANG_JUDGED, 0, job.verdict().encode()), 1.0 + OWN_VERDICT_TIMEOUT)  # too late
     assert len(job.nodes[1].events) == 1
 
 

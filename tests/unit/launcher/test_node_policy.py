@@ -50,10 +50,10 @@ def test_the_reason_of_an_earlier_end_stays(policy):
 
 
 @pytest.mark.parametrize(
-    "verdict", [DecisionKind.NOTE, DecisionKind.WARNING, DecisionKind.HANG_SUSPECTED, DecisionKind.HANG_JUDGED]
+    "kind", [DecisionKind.NOTE, DecisionKind.WARNING, DecisionKind.HANG_SUSPECTED, DecisionKind.HANG_JUDGED]
 )
-def test_what_is_for_people_changes_nothing(policy, verdict):
-    assert policy.decided(Decision(verdict, 0, "text", members=(Member(0, 0, 0),))) == ()
+def test_what_is_for_people_changes_nothing(policy, kind):
+    assert policy.decided(Decision(kind, 0, "text", members=(Member(0, 0, 0),))) == ()
 
 
 def test_a_node_that_is_cut_off_has_no_number_until_it_joins_again(policy):

@@ -37,8 +37,8 @@ class Node:
         self.news.append(news)
 
 
-def decision(verdict: DecisionKind = DecisionKind.RUN, cycle: int = 0, nodes: int = 1) -> Decision:
-    return Decision(verdict, cycle, "", members=tuple(Member(each, f"host-{each}", 4) for each in range(nodes)))
+def decision(kind: DecisionKind = DecisionKind.RUN, cycle: int = 0, nodes: int = 1) -> Decision:
+    return Decision(kind, cycle, "", members=tuple(Member(each, f"host-{each}", 4) for each in range(nodes)))
 
 
 def config(**settings: object) -> FaultToleranceConfig:

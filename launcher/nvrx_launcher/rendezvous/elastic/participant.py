@@ -70,7 +70,7 @@ class Participant(NodeEvents):
 
     def decided(self, decision: Decision) -> None:
         """Handle a decision for all nodes."""
-        match decision.verdict:
+        match decision.kind:
             case DecisionKind.RUN if self._is_waiting and self.node in {member.node for member in decision.members}:
                 self._is_waiting, self.must_restart, self._cycle = False, False, decision.cycle
                 self.answers.put(decision)

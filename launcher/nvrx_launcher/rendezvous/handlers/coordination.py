@@ -165,7 +165,7 @@ class HandlerCoordination:
 
     def _is_agreed_end(self) -> bool:
         verdict = None if self._cycle is None else self._cycle.verdict
-        return verdict is not None and verdict.decision.verdict is DecisionKind.END
+        return verdict is not None and verdict.decision.kind is DecisionKind.END
 
     # In the thread
 

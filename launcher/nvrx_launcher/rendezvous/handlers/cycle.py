@@ -75,7 +75,7 @@ class HandlerCycle:
             agreed = agree(entrants, master_addr=master_addr, master_port=master_port, same_command=same_command)
             self._store.set(self._key("run"), agreed.to_text())
         agreed = Agreement.from_text(self._get("run"))
-        if agreed.decision.verdict is DecisionKind.END:
+        if agreed.decision.kind is DecisionKind.END:
             self._take(agreed)
         return agreed
 
@@ -111,7 +111,7 @@ class HandlerCycle:
 
     def _take(self, agreed: Agreement) -> Agreement:
         self.verdict = agreed
-        if agreed.decision.verdict is DecisionKind.END and self._store.add(self._key("read"), 1) == self.size:
+        if agreed.decision.kind is DecisionKind.END and self._store.add(self._key("read"), 1) == self.size:
             self._store.set(self._key("all-read"), "")
         return agreed
 

@@ -36,7 +36,7 @@ class Part:
 def early_exit(part):
     return EarlyExit(
         State(rank=0, world_size=1), EventLog(None, 0), part,
-        monitor=part, function=part,
+        monitor=part, abort=part,
     )  # fmt: skip
 
 

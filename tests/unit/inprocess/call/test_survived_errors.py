@@ -49,8 +49,8 @@ def wrapped():
 
 def survive(errors, error, iteration, cause=None):
     """Survive an error in a round that names this cause."""
-    errors.survived(error, iteration)
-    errors.decided(cause)
+    errors.note(error, iteration)
+    errors.log_noted(cause)
 
 
 def fault_of(error, initial_rank):
@@ -130,11 +130,11 @@ def test_a_repetition_is_one_line(errors, caplog):
 
 
 def test_the_failure_of_a_rank_that_is_not_the_cause_waits_for_the_decision(errors, caplog, tmp_path):
-    errors.survived(failed(), 0)
+    errors.note(failed(), 0)
     assert texts(caplog) == []
     assert "InjectedError: injected" in (tmp_path / "events-3.jsonl").read_text()
-    errors.decided(None)
-    errors.decided(None)
+    errors.log_noted(None)
+    errors.log_noted(None)
     assert len(texts(caplog)) == 1
 
 
@@ -151,8 +151,8 @@ def test_ranks_that_fail_alike_are_one_traceback(errors, caplog):
 def test_what_another_rank_has_logged_in_the_iteration_before_is_a_line(errors, caplog, failed_too):
     caplog.set_level(logging.INFO)
     if failed_too:
-        errors.survived(failed(), 0)
-    errors.decided(fault_of(failed(train, "there"), 1))
+        errors.note(failed(), 0)
+    errors.log_noted(fault_of(failed(train, "there"), 1))
     caplog.clear()
     survive(errors, failed(), 1, cause=fault_of(failed(), 3))
     assert texts(caplog) == []
@@ -161,8 +161,8 @@ def test_what_another_rank_has_logged_in_the_iteration_before_is_a_line(errors, 
 
 
 def test_what_another_rank_has_logged_long_ago_is_logged(errors, caplog):
-    errors.decided(fault_of(failed(), 1))
-    errors.decided(fault_of(failed(elsewhere), 1))
+    errors.log_noted(fault_of(failed(), 1))
+    errors.log_noted(fault_of(failed(elsewhere), 1))
     survive(errors, failed(), 2, cause=fault_of(failed(), 3))
     (text,) = texts(caplog)
     assert "Traceback" in text

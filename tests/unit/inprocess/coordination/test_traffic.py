@@ -43,7 +43,7 @@ def restart(ranks):
     carry_out(control_store, rounds[3], rounds[3].fault(fault, now=1.0))
     for member, machine in enumerate(rounds):
         control_store.rounds.await_event(0)
-        machine.happened(now=1.0)
+        machine.event_written(now=1.0)
         arrival = Arrival(
             initial_rank=member, rank=member, status=ArrivalStatus.ALIVE, world_size=ranks, endpoint="host:1"
         )

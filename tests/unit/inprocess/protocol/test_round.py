@@ -48,7 +48,7 @@ def decision(*lost):
 
 def interrupted():
     machine = new()
-    machine.happened(now=1.0)
+    machine.event_written(now=1.0)
     return machine
 
 
@@ -82,20 +82,24 @@ def test_a_fault_in_a_round_that_has_ended_is_not_announced():
 
 
 def test_the_event_aborts_a_member_that_has_not_completed_without_being_read():
-    assert new().happened(now=1.0) == (EndFunction("iteration 4 ends: a fault was announced"),)
+    assert new().event_written(now=1.0) == (EndFunction("iteration 4 ends: a fault was announced"),)
 
 
 def test_a_fault_aborts_a_member_that_has_completed_and_says_why():
     machine = completed()
-    assert machine.happened(now=2.0) == (ReadEvent(),)
-    (abort,) = machine.event(FAULT, now=2.0)
+    assert machine.event_written(now=2.0) == (ReadEvent(),)
+    (abort,) = machine.event_read(FAULT, now=2.0)
     assert isinstance(abort, EndFunction)
     assert abort.reason.startswith("iteration 4 ends: EXCEPTION on rank 1 (initial rank 2")
 
 
 def test_only_the_first_event_counts():
     machine = interrupted()
-    for actions in machine.happened(now=2.0), machine.event(None, now=2.0), machine.event(FAULT, now=2.0):
+    for actions in (
+        machine.event_written(now=2.0),
+        machine.event_read(None, now=2.0),
+        machine.event_read(FAULT, now=2.0),
+    ):
         assert actions == ()
     assert machine.phase is RoundPhase.INTERRUPTED
 
@@ -173,7 +177,7 @@ def test_who_counts_the_last_completion_closes_the_round():
 def test_the_round_is_finished_when_all_completed():
     machine = new()
     machine.completed(now=1.0)
-    assert machine.event(None, now=2.0) == (Finish("all 3 ranks have completed iteration 4"),)
+    assert machine.event_read(None, now=2.0) == (Finish("all 3 ranks have completed iteration 4"),)
     assert machine.arrive(arrival(), now=3.0) == ()
     assert machine.phase is RoundPhase.FINISHED
 
@@ -226,7 +230,7 @@ def test_a_rank_in_an_atomic_section_is_waited_for_while_its_lease_moves(waits, 
 def test_who_leaves_before_the_round_began_is_waited_for_nowhere(machine):
     left = arrival(status=ArrivalStatus.LEAVING)
     assert machine.leave(left, now=2.0) == (PutArrival(left), CountArrival(), CountCompletion())
-    assert machine.happened(now=3.0) == ()
+    assert machine.event_written(now=3.0) == ()
 
 
 def test_who_has_arrived_does_not_leave_early():
@@ -267,7 +271,7 @@ def decided():
 
 def finished():
     machine = completed()
-    machine.event(None, now=2.0)
+    machine.event_read(None, now=2.0)
     return machine
 
 
@@ -280,8 +284,8 @@ ACTS = {
     "fault": (lambda m: m.fault(FAULT, now=9.0), {RoundPhase.OPEN, RoundPhase.COMPLETE}),
     "completed": (lambda m: m.completed(now=9.0), {RoundPhase.OPEN}),
     "waits_for_completion": (lambda m: m.waits_for_completion(now=9.0), {RoundPhase.COMPLETE}),
-    "happened": (lambda m: m.happened(now=9.0), {RoundPhase.OPEN, RoundPhase.COMPLETE}),
-    "event": (lambda m: m.event(FAULT, now=9.0), {RoundPhase.COMPLETE}),
+    "event_written": (lambda m: m.event_written(now=9.0), {RoundPhase.OPEN, RoundPhase.COMPLETE}),
+    "event_read": (lambda m: m.event_read(FAULT, now=9.0), {RoundPhase.COMPLETE}),
     "arrive": (lambda m: m.arrive(arrival(), now=9.0), {RoundPhase.OPEN, RoundPhase.INTERRUPTED}),
     "leave": (
         lambda m: m.leave(arrival(status=ArrivalStatus.LEAVING), now=9.0),
@@ -293,8 +297,8 @@ ACTS = {
 """Each input, and the phases in which it has an effect."""
 INPUTS = st.sampled_from((
     lambda m, t: m.fault(FAULT, now=t), lambda m, t: m.completed(now=t), lambda m, t: m.waits_for_completion(now=t),
-    lambda m, t: m.completion_counted(3, now=t), lambda m, t: m.event(FAULT, now=t), lambda m, t: m.event(None, now=t),
-    lambda m, t: m.happened(now=t),
+    lambda m, t: m.completion_counted(3, now=t), lambda m, t: m.event_written(now=t),
+    lambda m, t: m.event_read(FAULT, now=t), lambda m, t: m.event_read(None, now=t),
     lambda m, t: m.arrive(arrival(), now=t), lambda m, t: m.arrival_counted(3, now=t), lambda m, t: m.tick(now=t),
     lambda m, t: m.decided(decision(2), now=t), lambda m, t: m.leave(arrival(), now=t),
 ))  # fmt: skip
@@ -363,4 +367,4 @@ def test_a_death_that_the_decision_does_not_know_is_told_to_the_next_round():
 
 def test_a_dead_member_completes_nothing_and_reads_no_event():
     report = DeathReport(4, 2, MEMBERS, FAULT)
-    assert report.completion_counted(1, now=1.0) == report.event(None, now=1.0) == ()
+    assert report.completion_counted(1, now=1.0) == report.event_read(None, now=1.0) == ()

@@ -70,7 +70,7 @@ class Job:
             self.history.append(decision)
             for inbox in self.to_nodes.values():
                 inbox.append(decision)
-            if decision.verdict is DecisionKind.RUN:
+            if decision.kind is DecisionKind.RUN:
                 assert len(decision.members) == self.least
                 assert [member.first_rank for member in decision.members] == [2 * n for n in range(self.least)]
 

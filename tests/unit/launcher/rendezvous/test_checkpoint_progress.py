@@ -100,9 +100,9 @@ def failed(made, iterations):
 
 def test_a_job_without_progress_ends_with_the_code_that_says_not_to_start_it_again():
     made, (run,) = failed(job(max_fruitless=2), (7, 7))
-    assert run.verdict is DecisionKind.RUN
+    assert run.kind is DecisionKind.RUN
     made, (end,) = failed(made, (-1, 7))
-    assert (end.verdict, end.code) == (DecisionKind.END, REFUSED)
+    assert (end.kind, end.code) == (DecisionKind.END, REFUSED)
     assert end.reason == (
         "2 cycles in a row without progress: the last checkpoint is of iteration 7, and was of 7 before; "
         "1 more would be progress"
@@ -111,14 +111,14 @@ def test_a_job_without_progress_ends_with_the_code_that_says_not_to_start_it_aga
 
 def test_a_node_that_reads_a_newer_checkpoint_counts():
     made, (run,) = failed(job(max_fruitless=1), (7, 8))
-    assert run.verdict is DecisionKind.RUN
+    assert run.kind is DecisionKind.RUN
     _, (end,) = failed(made, (8, 8))
     assert end.reason.startswith("1 cycle without progress: the last checkpoint is of iteration 8")
 
 
 def test_restarts_that_are_spent_are_the_failure_of_the_workers():
     _, (end,) = failed(job(max_restarts=0, max_fruitless=1), (7, 7))
-    assert (end.verdict, end.code) == (DecisionKind.END, FAILED)
+    assert (end.kind, end.code) == (DecisionKind.END, FAILED)
 
 
 def test_a_lost_node_makes_no_cycle_fruitless():
@@ -126,4 +126,4 @@ def test_a_lost_node_makes_no_cycle_fruitless():
     made.lost(1, "its lease", now=1.0)
     made.received(ready(0, 0, 7), now=1.0)
     (run,) = made.received(ready(2, -1, 7), now=1.0)
-    assert run.verdict is DecisionKind.RUN
+    assert run.kind is DecisionKind.RUN

@@ -87,8 +87,8 @@ def test_spares_wait_and_take_the_place_of_a_lost_node():
         decisions = made.received(ready(node), now=0.0)
     assert decisions[0].reason == "2 nodes, 1 spare"
     lost, stop = made.lost(0, "node 0 has vanished", now=1.0)
-    assert (lost.verdict, lost.node) == (DecisionKind.LOST, 0)
-    assert (stop.verdict, stop.cycle) == (DecisionKind.STOP, 0)
+    assert (lost.kind, lost.node) == (DecisionKind.LOST, 0)
+    assert (stop.kind, stop.cycle) == (DecisionKind.STOP, 0)
     (run,) = made.received(ready(1, cycle=0), now=2.0)
     assert (run.cycle, [member.node for member in run.members]) == (1, [1, 2])
 
@@ -126,7 +126,7 @@ def test_too_few_nodes_end_the_job_with_their_names():
     made = coordinator()
     made.received(ready(1), now=0.0)
     (end,) = made.tick(now=JOIN)
-    assert (end.verdict, end.code) == (DecisionKind.END, 1)
+    assert (end.kind, end.code) == (DecisionKind.END, 1)
     assert end.reason == "1 of 2 nodes have joined in 600 s: ['host1']"
 
 
@@ -137,7 +137,7 @@ def test_a_failure_stops_all_nodes_once():
     assert made.received(Message(0, MessageKind.FAILED, 0, "rank 0 has failed, too"), now=1.0) == ()
     assert made.received(ready(1, cycle=0), now=2.0) == ()
     (run,) = made.received(ready(0, cycle=0), now=3.0)
-    assert (run.verdict, run.cycle) == (DecisionKind.RUN, 1)
+    assert (run.kind, run.cycle) == (DecisionKind.RUN, 1)
 
 
 def stopping():
@@ -158,7 +158,7 @@ def test_a_node_that_does_not_stop_in_its_time_is_given_up_and_the_spare_takes_i
     assert made.tick(now=60.9) == ()
     lost, run = made.tick(now=61.0)
     assert lost == Decision(DecisionKind.LOST, 0, "host1 has not stopped its workers within 60 s", node=1)
-    assert (run.verdict, run.cycle, [member.node for member in run.members]) == (DecisionKind.RUN, 1, [0, 2])
+    assert (run.kind, run.cycle, [member.node for member in run.members]) == (DecisionKind.RUN, 1, [0, 2])
     assert made.restarts == 0
     assert made.received(ready(1, cycle=0), now=70.0) == ()
     assert made.nodes == {0, 1, 2}
@@ -167,7 +167,7 @@ def test_a_node_that_does_not_stop_in_its_time_is_given_up_and_the_spare_takes_i
 def test_nodes_are_given_up_one_by_one():
     made = stopping()
     (lost,) = made.tick(now=41.0)
-    assert (lost.verdict, lost.node, made.deadline) == (DecisionKind.LOST, 0, 61.0)
+    assert (lost.kind, lost.node, made.deadline) == (DecisionKind.LOST, 0, 61.0)
     made.check()
 
 
@@ -183,7 +183,7 @@ def test_after_the_end_a_lost_node_is_no_longer_waited_for_and_nothing_is_decide
     made = running()
     for node in range(2):
         end = made.received(Message(node, MessageKind.DONE, 0), now=1.0)
-    assert [each.verdict for each in end] == [DecisionKind.END]
+    assert [each.kind for each in end] == [DecisionKind.END]
     assert made.lost(1, "no lease", now=6.0) == ()
     assert made.nodes == {0}
 
@@ -203,7 +203,7 @@ def test_the_job_fails_when_its_restarts_are_spent(max_restarts, spent):
     made = running(max_restarts=max_restarts)
     for cycle in range(max_restarts + 1):
         (stop,) = made.received(Message(0, MessageKind.FAILED, cycle, "rank 0 has failed"), now=1.0)
-        assert stop.verdict is DecisionKind.STOP
+        assert stop.kind is DecisionKind.STOP
         (decision,) = stopped(made, 0, 1)
     assert decision == Decision(DecisionKind.END, max_restarts, f"host0: rank 0 has failed, {spent}", code=1)
 
@@ -440,14 +440,14 @@ def test_a_cycle_all_of_whose_workers_have_failed_is_stopped_at_once():
     assert made.received(Message(0, MessageKind.ALL_FAILED, 0, "rank 1 has failed"), now=1.0) == ()
     made.check()
     (stop,) = made.received(Message(1, MessageKind.ALL_FAILED, 0, "rank 3 has failed"), now=1.0)
-    assert (stop.verdict, stop.reason) == (DecisionKind.STOP, "host1: rank 3 has failed")
+    assert (stop.kind, stop.reason) == (DecisionKind.STOP, "host1: rank 3 has failed")
     assert stopped(made, 0, 1)[-1].reason == "host1: rank 3 has failed, with --max-restarts 0"
 
 
 def test_the_loss_of_the_last_node_with_workers_stops_the_cycle():
     made = running(least=1, restart_policy="min-healthy")
     made.received(Message(0, MessageKind.ALL_FAILED, 0, "rank 1 has failed"), now=1.0)
-    assert [each.verdict for each in made.lost(1, "vanished", now=2.0)] == [DecisionKind.LOST, DecisionKind.STOP]
+    assert [each.kind for each in made.lost(1, "vanished", now=2.0)] == [DecisionKind.LOST, DecisionKind.STOP]
 
 
 def misused(made, *local_ranks):
@@ -497,7 +497,7 @@ def test_a_command_line_that_the_workers_of_all_nodes_refuse_ends_the_job():
     assert made.received(Message(0, MessageKind.MISUSED, 0, "rank 0 has failed"), now=1.0) == ()
     made = Coordinator.from_state(made.rules, CoordinatorState.from_json(made.state(now=1.0).to_json()), now=1.0)
     (end,) = made.received(Message(1, MessageKind.MISUSED, 0, "rank 2 has failed"), now=1.0)
-    assert (end.verdict, end.code) == (DecisionKind.END, 1)
+    assert (end.kind, end.code) == (DecisionKind.END, 1)
     assert end.reason.startswith("host1: rank 2 has failed; all workers have failed before their first step")
 
 
@@ -505,7 +505,7 @@ def test_nodes_of_which_only_some_refuse_their_command_line_are_restarted():
     made = running(max_restarts=3)
     made.received(Message(0, MessageKind.MISUSED, 0, "rank 0 has failed"), now=1.0)
     (stop,) = made.received(Message(1, MessageKind.ALL_FAILED, 0, "rank 2 has failed"), now=1.0)
-    assert stop.verdict is DecisionKind.STOP
+    assert stop.kind is DecisionKind.STOP
 
 
 @pytest.mark.parametrize("kind", [MessageKind.HANG_SUSPECTED, MessageKind.HANG_EVIDENCE, MessageKind.HANG_JUDGED])

@@ -35,7 +35,7 @@ def test_what_a_node_that_is_taken_for_lost_has_sent_changes_nothing(kind):
     assert told(made, kind, 2) == ()
     made.check()
     assert told(made, MessageKind.DONE, 0) == ()
-    assert told(made, MessageKind.DONE, 1)[0].verdict is DecisionKind.END
+    assert told(made, MessageKind.DONE, 1)[0].kind is DecisionKind.END
 
 
 def test_a_job_ends_once():
@@ -115,7 +115,7 @@ def test_a_failure_counts_once():
         made.received(ready(node, cycle=0), now=0.0)
     (stop,) = made.received(ready(0, cycle=1), now=0.0)
     (again,) = made.received(ready(1, cycle=1), now=0.0)
-    assert (stop.verdict, again.verdict, made.restarts) == (DecisionKind.STOP, DecisionKind.RUN, 1)
+    assert (stop.kind, again.kind, made.restarts) == (DecisionKind.STOP, DecisionKind.RUN, 1)
 
 
 def test_the_workers_meet_at_the_port_that_a_node_has_named_last():

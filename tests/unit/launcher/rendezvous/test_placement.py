@@ -128,7 +128,7 @@ def test_incomplete_segments_are_waited_for_and_named():
     assert lack in note.reason
     (end,) = made.tick(now=60.0)
     joined = "['host00', 'host01', 'host02', 'host03', 'host04']"
-    assert (end.verdict, end.code) == (DecisionKind.END, 1)
+    assert (end.kind, end.code) == (DecisionKind.END, 1)
     assert end.reason == f"5 of 4 nodes have joined in 60 s: {joined}; {lack}"
 
 

@@ -74,19 +74,19 @@ def fail(made, now, kind=MessageKind.NO_PROGRESS):
 
 def test_a_cycle_begins_when_the_pause_is_over_and_says_so():
     made = running()
-    assert [each.verdict for each in fail(made, 1.0)] == [DecisionKind.STOP, DecisionKind.RUN]
+    assert [each.kind for each in fail(made, 1.0)] == [DecisionKind.STOP, DecisionKind.RUN]
     (stop,) = fail(made, 2.0)
     assert stop.reason == "host: rank 0 has failed; the next cycle is 1 s away"
     assert made.deadline == 3.0
     assert made.tick(now=2.9) == ()
-    assert [each.verdict for each in made.tick(now=3.0)] == [DecisionKind.RUN]
+    assert [each.kind for each in made.tick(now=3.0)] == [DecisionKind.RUN]
     assert made.deadline == math.inf
-    assert [each.verdict for each in fail(made, 4.0, MessageKind.FAILED)] == [DecisionKind.STOP, DecisionKind.RUN]
+    assert [each.kind for each in fail(made, 4.0, MessageKind.FAILED)] == [DecisionKind.STOP, DecisionKind.RUN]
 
 
 def test_a_job_ends_when_the_restarts_of_a_window_are_spent():
     made = running(max_in_window=1, window=100.0)
-    assert [each.verdict for each in fail(made, 1.0, MessageKind.FAILED)] == [DecisionKind.STOP, DecisionKind.RUN]
+    assert [each.kind for each in fail(made, 1.0, MessageKind.FAILED)] == [DecisionKind.STOP, DecisionKind.RUN]
     _, end = fail(made, 50.0, MessageKind.FAILED)
     assert end == Decision(DecisionKind.END, 1, "host: rank 0 has failed, after 1 restarts within 100 s", 1)
 
@@ -106,7 +106,7 @@ def test_no_next_cycle_is_announced_when_the_job_ends(rules):
     assert stop.reason == "host: rank 0 has failed; the next cycle is 16 s away"
     made.tick(now=17.0)
     stop, end = fail(made, 18.0)
-    assert (stop.reason, end.verdict) == ("host: rank 0 has failed", DecisionKind.END)
+    assert (stop.reason, end.kind) == ("host: rank 0 has failed", DecisionKind.END)
 
 
 def test_a_successor_waits_for_the_rest_of_a_pause_and_counts_on():
@@ -118,8 +118,8 @@ def test_a_successor_waits_for_the_rest_of_a_pause_and_counts_on():
     assert successor.state(now=100.0) == made.state(now=2.25)
     assert successor.deadline == 100.75
     (run,) = successor.tick(now=100.75)
-    assert run.verdict is DecisionKind.RUN
-    assert [each.verdict for each in fail(successor, 101.0)] == [DecisionKind.STOP]
+    assert run.kind is DecisionKind.RUN
+    assert [each.kind for each in fail(successor, 101.0)] == [DecisionKind.STOP]
     assert successor.deadline == 103.0
 
 
@@ -131,7 +131,7 @@ def test_no_node_is_missed_while_a_pause_lasts():
     assert made.deadline == 3.0
     made = Coordinator.from_state(replace(made.rules, join_timeout=0.5), made.state(now=2.0), now=2.0)
     assert made.received(ready(1), now=2.9) == ()
-    assert [each.verdict for each in made.tick(now=3.0)] == [DecisionKind.RUN]
+    assert [each.kind for each in made.tick(now=3.0)] == [DecisionKind.RUN]
 
 
 def test_a_node_says_that_its_workers_have_taken_no_step():

@@ -28,7 +28,7 @@ def running(nodes, least, most, max_restarts=0, **rules):
     made = Coordinator(Rules(least, most, max_restarts, **rules))
     made.start(now=0.0)
     decided = [each for node in range(nodes) for each in made.received(ready(node), now=0.0)]
-    assert [each.verdict for each in decided] == [DecisionKind.RUN]
+    assert [each.kind for each in decided] == [DecisionKind.RUN]
     return made
 
 
@@ -42,17 +42,17 @@ def told(made, kind, *nodes, reason="rank 0 has failed"):
     return decided
 
 
-def verdicts(decisions):
-    return [each.verdict for each in decisions]
+def kinds(decisions):
+    return [each.kind for each in decisions]
 
 
 def test_a_lost_node_uses_up_no_restart():
     made = running(3, 2, 3, pacing=PacingRules(backoff=None))
     for cycle, (target, other, spare) in enumerate([(0, 1, 2), (1, 2, 3)]):
-        assert verdicts(made.lost(target, "vanished", now=1.0)) == [DecisionKind.LOST, DecisionKind.STOP]
+        assert kinds(made.lost(target, "vanished", now=1.0)) == [DecisionKind.LOST, DecisionKind.STOP]
         made.received(ready(spare), now=1.0)
         (run,) = told(made, MessageKind.READY, other)
-        assert (run.verdict, run.cycle, made.restarts) == (DecisionKind.RUN, cycle + 1, 0)
+        assert (run.kind, run.cycle, made.restarts) == (DecisionKind.RUN, cycle + 1, 0)
 
 
 def lose_a_node_in_each_cycle(made, seconds, cycles):
@@ -63,18 +63,18 @@ def lose_a_node_in_each_cycle(made, seconds, cycles):
         decided = list(made.lost(node, "vanished", now=now))
         for message in (ready(spare), ready(other, made.cycle)):
             decided += made.received(message, now=now)
-        if verdicts(decided)[-1] is DecisionKind.END:
+        if kinds(decided)[-1] is DecisionKind.END:
             assert decided[1].reason == f"host{node}: vanished", "no next cycle"
             return pauses, decided[-1].reason
         pauses.append(0.0)
-        if verdicts(decided)[-1] is not DecisionKind.RUN:
+        if kinds(decided)[-1] is not DecisionKind.RUN:
             pauses[-1] = made.deadline - now
             assert decided[1].reason == f"host{node}: vanished; the next cycle is {pauses[-1]:g} s away"
             now = made.deadline
             made = Coordinator.from_state(
                 made.rules, CoordinatorState.from_json(made.state(now=now).to_json()), now=now
             )
-            assert verdicts(made.tick(now=now)) == [DecisionKind.RUN]
+            assert kinds(made.tick(now=now)) == [DecisionKind.RUN]
         node, other = other, spare
     return pauses, ""
 
@@ -92,10 +92,10 @@ def test_nodes_that_are_lost_now_and_then_cost_no_pause():
 def test_workers_that_fail_because_a_node_is_lost_use_up_no_restart():
     """Their failure is noticed at once, the loss when the lease has ended."""
     made = running(3, 2, 3)
-    assert verdicts(told(made, MessageKind.FAILED, 1)) == [DecisionKind.STOP]
+    assert kinds(told(made, MessageKind.FAILED, 1)) == [DecisionKind.STOP]
     assert told(made, MessageKind.READY, 1) == []
     lost, run = made.lost(0, "vanished", now=6.0)
-    assert (lost.verdict, run.verdict, run.cycle, made.restarts) == (DecisionKind.LOST, DecisionKind.RUN, 1, 0)
+    assert (lost.kind, run.kind, run.cycle, made.restarts) == (DecisionKind.LOST, DecisionKind.RUN, 1, 0)
 
 
 def test_a_spare_that_is_lost_excuses_no_failure():
@@ -103,14 +103,14 @@ def test_a_spare_that_is_lost_excuses_no_failure():
     told(made, MessageKind.FAILED, 1)
     made.lost(2, "vanished", now=1.0)
     (end,) = told(made, MessageKind.READY, 0, 1)
-    assert (end.verdict, end.reason) == (DecisionKind.END, "host1: rank 0 has failed, with --max-restarts 0")
+    assert (end.kind, end.reason) == (DecisionKind.END, "host1: rank 0 has failed, with --max-restarts 0")
 
 
 def test_a_failure_is_settled_when_all_have_stopped():
     made = running(2, 2, 2, max_restarts=1)
     (stop,) = told(made, MessageKind.FAILED, 0)
     assert stop.reason == "host0: rank 0 has failed"
-    assert verdicts(told(made, MessageKind.READY, 0, 1)) == [DecisionKind.RUN]
+    assert kinds(told(made, MessageKind.READY, 0, 1)) == [DecisionKind.RUN]
     assert made.restarts == 1
 
 
@@ -124,7 +124,7 @@ def test_a_message_sent_before_a_node_knew_the_cycle_does_not_stop_it():
 def test_a_node_that_was_considered_lost_joins_again():
     made = running(2, 1, 1)
     lost, stop, run = made.lost(0, "vanished", now=1.0)
-    assert (lost.node, stop.verdict, [each.node for each in run.members]) == (0, DecisionKind.STOP, [1])
+    assert (lost.node, stop.kind, [each.node for each in run.members]) == (0, DecisionKind.STOP, [1])
     assert made.received(ready(0, cycle=0), now=2.0) == ()
     assert made.nodes == {0, 1}
 
@@ -133,7 +133,7 @@ def test_another_command_is_refused_and_changes_nothing():
     """Where that is asked for."""
     made = running(2, 2, 2, command="train.py --lr 1", same_command=True)
     (refusal,) = made.received(ready(5, command="train.py --lr 2"), now=1.0)
-    assert (refusal.verdict, refusal.node, refusal.code) == (DecisionKind.REFUSE, 5, 2)
+    assert (refusal.kind, refusal.node, refusal.code) == (DecisionKind.REFUSE, 5, 2)
     assert "another command than host5: 'train.py --lr 1', and not 'train.py --lr 2'" in refusal.reason
     assert made.received(ready(6, command="train.py --lr 1"), now=1.0) == ()
     assert made.nodes == {0, 1, 6}
@@ -144,7 +144,7 @@ def test_another_command_before_the_first_cycle_ends_the_job_for_all_nodes_at_on
     made.start(now=0.0)
     assert made.received(ready(0, command="a"), now=0.0) == ()
     (end,) = made.received(ready(1, command="b"), now=0.0)
-    assert (end.verdict, end.code) == (DecisionKind.END, 2)
+    assert (end.kind, end.code) == (DecisionKind.END, 2)
     assert made.nodes == {0, 1}, "the launcher that hosts the store must not end before the refused one has read it"
 
 
@@ -152,7 +152,7 @@ def test_another_command_takes_part_by_default():
     made = Coordinator(Rules(2, 2, 0, command="a"))
     made.start(now=0.0)
     made.received(ready(0, command="a"), now=0.0)
-    assert [each.verdict for each in made.received(ready(1, command="b"), now=0.0)] == [DecisionKind.RUN]
+    assert [each.kind for each in made.received(ready(1, command="b"), now=0.0)] == [DecisionKind.RUN]
 
 
 def min_healthy(nodes=3, least=2, most=4, **rules):
@@ -180,7 +180,7 @@ def test_failures_are_tolerated_while_enough_nodes_are_healthy():
     assert told(made, MessageKind.UNHEALTHY, 0) == [], "another worker of the same node"
     assert told(made, MessageKind.UNHEALTHY, 1) == []
     (stop,) = told(made, MessageKind.UNHEALTHY, 2)
-    assert (stop.verdict, stop.reason) == (DecisionKind.STOP, "host2: rank 0 has failed")
+    assert (stop.kind, stop.reason) == (DecisionKind.STOP, "host2: rank 0 has failed")
     (run,) = told(made, MessageKind.READY, 0, 1, 2, 3)
     assert ([each.node for each in run.members], made.restarts) == ([0, 1, 2, 3], 1)
 
@@ -189,7 +189,7 @@ def test_failures_are_tolerated_while_enough_nodes_are_healthy():
 def test_a_failure_uses_up_no_restart_where_a_node_was_lost_in_the_same_cycle(is_handed_on):
     """The others go on without the node, and those that talk to it fail later; also under another coordinator."""
     made = min_healthy(least=2, max_restarts=0)
-    assert verdicts(made.lost(0, "vanished", now=1.0)) == [DecisionKind.LOST]
+    assert kinds(made.lost(0, "vanished", now=1.0)) == [DecisionKind.LOST]
     if is_handed_on:
         state = CoordinatorState.from_json(made.state(now=1.0).to_json())
         made = Coordinator.from_state(made.rules, state, now=1.0)
@@ -197,22 +197,22 @@ def test_a_failure_uses_up_no_restart_where_a_node_was_lost_in_the_same_cycle(is
     why = "no restart is used up, for this cycle has lost a node or its control store before"
     assert stop.reason == f"host1: rank 0 has failed; {why}"
     (run,) = told(made, MessageKind.READY, 1, 2)
-    assert (run.verdict, run.cycle, made.restarts) == (DecisionKind.RUN, 1, 0)
+    assert (run.kind, run.cycle, made.restarts) == (DecisionKind.RUN, 1, 0)
     told(made, MessageKind.UNHEALTHY, 1)
     (end,) = told(made, MessageKind.READY, 1, 2)
-    assert (end.verdict, end.reason) == (DecisionKind.END, "host1: rank 0 has failed, with --max-restarts 0")
+    assert (end.kind, end.reason) == (DecisionKind.END, "host1: rank 0 has failed, with --max-restarts 0")
 
 
 def test_the_loss_of_one_node_too_many_stops_the_cycle_and_counts_not():
     made = min_healthy()
     told(made, MessageKind.UNHEALTHY, 0)
-    assert verdicts(made.lost(1, "vanished", now=1.0)) == [DecisionKind.LOST, DecisionKind.STOP]
-    assert verdicts(told(made, MessageKind.READY, 0, 2)) == [DecisionKind.RUN]
+    assert kinds(made.lost(1, "vanished", now=1.0)) == [DecisionKind.LOST, DecisionKind.STOP]
+    assert kinds(told(made, MessageKind.READY, 0, 2)) == [DecisionKind.RUN]
     assert made.restarts == 0
 
 
 def test_a_job_whose_call_does_not_go_on_is_restarted_though_nodes_are_healthy():
-    assert verdicts(told(min_healthy(), MessageKind.FAILED, 0)) == [DecisionKind.STOP]
+    assert kinds(told(min_healthy(), MessageKind.FAILED, 0)) == [DecisionKind.STOP]
 
 
 def test_the_job_is_done_when_the_workers_that_are_left_are():
@@ -222,13 +222,13 @@ def test_the_job_is_done_when_the_workers_that_are_left_are():
     assert not made.is_over
     (end,) = told(made, MessageKind.DONE, 2)
     assert made.is_over
-    assert (end.verdict, end.code) == (DecisionKind.END, 0)
+    assert (end.kind, end.code) == (DecisionKind.END, 0)
 
 
 def test_the_job_is_done_when_the_only_node_that_is_not_is_lost():
     made = min_healthy()
     told(made, MessageKind.DONE, 0, 1)
-    assert verdicts(made.lost(2, "vanished", now=1.0)) == [DecisionKind.LOST, DecisionKind.END]
+    assert kinds(made.lost(2, "vanished", now=1.0)) == [DecisionKind.LOST, DecisionKind.END]
 
 
 def node(**more):
@@ -313,28 +313,26 @@ def test_a_lost_control_store_uses_up_no_restart_but_for_the_fourth(is_handed_on
     made = running(2, 1, 2)
     for cycle in range(FORGIVEN_STORES):
         (stop,) = told(made, MessageKind.STORE_LOST, 1, reason="the store is lost")
-        assert (stop.verdict, stop.reason) == (DecisionKind.STOP, "host1: the store is lost; no restart is used up")
+        assert (stop.kind, stop.reason) == (DecisionKind.STOP, "host1: the store is lost; no restart is used up")
         assert told(made, MessageKind.FAILED, 0) == []
         (run,) = told(made, MessageKind.READY, 0)
-        assert (run.verdict, run.cycle, made.restarts) == (DecisionKind.RUN, cycle + 1, 0)
+        assert (run.kind, run.cycle, made.restarts) == (DecisionKind.RUN, cycle + 1, 0)
         if is_handed_on:
             state = CoordinatorState.from_json(made.state(now=1.0).to_json())
             made = Coordinator.from_state(made.rules, state, now=1.0)
     told(made, MessageKind.STORE_LOST, 1, reason="the store is lost")
     (end,) = told(made, MessageKind.READY, 0)
-    assert end.verdict is DecisionKind.END
+    assert end.kind is DecisionKind.END
     assert end.reason == "host1: the store is lost; it is loss 4 of a store, with --max-restarts 0"
 
 
 def test_a_failure_that_is_noticed_before_the_loss_of_the_store_does_not_count():
     made = running(2, 2, 2)
-    assert verdicts(told(made, MessageKind.FAILED, 1, reason="rank 2 has failed with exit code 75")) == [
-        DecisionKind.STOP
-    ]
+    assert kinds(told(made, MessageKind.FAILED, 1, reason="rank 2 has failed with exit code 75")) == [DecisionKind.STOP]
     assert told(made, MessageKind.READY, 1) == []
     assert told(made, MessageKind.STORE_LOST, 0, reason="the store is lost") == []
     (run,) = told(made, MessageKind.READY, 0)
-    assert (run.verdict, run.cycle, made.restarts) == (DecisionKind.RUN, 1, 0)
+    assert (run.kind, run.cycle, made.restarts) == (DecisionKind.RUN, 1, 0)
 
 
 def test_the_loss_of_the_store_of_an_earlier_cycle_or_by_a_node_that_has_left_changes_nothing():

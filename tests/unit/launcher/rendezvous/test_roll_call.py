@@ -40,10 +40,10 @@ class Job:
 
 
 def said(decisions):
-    """Who logs what; of other decisions their verdict."""
+    """Who logs what; of other decisions their kind."""
     notes = (DecisionKind.NOTE, DecisionKind.WARNING)
     return [
-        ([member.node for member in each.members], each.reason) if each.verdict in notes else each.verdict
+        ([member.node for member in each.members], each.reason) if each.kind in notes else each.kind
         for each in decisions
     ]
 

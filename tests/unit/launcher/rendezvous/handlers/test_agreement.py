@@ -17,7 +17,7 @@ def entrant(node, cycle=-1, command="", **budget):
 
 def test_ranks_are_those_of_the_rendezvous():
     run = agree([entrant(0), entrant(1)]).decision
-    assert (run.verdict, run.cycle, run.members) == (DecisionKind.RUN, 0, (Member(0, 0, 2), Member(1, 2, 2)))
+    assert (run.kind, run.cycle, run.members) == (DecisionKind.RUN, 0, (Member(0, 0, 2), Member(1, 2, 2)))
     assert (run.master_addr, run.master_port, run.store) == ("10.0.0.0", 29500, "10.0.0.0:7")
     assert (agree([entrant(0)], master_addr="node", master_port=5).decision.master_addr, 5) == ("node", 5)
     assert agree([entrant(0)], master_addr="node", master_port=5).decision.master_port == 5
@@ -37,9 +37,9 @@ def test_a_node_of_another_command_is_named_and_ends_the_job_where_that_is_asked
     entrants = [entrant(0, command="a"), entrant(1, command="b")]
     line = "host1 runs another command than host0: 'b' instead of 'a'"
     end = agree(entrants, same_command=True).decision
-    assert (end.verdict, end.code, end.reason) == (DecisionKind.END, USAGE, line)
+    assert (end.kind, end.code, end.reason) == (DecisionKind.END, USAGE, line)
     run = agree(entrants).decision
-    assert (run.verdict, run.reason) == (DecisionKind.RUN, f"2 nodes; {line}")
+    assert (run.kind, run.reason) == (DecisionKind.RUN, f"2 nodes; {line}")
 
 
 def test_it_survives_the_wire():
@@ -63,9 +63,9 @@ def conclude(kind, restarts=0, *, is_fixed=False, now=0.0, **state):
 @pytest.mark.parametrize("kind", [MessageKind.FAILED, MessageKind.NO_PROGRESS, MessageKind.UNHEALTHY])
 def test_failures_use_up_restarts(kind):
     stop = conclude(kind, 1)
-    assert (stop.decision.verdict, stop.budget.restarts) == (DecisionKind.STOP, 2)
+    assert (stop.decision.kind, stop.budget.restarts) == (DecisionKind.STOP, 2)
     end = conclude(kind, 2).decision
-    assert (end.verdict, end.code, end.reason) == (DecisionKind.END, FAILED, "host: x, after 2 restarts")
+    assert (end.kind, end.code, end.reason) == (DecisionKind.END, FAILED, "host: x, after 2 restarts")
 
 
 def test_cycles_that_come_to_nothing_are_followed_by_a_pause():
@@ -76,7 +76,7 @@ def test_cycles_that_come_to_nothing_are_followed_by_a_pause():
 def test_nodes_that_come_or_leave_use_up_none():
     for kind in (MessageKind.READY, MessageKind.LEFT):
         stop = conclude(kind, 2)
-        assert (stop.decision.verdict, stop.decision.cycle, stop.budget.restarts) == (DecisionKind.STOP, 3, 2)
+        assert (stop.decision.kind, stop.decision.cycle, stop.budget.restarts) == (DecisionKind.STOP, 3, 2)
 
 
 def test_a_node_that_leaves_a_job_of_fixed_nodes_ends_it():
@@ -91,12 +91,12 @@ def test_a_job_ends_when_it_is_done_or_a_rank_asks_for_it():
 
 def test_a_lost_control_store_uses_up_no_restart():
     stop = conclude(MessageKind.STORE_LOST, 2)
-    assert (stop.decision.verdict, stop.budget.restarts, stop.budget.lost_stores) == (DecisionKind.STOP, 2, 1)
-    assert conclude(MessageKind.STORE_LOST, 2, lost_stores=3).decision.verdict is DecisionKind.END
+    assert (stop.decision.kind, stop.budget.restarts, stop.budget.lost_stores) == (DecisionKind.STOP, 2, 1)
+    assert conclude(MessageKind.STORE_LOST, 2, lost_stores=3).decision.kind is DecisionKind.END
 
 
 def test_workers_of_all_nodes_that_have_failed():
-    assert conclude(MessageKind.ALL_FAILED).decision.verdict is DecisionKind.STOP
+    assert conclude(MessageKind.ALL_FAILED).decision.kind is DecisionKind.STOP
     end = conclude(MessageKind.MISUSED).decision
-    assert (end.verdict, end.code) == (DecisionKind.END, FAILED)
+    assert (end.kind, end.code) == (DecisionKind.END, FAILED)
     assert "not retried" in end.reason
