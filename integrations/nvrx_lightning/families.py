@@ -50,7 +50,7 @@ def preferred() -> str:
     Raises:
         ImportError: when none is installed.
     """
-    found = imported() or [family for family in FAMILIES if _is_installed(family)]
+    found = imported() or [each for each in FAMILIES if importlib.util.find_spec(each.partition(".")[0]) is not None]
     if not found:
         raise ImportError("Lightning is not installed: pip install 'lightning>=2.5,<3'")
     return found[0]
@@ -68,7 +68,3 @@ def lookup(family: str, path: str) -> Any:
     if found is None:
         raise ImportError(f"{module} has no {name}: this version of Lightning is not supported (lightning>=2.5,<3)")
     return found
-
-
-def _is_installed(family: str) -> bool:
-    return importlib.util.find_spec(family.partition(".")[0]) is not None

@@ -131,7 +131,8 @@ class AtomicCheckpoint:
         try:
             write(folder)
         except BaseException as error:  # boundary: a user's save; torch's CheckpointException is no Exception
-            error.add_note(f"while {folder} was written, whose disk has {_free_bytes(self.folder)} bytes left")
+            disk = os.statvfs(self.folder)
+            error.add_note(f"while {folder} was written, whose disk has {disk.f_bavail * disk.f_frsize} bytes left")
             raise
 
     def begin(self, step: int) -> Attempt:
@@ -325,11 +326,6 @@ def _outcome(find: Callable[[], Any]) -> Any:
         except Exception as reason:  # boundary: an exception of any class
             return RuntimeError(f"{type(error).__name__}: {error} (it cannot be sent to other ranks: {reason})")
         return error
-
-
-def _free_bytes(folder: Path) -> int:
-    disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize
 
 
 def _hit(failpoint: str) -> None:

@@ -75,8 +75,10 @@ def wrapper_for(given: InprocessArguments) -> Wrapper:
     """
     importlib.import_module(_SAVES)
     observe_saves()
+    active = given.active_world_size
+    retries = RetryController(max_iterations=given.max_iterations, min_world_size=active, min_active_world_size=active)
     return Wrapper(
-        initialize=Compose(_retries(given), NestedRestarterHandlingCompleted()),
+        initialize=Compose(retries, NestedRestarterHandlingCompleted()),
         abort=MegatronAbort(),
         finalize=MegatronFinalize(_CUDA, given.empty_cuda_cache),
         health_check=CudaHealthCheck(_CUDA),
@@ -86,11 +88,6 @@ def wrapper_for(given: InprocessArguments) -> Wrapper:
         no_progress_limit=NO_PROGRESS_LIMIT,
         **_times(given),
     )
-
-
-def _retries(given: InprocessArguments) -> RetryController:
-    active = given.active_world_size
-    return RetryController(max_iterations=given.max_iterations, min_world_size=active, min_active_world_size=active)
 
 
 def _times(given: InprocessArguments) -> dict[str, Any]:

@@ -53,7 +53,8 @@ class GlobalState:
         for name, values in self._values.items():
             space = vars(sys.modules[name])
             for key, before in values.items():
-                if _differs(space.get(key), before):
+                now = space.get(key)
+                if now is not before and (type(now) is not type(before) or now != before):
                     changed.append(f"{name}.{key}")
                     _put_back(space, key, before)
         return changed
@@ -65,10 +66,6 @@ def _captured(space: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in space.items()
         if not key.startswith("__") and type(value) in (*_PLAIN, *_CONTAINERS)
     }
-
-
-def _differs(now: Any, before: Any) -> bool:
-    return now is not before and (type(now) is not type(before) or bool(now != before))
 
 
 def _put_back(space: dict[str, Any], key: str, before: Any) -> None:

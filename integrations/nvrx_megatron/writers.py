@@ -82,7 +82,8 @@ def _observe_synchronous_writes(writer: Any) -> None:
     def noted(*args: Any, **kwargs: Any) -> Any:
         if os.getpid() != own:  # a background writer
             return write(*args, **kwargs)
-        _synchronous.append(frozenset(_children_of_this_process()))
+        children = multiprocessing.active_children()
+        _synchronous.append(frozenset(child.pid for child in children if child.pid is not None))
         try:
             return write(*args, **kwargs)
         finally:
@@ -208,10 +209,6 @@ def children_of(pid: int) -> list[int]:
 def _read(paths: Iterable[Path]) -> Iterator[str]:
     with suppress(OSError):  # the process has gone meanwhile
         yield from (path.read_text() for path in paths)
-
-
-def _children_of_this_process() -> list[int]:
-    return [process.pid for process in multiprocessing.active_children() if process.pid is not None]
 
 
 def _forget_persistent_process() -> None:

@@ -84,7 +84,9 @@ class Control:
         """Handle a message; return whether its connection can be closed."""
         match message.get("type"):
             case kind if kind == PROGRESS:
-                self._events.asked_for_progress(lambda ranks: self._answer_progress(connection, ranks))
+                self._events.asked_for_progress(
+                    lambda ranks: self._answer(connection, {"type": "ok", "ranks": [each.to_json() for each in ranks]})
+                )
                 return False
             case kind if kind == HANG_REPORT:
                 self._events.hung(HungRank.from_json(message), lambda: self._answer(connection, {"type": "ok"}))
@@ -100,9 +102,6 @@ class Control:
             case other:
                 raise WireError(f"unknown type {other!r}")
         return True
-
-    def _answer_progress(self, connection: Connection, ranks: Sequence[Progress]) -> None:
-        self._answer(connection, {"type": "ok", "ranks": [each.to_json() for each in ranks]})
 
     def _answer(self, connection: Connection, message: dict[str, Any]) -> None:
         if self._clients.has(connection):

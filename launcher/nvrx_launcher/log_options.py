@@ -65,7 +65,8 @@ class LogOptions:
             ConfigurationError: when a value is wrong, or contradicts another one.
         """
         prefix, launcher_file = given.ft_per_cycle_applog_prefix or "", given.ft_nvrx_logfile or ""
-        has_server = _is_true(given.ft_enable_log_server) if given.ft_enable_log_server else bool(launcher_file)
+        wanted = given.ft_enable_log_server
+        has_server = wanted.strip().lower() not in FALSE if wanted else bool(launcher_file)
         for option, value in (("--ft-per-cycle-applog-prefix", prefix), ("--ft-nvrx-logfile", launcher_file)):
             if value and (not value.startswith("/") or value.endswith("/")):
                 raise _wrong(option, f"{value!r} is no absolute path of a file", "write it as in /logs/train.log")
@@ -118,10 +119,6 @@ def _size(given: argparse.Namespace, max_nodes: int) -> dict[str, int]:
         nodes = math.ceil(max_nodes / max(leaves, 1))
         queue = min(MAX_QUEUE, max(MIN_QUEUE, CHUNKS_OF_A_NODE * nodes))
     return {"port": port, "leaves": leaves, "leaf_queue": queue}
-
-
-def _is_true(text: str) -> bool:
-    return text.strip().lower() not in FALSE
 
 
 def _wrong(option: str, problem: str, advice: str) -> ConfigurationError:

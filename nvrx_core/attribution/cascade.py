@@ -136,7 +136,8 @@ class _Cascade:
     def _own(self) -> list[Finding]:
         """Return what ranks say of their own failure, without what follows a lost connection on the same rank."""
         before: dict[int | None, Finding] = {}
-        for each in sorted((f for f in self._failures if f.kind in (Kind.STALLED, Kind.CONSEQUENCE)), key=_order):
+        symptoms = (each for each in self._failures if each.kind in (Kind.STALLED, Kind.CONSEQUENCE))
+        for each in sorted(symptoms, key=lambda finding: finding.order):
             before.setdefault(_rank(each), each)
         own = [*self._by_kind[Kind.CAUSE], *self._by_kind[Kind.EXCEPTION]]
 
@@ -302,10 +303,6 @@ class _Cascade:
 
 def _rank(finding: Finding) -> int | None:
     return finding.line.origin.rank
-
-
-def _order(finding: Finding) -> int:
-    return finding.order
 
 
 def _without_failure(seen: Seen) -> Verdict:

@@ -117,7 +117,10 @@ def _read(file: Path, classifier: Classifier, boring: set[bytes], skip: int) -> 
     origin, name = of_file(str(file)), str(file)
     number, until = _lines_before(file, skip), 0
     for lines, is_edge in _chunks(file, skip):
-        patterns = [each.translate(None, _DIGITS) for each in lines] if is_edge else _patterns(lines)
+        if is_edge:
+            patterns = [each.translate(None, _DIGITS) for each in lines]
+        else:
+            patterns = b"\n".join(lines).translate(None, _DIGITS).split(b"\n")
         for index, pattern in enumerate(patterns):
             if pattern in boring and not is_edge and number + index > until:
                 continue
@@ -128,10 +131,6 @@ def _read(file: Path, classifier: Classifier, boring: set[bytes], skip: int) -> 
                     boring.clear()
                 boring.add(pattern)
         number += len(lines)
-
-
-def _patterns(lines: list[bytes]) -> list[bytes]:
-    return b"\n".join(lines).translate(None, _DIGITS).split(b"\n")
 
 
 def _feed(classifier: Classifier, line: tuple[str, int], raw: bytes, origin: Origin) -> bool:

@@ -117,7 +117,7 @@ class HangReport:
         for short in (self, self._without_groups()):
             if len(text := short._to_json()) <= MAX_BYTES:
                 return text
-        return self._least()._to_json()
+        return replace(self._without_groups(), inner=None, children=(), section="", begun={})._to_json()
 
     def placed(self, initial_rank: int, host: str) -> Self:
         """Return the report of a rank of this identity; where there is none, it is taken for its rank, too."""
@@ -130,9 +130,6 @@ class HangReport:
             return self
         own = {name: begun for name, begun in (self.begun or {}).items() if name == self.collective.group}
         return replace(self, collective=replace(self.collective, ranks=frozenset()), begun=own)
-
-    def _least(self) -> Self:
-        return replace(self._without_groups(), inner=None, children=(), section="", begun={})
 
     def _to_json(self) -> str:
         data = {name: _cut(value) for name, value in vars(self).items() if value is not None}

@@ -92,7 +92,7 @@ class Learner:
 
     def learn(self, trainer: Any) -> None:
         """Learn from the durations that all ranks measured. A collective call."""
-        measured = maxima(self._measured())
+        measured = maxima(self._client.timeouts_calc if self._client.is_initialized else Measured())
         evidence = TrainingHistory(
             steps=trainer.global_step - self._first_step,
             epochs=self._epochs,
@@ -105,9 +105,6 @@ class Learner:
             self._client.load_state_dict(state)
         if self._path is not None and state["current_timeouts"]:
             self._write(self._path, state)
-
-    def _measured(self) -> Measured:
-        return self._client.timeouts_calc if self._client.is_initialized else Measured()
 
     def _write(self, path: Path, state: dict[str, Any]) -> None:
         try:

@@ -239,7 +239,8 @@ class TrainData:
             if self._exactly:
                 return _Start(epoch.processed, len(sampler.dataset) + self._replicas, length)
             return _Start(epoch.processed + 1, 0, 0)
-        done = _at_optimizer_step(current.processed, trainer)
+        # Up to the last optimizer step: a checkpoint has no gradients accumulated since.
+        done = current.processed - current.processed % max(1, int(trainer.accumulate_grad_batches))
         samples = self._consumed(saved, done, int(loader.batch_size))
         if saved.replicas != self._replicas:
             left = batches_left(sampler, samples, int(loader.batch_size), drop_last=loader.drop_last)
@@ -333,11 +334,6 @@ def _limited(length: int, limit: float | None) -> int:
     if limit is None:
         return length
     return min(length, limit) if isinstance(limit, int) else int(length * limit)
-
-
-def _at_optimizer_step(done: int, trainer: Any) -> int:
-    """Return the batches up to the last optimizer step: a checkpoint has no gradients accumulated since."""
-    return done - done % max(1, int(trainer.accumulate_grad_batches))
 
 
 def _shift(current: Any, by: int) -> None:

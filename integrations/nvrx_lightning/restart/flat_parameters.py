@@ -23,13 +23,9 @@ def cut_cycles(model: torch.nn.Module) -> None:
     for module in model.modules():
         parameter = getattr(getattr(module, "_handle", None), "flat_param", None)
         if parameter is not None:
-            _remove_hook(parameter)
+            if HOOK in vars(parameter):
+                vars(parameter).pop(HOOK)[-1].remove()
             _remove_views(parameter)
-
-
-def _remove_hook(parameter: Any) -> None:
-    if HOOK in vars(parameter):
-        vars(parameter).pop(HOOK)[-1].remove()
 
 
 def _remove_views(parameter: Any) -> None:

@@ -119,11 +119,11 @@ def _final(trainer: Any, module: Any, folder: Path) -> dict[str, dict[str, str]]
         if trainer.is_global_zero:
             found["checkpoint file"] = _checkpoint_files(folder)
             found["logger row"] = _logger_rows(folder)
-    return {kind: _relative(values, str(folder)) for kind, values in found.items()}
-
-
-def _relative(values: dict[str, str], folder: str) -> dict[str, str]:
-    return {name.replace(folder, "..."): text.replace(folder, "...") for name, text in values.items()}
+    whole = str(folder)
+    return {
+        kind: {name.replace(whole, "..."): text.replace(whole, "...") for name, text in values.items()}
+        for kind, values in found.items()
+    }
 
 
 def _checkpoint_files(folder: Path) -> dict[str, str]:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -114,8 +113,10 @@ def ask_before_default_group(collective: Callable[[], None], checkpoint: Callabl
 
     def looking(is_initialized: Callable[[], bool]) -> Callable[[], bool]:
         def observed() -> bool:
-            if not torch.compiler.is_compiling() and _is_of_checkpoint(sys._getframe(1)):
-                checkpoint()
+            if not torch.compiler.is_compiling():
+                asking = str(sys._getframe(1).f_globals.get("__name__"))
+                if asking.startswith(CHECKPOINT):
+                    checkpoint()
             return is_initialized()
 
         return observed
@@ -126,10 +127,6 @@ def ask_before_default_group(collective: Callable[[], None], checkpoint: Callabl
         setattr(owner, name, _around(original, wrap))
         stack.callback(setattr, owner, name, original)
     return stack
-
-
-def _is_of_checkpoint(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith(CHECKPOINT)
 
 
 def _closing(coalesce: Callable[..., Any]) -> Callable[..., Any]:
