@@ -115,7 +115,7 @@ class _Cascade:
         """Return the cause."""
         own = self._own()
         ended = [each for each in self._by_kind[Kind.ENDED] if each.failure != "unknown"]
-        for found in (self._of_machine(), self._from_outside(own, ended), self._of_rank(own, ended), self._silent()):
+        for found in (self._of_machine(), self._from_outside(own), self._of_rank(own, ended), self._silent()):
             if found is not None:
                 return found
         if collective := self._by_kind[Kind.COLLECTIVE]:
@@ -125,7 +125,7 @@ class _Cascade:
             return self._stalled(stalled)
         if lost := self._by_kind[Kind.CONSEQUENCE]:
             return self._named(self._first(lost), self._only_other(lost))
-        others = [each for each in self._failures if each.kind is not Kind.SYMPTOM]
+        others = [each for each in self._failures if each.kind not in (Kind.SCHEDULER, Kind.SYMPTOM)]
         return self._named(self._first(others or self._failures))
 
     def _named(self, finding: Finding, rank: int | None = None, failure: str = "", *, factor: float = 1.0) -> _Culprit:
@@ -162,31 +162,36 @@ class _Cascade:
             rank = related.pop() if len(related) == 1 else None
         return self._named(first, rank)
 
-    def _from_outside(self, own: Sequence[Finding], ended: Sequence[Finding]) -> _Culprit | None:
+    def _from_outside(self, own: Sequence[Finding]) -> _Culprit | None:
         """Return what ended the job from outside, None where it had failed before."""
         if not (told := self._by_kind[Kind.SCHEDULER]):
             return None
         exact = [each for each in told if each.failure != "operator_kill"]
         first = self._first(exact or told)
-        earliest = self._first(told)
         is_cancelled = "CANCELLED" in first.line.text
         for each in self._failures:
-            if each.kind is Kind.CAUSE and each in own and not self._is_before(earliest, each, unknown=False):
+            is_own = each.kind is Kind.CAUSE and each in own
+            if is_own and not any(self._is_before(end, each, unknown=False) for end in told):
                 return None
-            if (each in own or each in ended or each.kind is Kind.STALLED) and self._is_before(
-                each, earliest, unknown=False
-            ):
-                return None
-            if (
-                each.kind is Kind.CONSEQUENCE
-                and is_cancelled
-                and not exact
-                and self._is_before(each, earliest, unknown=False)
-            ):
+            has_failed = each in own or each.kind in (Kind.ENDED, Kind.STALLED)
+            has_lost = each.kind is Kind.CONSEQUENCE and not exact
+            if (has_failed or has_lost) and all(self._has_failed_before(each, end) for end in told):
                 return None
         ranks = {_rank(each) for each in told if each.failure == first.failure} - {None}
         is_of_job = is_cancelled or len(ranks) != 1
         return _Culprit(first, None if is_of_job else ranks.pop(), first.failure, _CONFIDENCE[Kind.SCHEDULER])
+
+    def _has_failed_before(self, failure: Finding, end: Finding) -> bool:
+        """Whether a failure is earlier than an end from outside.
+
+        Launchers end the other ranks when one has failed, and a rank may print that it was sent a signal: where the
+        order is not known, only what the scheduler says goes before a failure. A lost connection must be the earlier.
+        The exit code of the rank that says so is no failure before it.
+        """
+        if failure.failure == "unknown" and _rank(failure) is not None and _rank(failure) == _rank(end):
+            return False
+        is_printed = end.failure == "operator_kill" and "CANCELLED" not in end.line.text
+        return self._is_before(failure, end, unknown=is_printed and failure.kind is not Kind.CONSEQUENCE)
 
     def _of_rank(self, own: Sequence[Finding], ended: Sequence[Finding]) -> _Culprit | None:
         """Return the first rank that has failed by itself."""

@@ -1,0 +1,85 @@
+"""Arrangements of lines, each with the verdict that is right, by what a job's programs print and how it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
+from nvrx_core.attribution.verdict import Action, Verdict
+from tests.attribution.cases import verdict_of_logs
+
+RANKS = {0: "n0", 1: "n0", 2: "n1", 3: "n1"}
+TRACE = 'Traceback (most recent call last):\n  File "train.py", line 8, in <module>\n    main()\n'
+HANDLER = "Received SIGTERM, writing a last checkpoint"
+ENDED = "rank {0} (local rank {1}, pid 4{0}) {2}"
+SEGV, EXIT = "was ended by SIGSEGV", "has failed with exit code 1"
+
+
+def cycle(rank: int, how: str, **logs: str) -> Verdict:
+    """Return the verdict of a cycle in which a launcher has reported the end of a rank; logs are by `r1`, `all`."""
+    report = FailureReport(RANKS[rank], ENDED.format(rank, rank % 2, how))
+    output = {
+        (None if name == "all" else int(name[1:]), f"{name}.log"): tuple(text.split("\n"))
+        for name, text in logs.items()
+    }
+    return verdict_of_cycle(CycleReport(RANKS, (report,), logs=output))
+
+
+def said(verdict: Verdict) -> tuple[str, int | None]:
+    return verdict.failure, verdict.rank
+
+
+@pytest.mark.parametrize(
+    ("verdict", "failure", "rank"),
+    [
+        (cycle(3, SEGV, r1=HANDLER), "segmentation_fault", 3),
+        (cycle(3, SEGV, r0=HANDLER, r1=HANDLER, r2=HANDLER), "segmentation_fault", 3),
+        (cycle(3, SEGV, r1=f"{TRACE}KeyboardInterrupt"), "segmentation_fault", 3),
+        (cycle(3, SEGV, r1=f"2026-07-03 10:00:01,000 INFO {HANDLER}"), "segmentation_fault", 3),
+        (cycle(3, f"{EXIT}: ValueError: bad sample", r1=HANDLER), "user_exception", 3),
+        (cycle(3, f"{EXIT}: torch.OutOfMemoryError: CUDA out of memory.", r1=HANDLER), "cuda_out_of_memory", 3),
+        (cycle(3, EXIT, r1=HANDLER), "unknown", 3),
+        (cycle(3, EXIT, r1=HANDLER, r3=f"{TRACE}ValueError: bad sample"), "user_exception", 3),
+        (cycle(3, EXIT, all=f"3: {TRACE}3: ValueError: bad\n1: {HANDLER}".replace("\n  ", "\n3:   ")),
+         "user_exception", 3),
+        (cycle(3, EXIT, all=f"3: step 5\n1: {HANDLER}"), "unknown", 3),
+        (cycle(3, "was ended by SIGKILL, hung: no heartbeat for 12 s", r1=HANDLER), "hang", 3),
+        (cycle(3, EXIT, r3=f"{TRACE}KeyboardInterrupt"), "operator_kill", 3),
+        (cycle(3, EXIT, r3="Caught signal SIGINT"), "operator_kill", 3),
+    ],
+)  # fmt: skip
+def test_that_a_rank_was_sent_a_signal_is_a_consequence_of_what_the_launcher_reports(
+    verdict: Verdict, failure: str, rank: int
+) -> None:
+    assert said(verdict) == (failure, rank)
+    assert verdict.action is not Action.STOP or failure == "cuda_out_of_memory"
+
+
+def test_a_job_is_not_stopped_for_an_interrupt_that_text_alone_tells_of() -> None:
+    verdict = cycle(3, EXIT, r3=f"{TRACE}KeyboardInterrupt")
+    assert verdict.action is Action.RESTART
+    assert verdict.sentence.endswith("; restart: only text says so")
+    by_launcher = verdict_of_cycle(CycleReport(RANKS, stopped_by="SIGTERM"))
+    assert by_launcher.action is Action.STOP
+
+
+@pytest.mark.parametrize(
+    ("logs", "failure", "rank"),
+    [
+        ({"rank0.log": HANDLER, "rank2.log": f"{TRACE}ValueError: bad"}, "user_exception", 2),
+        ({"rank0.log": HANDLER, "run.log": "srun: error: n7: task 2: Segmentation fault"}, "segmentation_fault", 2),
+        ({"rank0.log": f"2026-07-03 10:00:01 {HANDLER}", "rank2.log": "2026-07-03 10:00:04 ValueError: at exit"},
+         "operator_kill", 0),
+        ({"run.log": f"[rank0]: {HANDLER}\n[rank2]: ValueError: at exit"}, "operator_kill", 0),
+        ({"run.log": f"[rank2]: RuntimeError: Connection closed by peer\n[rank0]: {HANDLER}\n[rank1]: step 1"},
+         "peer_lost", None),
+        ({"rank0.log": f"{TRACE}KeyboardInterrupt", "rank1.log": f"{TRACE}KeyboardInterrupt",
+          "run.log": "W0703 10:00:02.0 9 x.py:719] Received Signals.SIGINT death signal, shutting down workers\n"
+                     "E0703 10:00:03.0 9 torch/api.py:863] failed (exitcode: 1) local_rank: 0 (pid: 9) of binary: py"},
+         "operator_kill", None),
+    ],
+)  # fmt: skip
+def test_a_printed_signal_goes_before_a_failure_only_if_it_is_known_to_be_earlier(
+    logs: dict[str, str], failure: str, rank: int | None
+) -> None:
+    assert said(verdict_of_logs(logs)) == (failure, rank)
