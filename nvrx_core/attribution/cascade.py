@@ -39,6 +39,8 @@ _WAITS_FOR_OTHERS: Final = re.compile(
 )
 """Frames, in the stack of a hung rank that its monitor reports, of a collective or of what waits for one."""
 _OF_ALL_REPORTS: Final = re.compile(rf"\bhang: (?P<named>rank \d+ (?:\(|has not joined))|\b{ABSTAINS}")
+_SIGNALLED_LAUNCHER: Final = re.compile("death signal, shutting down|got signal: |has received signal")
+"""What a launcher says that a signal ends."""
 _OF_A_GPU: Final = frozenset({"cuda_error", "gpu_lost", "ecc_error", "nccl_error"})
 
 
@@ -186,11 +188,14 @@ class _Cascade:
 
         Launchers end the other ranks when one has failed, and a rank may print that it was sent a signal: where the
         order is not known, only what the scheduler says goes before a failure. A lost connection must be the earlier.
-        The exit code of the rank that says so is no failure before it.
+        The exit code of the rank that says so is no failure before it; torchrun reports one after it has ended the
+        others.
         """
         if failure.failure == "unknown" and _rank(failure) is not None and _rank(failure) == _rank(end):
             return False
         is_printed = end.failure == "operator_kill" and "CANCELLED" not in end.line.text
+        if is_printed and failure.is_root and not _SIGNALLED_LAUNCHER.search(end.line.text):
+            return True
         return self._is_before(failure, end, unknown=is_printed and failure.kind is not Kind.CONSEQUENCE)
 
     def _of_rank(self, own: Sequence[Finding], ended: Sequence[Finding]) -> _Culprit | None:

@@ -83,3 +83,34 @@ def test_a_printed_signal_goes_before_a_failure_only_if_it_is_known_to_be_earlie
     logs: dict[str, str], failure: str, rank: int | None
 ) -> None:
     assert said(verdict_of_logs(logs)) == (failure, rank)
+
+
+CANCELLED = "slurmstepd: error: *** STEP 4711.0 ON n0 CANCELLED AT 2026-07-03T10:00:02 ***"
+FAILED = "srun: error: n1: task 3: Exited with exit code 1"
+OTHERS = "srun: error: n0: tasks 0-2: Terminated"
+AGENT = "E0703 10:00:02.0 9 torch/api.py:863] failed (exitcode: 1) local_rank: 2 (pid: 9) of binary: python"
+
+
+@pytest.mark.parametrize(
+    ("logs", "failure", "rank"),
+    [
+        ({"slurm.out": f"{FAILED}\n{CANCELLED}\n{OTHERS}"}, "unknown", 3),
+        ({"slurm.out": f"{FAILED}\n{OTHERS}\nsrun: Force Terminated StepId=4711.0"}, "unknown", 3),
+        ({"slurm.out": f"{FAILED}\n0: {HANDLER}\n1: {HANDLER}"}, "unknown", 3),
+        ({"slurm.out": "srun: error: n0: tasks 0-3: Exited with exit code 1\n" + CANCELLED}, "unknown", None),
+        ({"a.out": f"{FAILED}\n{OTHERS}", "b.err": f"3: {TRACE}3: ValueError: bad".replace("\n  ", "\n3:   ")},
+         "user_exception", 3),
+        ({"slurm.out": f"{FAILED}\n{CANCELLED.replace(' ***', ' DUE TO TIME LIMIT ***')}"}, "unknown", 3),
+        ({"slurm.out": f"{CANCELLED}\n{OTHERS}\n{FAILED}"}, "operator_kill", None),
+        ({"run.log": f"[default2]:step 1\n[default1]:{HANDLER}\n{AGENT}"}, "unknown", 2),
+        ({"run.log": f"{HANDLER}\n{AGENT}"}, "unknown", 2),
+        ({"run.log": f"{HANDLER}\nSomething died\nexits with return code = 3"}, "operator_kill", None),
+    ],
+)  # fmt: skip
+def test_that_launchers_end_the_others_is_a_consequence_of_an_exit_with_a_code(
+    logs: dict[str, str], failure: str, rank: int | None
+) -> None:
+    verdict = verdict_of_logs(logs)
+    assert said(verdict) == (failure, rank)
+    if rank == 3:
+        assert verdict.host in {"n1", None}
