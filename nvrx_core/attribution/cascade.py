@@ -65,7 +65,7 @@ def decide(findings: Iterable[Finding], seen: Seen) -> Verdict:
     found = _with_ranks(findings, seen)
     found = _of_last_cycle(found)
     notes = [each for each in found if each.kind is Kind.NOTE]
-    failures = [each for each in found if each.kind is not Kind.NOTE]
+    failures = _without_text_of_survivors([each for each in found if each.kind is not Kind.NOTE])
     if not failures:  # the log of a rank that others have told of a timeout
         told = [each for each in notes if "timeout" in each.line.text or "timed out" in each.line.text]
         failures = [replace(each, kind=Kind.STALLED) for each in told]
@@ -101,6 +101,29 @@ def _of_last_cycle(found: Sequence[Finding]) -> list[Finding]:
     ]
     last = max(cycles, default=None)
     return [each for each in found if each.line.origin.cycle in (None, last)] if last is not None else list(found)
+
+
+def _without_text_of_survivors(failures: Sequence[Finding]) -> list[Finding]:
+    """Leave out what a rank has merely printed of a failure, while a launcher reports that others have ended.
+
+    A launcher does not report the ranks that it has ended itself. The text of one of them, or of one that has lost
+    another rank since, is no failure: a sample, an allocation that it has tried again, what it does on a preemption.
+    """
+    ends = [each for each in failures if each.kind is Kind.ENDED and _rank(each) is not None]
+    of_launcher = [each for each in ends if each.line.number == 0]
+    ended, reported = {_rank(each) for each in ends}, {_rank(each) for each in of_launcher}
+    waited = {_rank(each) for each in failures if each.kind in (Kind.STALLED, Kind.CONSEQUENCE)}
+
+    def is_of_survivor(each: Finding) -> bool:
+        rank = _rank(each)
+        if rank is None or each.line.number == 0:
+            return False
+        if each.kind is Kind.SCHEDULER:
+            return bool(reported) and rank not in reported
+        is_text = each.kind is Kind.CAUSE and not each.is_raised and each.failure != "hang"
+        return is_text and (rank not in ended or (rank in waited and bool(ended - waited)))
+
+    return [each for each in failures if not ends or not is_of_survivor(each)]
 
 
 class _Cascade:

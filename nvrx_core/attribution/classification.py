@@ -28,7 +28,9 @@ MAX_TRACEBACK: Final = 400
 """Lines of a traceback."""
 MAX_STEPS: Final = 64
 RECOVERED_AFTER: Final = 3
-"""Steps that a rank must have made after a reported failure, for that to count as handled."""
+"""Steps that a rank must have made after a failure that it has logged, for that to count as handled."""
+SURVIVED_AFTER: Final = 20
+"""The same of any text of a failure: a job does not go on for so long after one that ends it."""
 
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):?\s*$")
 _RAISED: Final = re.compile(r"(?:[+|] +)*(?:[A-Za-z_]\w*\.)*(?P<type>[A-Z]\w*)(?:: (?P<message>.*)|:?$)")
@@ -62,6 +64,10 @@ _VERDICT: Final = "hang: "
 """Before the sentence of the verdict on a hang, which all launchers of a job write."""
 _QUIET: Final = frozenset({GLOG, "INFO", "DEBUG", "WARNING", "WARN", "TRACE", "NOTICE"})
 _LOUD: Final = frozenset({"WARNING", "WARN", "ERROR", "CRITICAL"})
+_OF_AN_ERROR: Final = frozenset({"ERROR", "CRITICAL", "FATAL"})
+_FATAL: Final = ("Fatal", "FATAL", "terminate called")
+_VOID_LATER: Final = frozenset({Kind.CAUSE, Kind.EXCEPTION, Kind.COLLECTIVE, Kind.STALLED, Kind.CONSEQUENCE})
+"""What a rank says of a failure that it may have survived."""
 _SUMMARY_FIELD: Final = re.compile(r"\s+(?P<name>time|host|rank|exitcode)\s+: (?P<value>.*)")
 _SUMMARY_RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _MENTIONED_RANK: Final = re.compile(
@@ -91,6 +97,7 @@ class Finding:
         pid: the process that the line is about.
         is_root: torchrun calls it the first observed failure.
         work: the number of the last collective that the rank has enqueued, with its group.
+        is_raised: the line is an exception, or has the level of an error; else anybody may have printed its text.
     """
 
     failure: str
@@ -102,6 +109,7 @@ class Finding:
     pid: int | None = None
     is_root: bool = False
     work: tuple[str, int] | None = None
+    is_raised: bool = False
 
     @property
     def evidence(self) -> Evidence:
@@ -179,7 +187,7 @@ class _Stream:
         was_logged: the last traceback follows a log message, as by `logging.exception`.
         last_level: the level of the last line that was none of a traceback.
         findings: of the stream.
-        steps_since: how many lines have reported a step since the last exception.
+        steps: that lines have reported since the last failure, each by all its numbers.
         time: the last time.
         summary: the fields of torchrun's summary, so far.
         in_root_cause: they are those of the first observed failure.
@@ -190,7 +198,7 @@ class _Stream:
     was_logged: bool = False
     last_level: str = ""
     findings: list[Finding] = field(default_factory=list)
-    steps_since: int = 0
+    steps: set[tuple[str, ...]] = field(default_factory=set)
     time: float | None = None
     summary: dict[str, str] = field(default_factory=dict)
     in_root_cause: bool = False
@@ -306,8 +314,9 @@ class Classifier:
         text, level = line.text, line.origin.level
         if not stream.in_traceback and not _FRAME.match(text):
             stream.last_level = level
-        if step := _STEP.search(text):
-            self._progress(stream, line, int(step["step"]))
+        goes_on = False
+        if steps := _STEP.findall(text):
+            goes_on = self._progress(stream, line, tuple(steps))
         if "NCCL INFO " in text:
             return False
         if "EXCEPTION" in text and (in_process := _IN_PROCESS.search(text)):
@@ -325,12 +334,13 @@ class Classifier:
                 return True
             if stream.findings and not named and _FINISHED.search(text):
                 self._handled(stream, line.origin.cycle)
-            return named is not None
+            return named is not None or goes_on
         if (is_quiet and not rule.any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
             return True
         named = _named_error(text)
         stream.was_logged = level in _LOUD
-        self._matched(stream, line, (failure, rule, match), named["type"] if named else None)
+        is_raised = level in _OF_AN_ERROR or text.startswith(_FATAL) or (named is not None and named.start() == 0)
+        self._matched(stream, line, (failure, rule, match), named["type"] if named else None, is_raised=is_raised)
         return True
 
     def _raised(self, stream: _Stream, line: Line, error_type: str) -> None:
@@ -351,18 +361,19 @@ class Classifier:
             stream.findings.pop()
         stream.chained = False
         if rule is None or rule.kind is Kind.NOTE:
-            self._add(stream, Finding("user_exception", Kind.EXCEPTION, line, 0, error_type or None))
+            self._add(stream, Finding("user_exception", Kind.EXCEPTION, line, 0, error_type or None, is_raised=True))
         else:
-            self._matched(stream, line, (failure, rule, match), error_type or None)
-        stream.steps_since = 0
+            self._matched(stream, line, (failure, rule, match), error_type or None, is_raised=True)
 
     def _matched(
-        self, stream: _Stream, line: Line, found: tuple[str, Rule, re.Match[str] | bool], error_type: str | None
-    ) -> None:
+        self, stream: _Stream, line: Line, found: tuple[str, Rule, re.Match[str] | bool], error_type: str | None, *,
+        is_raised: bool,
+    ) -> None:  # fmt: skip
         failure, rule, match = found
         groups = match.groupdict() if isinstance(match, re.Match) else {}
         origin, kind, action = line.origin, rule.kind, rule.action
         rank = groups.get("rank") or groups.get("local")
+        is_raised |= rank is not None  # a report on a rank
         if rank is None and (named := _MENTIONED_RANK.search(line.text)):
             rank = named["rank"] or named["rank2"] or named["rank3"]
         if rank is not None:
@@ -387,26 +398,37 @@ class Classifier:
         pid = int(groups["pid"]) if groups.get("pid") else None
         told = replace(line, origin=origin)
         is_root = rule.kind is Kind.ENDED and "failed (exitcode" in line.text
-        self._add(stream, Finding(failure, kind, told, 0, error_type, action, pid, is_root, work))
+        self._add(stream, Finding(failure, kind, told, 0, error_type, action, pid, is_root, work, is_raised))
 
     def _add(self, stream: _Stream, finding: Finding) -> None:
         if len(stream.findings) < MAX_FINDINGS:
             self._order += 1
             stream.findings.append(replace(finding, order=self._order))
-            if finding.kind in {Kind.CAUSE, Kind.EXCEPTION, Kind.CONSEQUENCE}:
-                stream.steps_since = 0
+            if finding.kind in _VOID_LATER:
+                stream.steps.clear()
 
-    def _progress(self, stream: _Stream, line: Line, step: int) -> None:
-        """Take a line that reports a step: after several of them, an exception that was logged has been handled."""
-        stream.steps_since += 1
-        if stream.was_logged and stream.steps_since >= RECOVERED_AFTER:
-            self._handled(stream, line.origin.cycle)
-        host, time = line.origin.host, line.origin.time
+    def _progress(self, stream: _Stream, line: Line, numbers: tuple[str, ...]) -> bool:
+        """Take a line that reports a step: after several of them, what was said of a failure was not the end.
+
+        Returns:
+            Whether it takes more of them to know.
+        """
+        cycle, goes_on = line.origin.cycle, False
+        if any(each.kind in _VOID_LATER and each.line.origin.cycle == cycle for each in stream.findings):
+            goes_on = len(stream.steps) < SURVIVED_AFTER
+            if goes_on:
+                stream.steps.add(numbers)
+            if len(stream.steps) >= (RECOVERED_AFTER if stream.was_logged else SURVIVED_AFTER):
+                symptoms = [each for each in stream.findings if each.kind is Kind.SYMPTOM]
+                self._handled(stream, cycle)
+                stream.findings += symptoms
+        step, host, time = int(numbers[0]), line.origin.host, line.origin.time
         if host is not None and time is not None and (host in self.seen.steps or len(self.seen.steps) < MAX_FINDINGS):
             steps = self.seen.steps[host]
             steps.setdefault(step, time)
             if len(steps) > MAX_STEPS:
                 del steps[next(iter(steps))]
+        return goes_on
 
     def _goes_on(self, file: str, rank: int) -> None:
         """Forget what a file has said of a hang of a rank that goes on, and in all files the verdict on that hang."""

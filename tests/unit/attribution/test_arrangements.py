@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
+from nvrx_core.attribution.reading import verdict_of_files
 from nvrx_core.attribution.verdict import Action, Verdict
 from tests.attribution.cases import verdict_of_logs
 
@@ -114,3 +117,75 @@ def test_that_launchers_end_the_others_is_a_consequence_of_an_exit_with_a_code(
     assert said(verdict) == (failure, rank)
     if rank == 3:
         assert verdict.host in {"n1", None}
+
+
+def steps(first: int, last: int, prefix: str = "") -> str:
+    return "".join(f"{prefix}step {step} loss 1.{step}\n" for step in range(first, last))
+
+
+SAMPLE = "sample 17: the user writes: No space left on device, what now?"
+SMALLER = "CUDA out of memory at batch size 64, trying 32"
+PRINTED = f"{TRACE}KeyError: 'caption'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "failure", "rank"),
+    [
+        (f"{steps(0, 50)}{SAMPLE}\n{steps(50, 2000)}", "clean", None),
+        (f"{steps(0, 50)}{PRINTED}{steps(50, 2000)}", "clean", None),
+        (f"{steps(0, 50)}[rank0]: Connection reset by peer\n{steps(50, 90, '[rank0]: ')}", "clean", None),
+        (f"{SMALLER}\n{steps(0, 40)}[rank1]: {TRACE}[rank1]: ValueError: bad", "user_exception", 1),
+        (f"{steps(0, 50)}{PRINTED}{steps(50, 60)}", "user_exception", None),
+        (f"{PRINTED}{steps(5, 6) * 4}{steps(6, 7) * 30}", "user_exception", None),
+        (f"[rank2]: KeyError: 1\n{steps(5, 90, '[rank0]: ')}", "user_exception", 2),
+        (f"{SAMPLE}\n{steps(0, 30)}Segmentation fault (core dumped)", "segmentation_fault", None),
+        ("".join(f"epoch 1 batch {step} loss is nan\n" for step in range(40)), "nan_loss", None),
+        (f"{SMALLER}\n" + "".join(f"step {step} loss: nan\n" for step in range(40)), "nan_loss", None),
+        (f"{SAMPLE}\n" + "".join(f"epoch 1: 20%| | {step}/90\nepoch 1 step {step}\n" for step in range(40)),
+         "clean", None),
+    ],
+)  # fmt: skip
+def test_what_a_rank_goes_on_after_for_many_steps_was_not_its_end(text: str, failure: str, rank: int | None) -> None:
+    assert said(verdict_of_logs({"run.log": text})) == (failure, rank)
+
+
+def test_steps_after_a_failure_are_looked_for_in_the_middle_of_a_large_log(tmp_path: Path) -> None:
+    """Lines that differ in digits only are looked at once, except for these."""
+    log = tmp_path / "run.log"
+    log.write_text(steps(0, 20_000) + SAMPLE + "\n" + steps(20_000, 20_021) + "x\n" * 100_000)
+    assert verdict_of_files([log]).failure == "clean"
+    log.write_text(steps(0, 20_000) + SAMPLE + "\n" + steps(20_000, 20_009) + "x\n" * 100_000)
+    assert verdict_of_files([log]).failure == "disk_full"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "failure", "rank"),
+    [
+        (cycle(1, EXIT, r0=f"{SMALLER}\n{steps(0, 5)}"), "unknown", 1),
+        (cycle(2, EXIT, r1=f"{SAMPLE}\nstep 5", r2="step 5"), "unknown", 2),
+        (cycle(2, SEGV, r1=f"{SAMPLE}\nstep 5"), "segmentation_fault", 2),
+        (cycle(2, EXIT, r1=f"{TRACE}OSError: [Errno 28] No space left on device"), "disk_full", 1),
+        (cycle(2, EXIT, r1="2026-07-03 10:00:01,000 ERROR No space left on device"), "disk_full", 1),
+        (cycle(2, EXIT, r2="No space left on device"), "disk_full", 2),
+        (cycle(2, SEGV, r1="if the node is preempted we save"), "segmentation_fault", 2),
+        (cycle(2, EXIT, r2="this node is preempted, saving"), "preemption", 2),
+    ],
+)
+def test_what_a_rank_prints_that_has_not_ended_is_no_cause(verdict: Verdict, failure: str, rank: int) -> None:
+    assert said(verdict) == (failure, rank)
+
+
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"
+EXITED = "srun: error: n0: task {0}: Exited with exit code 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "failure", "rank"),
+    [
+        (f"1: {SMALLER}\n" + EXITED.format(3), "unknown", 3),
+        (f"1: {SMALLER}\n1: {LOST}\n" + EXITED.format(3) + EXITED.format(1), "unknown", 3),
+        (f"1: {SMALLER}\n3: {LOST}\n" + EXITED.format(3) + EXITED.format(1), "cuda_out_of_memory", 1),
+    ],
+)
+def test_what_a_rank_prints_that_has_lost_another_since_is_no_cause(text: str, failure: str, rank: int) -> None:
+    assert said(verdict_of_logs({"slurm.out": text})) == (failure, rank)
