@@ -44,6 +44,8 @@ _IN_PROCESS: Final = re.compile(
     r" (?P<host>[\w.-]+) pid \d+\): (?P<message>.*)"
 )
 _CHAINED: Final = ("During handling of the above exception", "The above exception was the direct cause")
+_IGNORED: Final = "Exception ignored "
+"""What Python writes before an exception in a finalizer or at exit, which ends nothing."""
 _FRAME: Final = re.compile(r"\s|[│╭╰┃|]|\^|\.\.\. \d+ ")
 _STEP: Final = re.compile(r"(?i)\b(?:global_?)?(?:step|iter(?:ation)?|batch|epoch|it)\b[\s=:#\[('\"]{0,4}(?P<step>\d+)")
 _FINISHED: Final = re.compile(
@@ -184,6 +186,7 @@ class _Stream:
     Attributes:
         in_traceback: lines since the last traceback began, 0 outside of one.
         chained: the next exception belongs to the failure before it.
+        ignored: whether the next exception is one that Python has ignored; None: the last one was.
         was_logged: the last traceback follows a log message, as by `logging.exception`.
         last_level: the level of the last line that was none of a traceback.
         findings: of the stream.
@@ -195,6 +198,7 @@ class _Stream:
 
     in_traceback: int = 0
     chained: bool = False
+    ignored: bool | None = False
     was_logged: bool = False
     last_level: str = ""
     findings: list[Finding] = field(default_factory=list)
@@ -237,7 +241,12 @@ class Classifier:
         if "and is not ended" in line.text and (match := _GOES_ON.search(line.text)):
             self._goes_on(line.file, int(match["rank"]))
             return True
-        return self._of_summary(stream, line) or self._of_traceback(stream, line) or self._of_text(stream, line)
+        return (
+            self._of_ignored(stream, line.text)
+            or self._of_summary(stream, line)
+            or self._of_traceback(stream, line)
+            or self._of_text(stream, line)
+        )
 
     def findings(self) -> Iterator[Finding]:
         """Yield the findings that no later line of their rank has shown to be handled, in order."""
@@ -290,11 +299,22 @@ class Classifier:
         self._add(stream, Finding(failure, kind, told, 0, None, action, pid, stream.in_root_cause))
         return True
 
+    def _of_ignored(self, stream: _Stream, text: str) -> bool:
+        """Take the beginning and the end of an exception that Python has ignored, with those that it is chained to."""
+        if text.startswith(_IGNORED) or (stream.ignored is None and text.startswith(_CHAINED)):
+            stream.in_traceback, stream.ignored = 0, True
+            return True
+        if not stream.ignored or _TRACEBACK.search(text) or (stream.in_traceback and _FRAME.match(text)):
+            return False
+        stream.in_traceback, stream.ignored = 0, None
+        return _RAISED.match(text) is not None
+
     def _of_traceback(self, stream: _Stream, line: Line) -> bool:
         text = line.text
         if _TRACEBACK.search(text):
             stream.was_logged = stream.last_level in _LOUD
             stream.in_traceback = 1
+            stream.ignored = bool(stream.ignored)
             return True
         if text.startswith(_CHAINED):
             stream.chained = True

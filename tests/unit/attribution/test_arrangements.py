@@ -189,3 +189,35 @@ EXITED = "srun: error: n0: task {0}: Exited with exit code 1\n"
 )
 def test_what_a_rank_prints_that_has_lost_another_since_is_no_cause(text: str, failure: str, rank: int) -> None:
     assert said(verdict_of_logs({"slurm.out": text})) == (failure, rank)
+
+
+DEL = "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f12>\n"
+CHILD = f"{TRACE}AssertionError: can only test a child process\n"
+CHAINED = "During handling of the above exception, another exception occurred:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "failure", "rank"),
+    [
+        (f"Training completed\n{DEL}{CHILD}", "clean", None),
+        (f"step 5\n{DEL}ImportError: sys.meta_path is None, Python is likely shutting down\n", "clean", None),
+        (f"Exception ignored in atexit callback: <function _exit at 0x7f12>\n{TRACE}OSError: [Errno 9] x\n", "clean",
+         None),
+        (f"{DEL}{CHILD}{CHAINED}{TRACE}ValueError: of the finalizer\n", "clean", None),
+        (f"{DEL}{CHILD}{TRACE}ValueError: the cause\n", "user_exception", None),
+        (f"{DEL}{CHILD}step 5\n{TRACE}ValueError: the cause\n", "user_exception", None),
+        (f"{DEL}something else\n{TRACE}ValueError: the cause\n", "user_exception", None),
+        (f"{DEL}{TRACE}something else\n{TRACE}ValueError: the cause\n", "user_exception", None),
+        (f"{TRACE}OSError: [Errno 28] x\n{CHAINED}{TRACE}ValueError: y\n{DEL}{CHILD}", "disk_full", None),
+        (f"[rank1]: {DEL}" + "".join(f"[rank1]: {line}\n" for line in CHILD.splitlines())
+         + "[rank0]: ValueError: x", "user_exception", 0),
+    ],
+)  # fmt: skip
+def test_an_exception_that_python_has_ignored_ends_nothing(text: str, failure: str, rank: int | None) -> None:
+    assert said(verdict_of_logs({"run.log": text})) == (failure, rank)
+
+
+def test_a_rank_is_not_to_blame_for_an_exception_that_python_has_ignored() -> None:
+    for rank in (1, 2):
+        verdict = cycle(2, SEGV, **{f"r{rank}": DEL + CHILD})
+        assert said(verdict) == ("segmentation_fault", 2)
