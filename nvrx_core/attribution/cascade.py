@@ -292,10 +292,22 @@ class _Cascade:
         for each in self._notes:
             if each.work is not None and (rank := _rank(each)) is not None:
                 groups[each.work[0]][rank] = min(each.work[1], groups[each.work[0]].get(rank, each.work[1]))
-        works = max(groups.values(), key=len, default={})
-        behind = [rank for rank, work in works.items() if work == min(works.values())]
-        if len(works) > 1 and len(behind) == 1:
-            return self._named(first, behind[0], factor=1.2)
+        group = max(groups, key=lambda each: len(groups[each]), default="")
+        works = groups.get(group, {})
+        numbers = [each.timed_out for each in self._notes if each.work is not None and each.work[0] == group]
+        reached = max(
+            (each for each in numbers if each is not None),
+            default=max((each.timed_out for each in stalled if each.timed_out is not None), default=None),
+        )
+        behind = _lowest(works)
+        if behind is not None and (reached is None or works[behind] < reached):  # the others have begun what timed out
+            return self._named(first, behind, factor=1.2)
+        timed_out = {
+            rank: each.timed_out for each in stalled if each.timed_out is not None and (rank := _rank(each)) is not None
+        }
+        behind = _lowest(timed_out)
+        if behind is not None and len(groups) < 2 and timed_out.keys() == set(self._hosts):
+            return self._named(first, behind)
         rank = self._only_other(stalled)
         if rank is None:  # those whose connection was closed by one that had timed out have waited, too
             rank = self._only_other([*stalled, *self._by_kind[Kind.CONSEQUENCE]])
@@ -331,6 +343,12 @@ class _Cascade:
     def _time(self, finding: Finding) -> float | None:
         origin = finding.line.origin
         return None if origin.time is None else origin.time - self._offsets.get(origin.host or "", 0.0)
+
+
+def _lowest(numbers: Mapping[int, int]) -> int | None:
+    """Return the rank whose number is lower than that of all others, None where there is none."""
+    lowest = [rank for rank, number in numbers.items() if number == min(numbers.values())]
+    return lowest[0] if len(lowest) == 1 and len(numbers) > 1 else None
 
 
 def _rank(finding: Finding) -> int | None:

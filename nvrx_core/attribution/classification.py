@@ -99,6 +99,7 @@ class Finding:
         pid: the process that the line is about.
         is_root: torchrun calls it the first observed failure.
         work: the number of the last collective that the rank has enqueued, with its group.
+        timed_out: the number of the collective that has timed out.
         is_raised: the line is an exception, or has the level of an error; else anybody may have printed its text.
     """
 
@@ -111,6 +112,7 @@ class Finding:
     pid: int | None = None
     is_root: bool = False
     work: tuple[str, int] | None = None
+    timed_out: int | None = None
     is_raised: bool = False
 
     @property
@@ -415,10 +417,11 @@ class Classifier:
                 return
             kind = Kind.ENDED
         work = (groups.get("pg") or "", int(groups["work"])) if groups.get("work") else None
+        timed_out = int(groups["timed_out"]) if groups.get("timed_out") else None
         pid = int(groups["pid"]) if groups.get("pid") else None
         told = replace(line, origin=origin)
         is_root = rule.kind is Kind.ENDED and "failed (exitcode" in line.text
-        self._add(stream, Finding(failure, kind, told, 0, error_type, action, pid, is_root, work, is_raised))
+        self._add(stream, Finding(failure, kind, told, 0, error_type, action, pid, is_root, work, timed_out, is_raised))
 
     def _add(self, stream: _Stream, finding: Finding) -> None:
         if len(stream.findings) < MAX_FINDINGS:

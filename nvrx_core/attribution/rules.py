@@ -2,7 +2,8 @@
 
 A class is one entry of `CLASSES`. The entries are in order: of the rules that a line matches, the first decides. A rule
 has a literal text, by which lines are found fast, and may have a pattern that is searched in lines with that text; the
-groups `rank`, `local`, `host`, `pid` and `code` of a pattern say what the line is about. A literal has no digits: lines
+groups `rank`, `local`, `host`, `pid` and `code` of a pattern say what the line is about, `work` and `timed_out` which
+collective. A literal has no digits: lines
 that differ in digits only are looked at once.
 
 Sources of the texts: the messages of torch, gloo, NCCL, CUDA, Slurm and the Linux kernel, and of NVIDIA's list of Xid
@@ -91,6 +92,10 @@ _XID: Final = r"NVRM: Xid \([^)]*\): (?:{}),"
 _SLURM_END: Final = r"(?:JOB|STEP) \S+ (?:ON (?P<host>[\w.-]+) )?CANCELLED"
 _TASK: Final = r"srun: error: (?P<host>[\w.-]+): task(?:s [\d,-]+| (?P<rank>\d+)): "
 _MPI: Final = r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.-]+) exited on signal "
+_BEGUN: Final = (
+    r"\[(?P<pg>[^\]\[]*)\bRank (?P<rank>\d+)\](?:.*sequence id: (?P<timed_out>\d+))?"
+    r".*[lL]ast enqueued (?:NCCL )?work: (?P<work>-?\d+)"
+)
 ABSTAINS: Final = (
     r"hang: (?:all ranks are alike|no rank is behind|the ranks wait for each other"
     r"|the ranks call different collectives)"
@@ -257,21 +262,17 @@ CLASSES: Final = (
         Action.RESTART,
         "did not take part in a collective of NCCL, which timed out",
         (
-            Rule("aught collective operation timeout", "", Kind.STALLED),
+            Rule(
+                "aught collective operation timeout",
+                r"aught collective operation timeout(?:.*?\bSeqNum=(?P<timed_out>\d+))?",
+                Kind.STALLED,
+            ),
             Rule("Timeout at NCCL work", "", Kind.STALLED),
             Rule("Timeout at collective", "", Kind.STALLED),
             Rule("NCCL timeout", r"(?i)error.*NCCL timeout|NCCL timeout.*(?:error|rank)", Kind.STALLED),
             Rule("collective operation timeout", "", Kind.STALLED),
-            Rule(
-                "last enqueued",
-                r"\[(?P<pg>[^\]\[]*)\bRank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
-                Kind.NOTE,
-            ),
-            Rule(
-                "Last enqueued",
-                r"\[(?P<pg>[^\]\[]*)\bRank (?P<rank>\d+)\].*Last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
-                Kind.NOTE,
-            ),
+            Rule("last enqueued", _BEGUN, Kind.NOTE),
+            Rule("Last enqueued", _BEGUN, Kind.NOTE),
             Rule("Some NCCL operations have failed or timed out", "", Kind.NOTE),
             Rule("Received a dump signal", "", Kind.NOTE),
             Rule("Received a global dump signal", "", Kind.NOTE),

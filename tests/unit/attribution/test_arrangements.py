@@ -221,3 +221,43 @@ def test_a_rank_is_not_to_blame_for_an_exception_that_python_has_ignored() -> No
     for rank in (1, 2):
         verdict = cycle(2, SEGV, **{f"r{rank}": DEL + CHILD})
         assert said(verdict) == ("segmentation_fault", 2)
+
+
+NCCL = "[rank{0}]:[E703 11:20:11.2 ProcessGroupNCCL.cpp:{1}] "
+BEGUN = (
+    NCCL.format("{0}", 2241) + "[PG ID 0 PG GUID 0(default_pg) Rank {0}]  failure detected by watchdog at work"
+    " sequence id: {1} PG status: last enqueued work: {2}, last completed work: {1}\n"
+)
+CAUGHT = (
+    NCCL.format("{0}", 684) + "[Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={1},"
+    " OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+)
+DUMPED = (
+    NCCL.format("{0}", 1762) + "[PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a dump signal due to a collective"
+    " timeout from  rank 0. Last enqueued NCCL work: {1}, last completed NCCL work: {1}.\n"
+)
+
+
+def timed_out(rank: int, number: int, begun: int) -> str:
+    return BEGUN.format(rank, number, begun) + CAUGHT.format(rank, number)
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [
+        (timed_out(0, 4521, 4523) + timed_out(1, 4521, 4525) + timed_out(2, 4521, 4525) + "[rank3]: step 7", 3),
+        (timed_out(0, 4521, 4523) + timed_out(1, 4521, 4525) + timed_out(2, 4521, 4524) + timed_out(3, 4521, 4521),
+         None),
+        (timed_out(0, 4521, 4523) + timed_out(1, 4521, 4525) + DUMPED.format(2, 4520), 2),
+        (timed_out(0, 4521, 4523) + timed_out(1, 4521, 4525) + DUMPED.format(2, 4520) + DUMPED.format(3, 4520), None),
+        ("".join(CAUGHT.format(rank, 10) for rank in range(3)) + CAUGHT.format(3, 9), 3),
+        ("[rank4]: step 1\n" + "".join(CAUGHT.format(rank, 10) for rank in range(3)) + CAUGHT.format(3, 9), 4),
+        ("".join(CAUGHT.format(rank, 10 - rank % 2) for rank in range(4)), None),
+        (CAUGHT.format(0, 10) + "[rank1]: step 1\n[rank2]: step 1", None),
+        (BEGUN.format(0, 5, 6).replace("default_pg", "tp") + BEGUN.format(1, 5, 4).replace("default_pg", "tp")
+         + BEGUN.format(0, 90, 90) + BEGUN.format(2, 90, 90) + BEGUN.format(1, 90, 90)
+         + CAUGHT.format(0, 90) + CAUGHT.format(1, 5) + CAUGHT.format(2, 90), None),
+    ],
+)  # fmt: skip
+def test_a_rank_is_behind_only_if_it_has_not_begun_the_collective_that_timed_out(text: str, rank: int | None) -> None:
+    assert said(verdict_of_logs({"run.log": text})) == ("nccl_timeout", rank)
