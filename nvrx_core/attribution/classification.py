@@ -33,7 +33,13 @@ SURVIVED_AFTER: Final = 20
 """The same of any text of a failure: a job does not go on for so long after one that ends it."""
 
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):?\s*$")
-_RAISED: Final = re.compile(r"(?:[+|] +)*(?:[A-Za-z_]\w*\.)*(?P<type>[A-Z]\w*)(?:: (?P<message>.*)|:?$)")
+_RAISED: Final = re.compile(
+    r"(?:(?:[A-Za-z_]\w*\.)*(?P<type>_*[A-Z]\w*)|(?:[A-Za-z_]\w*\.)+(?P<small>[a-z]\w*))(?:: (?P<message>.*)|:?$)"
+)
+_OF_A_GROUP: Final = re.compile(r"\s*(?:[+|] |\+-)")
+"""What is before each line of the tracebacks of an exception group."""
+_IN_ORDER: Final = re.compile(r"SystemExit(?:: (?:0|None))?$")
+"""The end of a process that has not failed."""
 _NAMED_ERROR: Final = re.compile(
     r"(?:^|(?<=\s)|(?<=[\[(:]))(?:[A-Za-z_]\w*\.)*(?P<type>[A-Z]\w*(?:Error|Exception|Interrupt"
     r"|Failure|InjectedFault))(?:: (?P<message>.*)|\s*$)"
@@ -186,6 +192,7 @@ class _Stream:
     """The lines of one rank in one file.
 
     Attributes:
+        traceback: the first line of the last traceback.
         in_traceback: lines since the last traceback began, 0 outside of one.
         chained: the next exception belongs to the failure before it.
         ignored: whether the next exception is one that Python has ignored; None: the last one was.
@@ -194,10 +201,12 @@ class _Stream:
         findings: of the stream.
         steps: that lines have reported since the last failure, each by all its numbers.
         time: the last time.
+        in_group: the lines are of the tracebacks of an exception group.
         summary: the fields of torchrun's summary, so far.
         in_root_cause: they are those of the first observed failure.
     """
 
+    traceback: Line | None = None
     in_traceback: int = 0
     chained: bool = False
     ignored: bool | None = False
@@ -206,6 +215,7 @@ class _Stream:
     findings: list[Finding] = field(default_factory=list)
     steps: set[tuple[str, ...]] = field(default_factory=set)
     time: float | None = None
+    in_group: bool = False
     summary: dict[str, str] = field(default_factory=dict)
     in_root_cause: bool = False
 
@@ -243,6 +253,10 @@ class Classifier:
         if "and is not ended" in line.text and (match := _GOES_ON.search(line.text)):
             self._goes_on(line.file, int(match["rank"]))
             return True
+        if stream.in_group and (match := _OF_A_GROUP.match(line.text)):
+            line = replace(line, text=line.text[match.end() :])
+        else:
+            stream.in_group = "Exception Group Traceback" in line.text
         return (
             self._of_ignored(stream, line.text)
             or self._of_summary(stream, line)
@@ -259,6 +273,9 @@ class Classifier:
             if each.failure != _HANG or _sentence(each) not in self._void
         ]
         yield from sorted(found, key=lambda finding: finding.order)
+        for stream in self._streams.values():
+            if stream.in_traceback and stream.traceback is not None and not stream.ignored:  # the log has not its end
+                yield Finding("unknown", Kind.SYMPTOM, stream.traceback, self._order + 1)
 
     def _in_cycle(self, line: Line) -> Line:
         if "cycle " in line.whole and (match := _CYCLE.search(line.whole)):
@@ -314,6 +331,7 @@ class Classifier:
     def _of_traceback(self, stream: _Stream, line: Line) -> bool:
         text = line.text
         if _TRACEBACK.search(text):
+            stream.traceback = line
             stream.was_logged = stream.last_level in _LOUD
             stream.in_traceback = 1
             stream.ignored = bool(stream.ignored)
@@ -328,8 +346,10 @@ class Classifier:
             return True
         stream.in_traceback = 0
         if raised := _RAISED.match(text):
-            self._raised(stream, line, raised["type"])
+            self._raised(stream, line, raised["type"] or raised["small"])
             return True
+        if stream.traceback is not None and not stream.was_logged:
+            self._add(stream, Finding("unknown", Kind.SYMPTOM, stream.traceback, 0))
         return False
 
     def _of_text(self, stream: _Stream, line: Line) -> bool:
@@ -369,6 +389,7 @@ class Classifier:
         """Take the last line of a traceback, or one like it."""
         failure, rule, match = _rule_of(line.text)
         if error_type in IGNORED_EXCEPTIONS and failure not in {"operator_kill", "data_loader"}:
+            self._failed_somehow(stream, line, (failure, rule, match))
             return
         if stream.chained and stream.findings:
             stream.chained = False
@@ -386,6 +407,16 @@ class Classifier:
             self._add(stream, Finding("user_exception", Kind.EXCEPTION, line, 0, error_type or None, is_raised=True))
         else:
             self._matched(stream, line, (failure, rule, match), error_type or None, is_raised=True)
+
+    def _failed_somehow(
+        self, stream: _Stream, line: Line, found: tuple[str, Rule | None, re.Match[str] | bool]
+    ) -> None:
+        """Take an exception by which a process says that another one has failed, or by which it ends."""
+        failure, rule, match = found
+        if rule is not None and rule.kind is Kind.ENDED:
+            self._matched(stream, line, (failure, rule, match), None, is_raised=True)
+        elif not _IN_ORDER.match(line.text):
+            self._add(stream, Finding("unknown", Kind.SYMPTOM, line, 0))
 
     def _matched(
         self, stream: _Stream, line: Line, found: tuple[str, Rule, re.Match[str] | bool], error_type: str | None, *,
@@ -406,7 +437,7 @@ class Classifier:
             )
         if host := groups.get("host"):
             origin = replace(origin, host=host)
-        if rule.kind is Kind.ENDED and failure == "unknown":
+        if rule.kind in (Kind.ENDED, Kind.SYMPTOM) and failure == "unknown":
             code = groups.get("code")
             signal = _SIGNALS.get(groups.get("signal") or "", 0)
             number = int(code) if code else -signal
@@ -415,7 +446,7 @@ class Classifier:
             failure, kind, action = ending(number)
             if kind is Kind.SCHEDULER and "rank" in groups and "was ended by" not in line.text:
                 return
-            kind = Kind.ENDED
+            kind = rule.kind
         work = (groups.get("pg") or "", int(groups["work"])) if groups.get("work") else None
         timed_out = int(groups["timed_out"]) if groups.get("timed_out") else None
         pid = int(groups["pid"]) if groups.get("pid") else None
@@ -427,7 +458,7 @@ class Classifier:
         if len(stream.findings) < MAX_FINDINGS:
             self._order += 1
             stream.findings.append(replace(finding, order=self._order))
-            if finding.kind in _VOID_LATER:
+            if _may_be_survived(finding):
                 stream.steps.clear()
 
     def _progress(self, stream: _Stream, line: Line, numbers: tuple[str, ...]) -> bool:
@@ -437,12 +468,14 @@ class Classifier:
             Whether it takes more of them to know.
         """
         cycle, goes_on = line.origin.cycle, False
-        if any(each.kind in _VOID_LATER and each.line.origin.cycle == cycle for each in stream.findings):
+        if any(_may_be_survived(each) and each.line.origin.cycle == cycle for each in stream.findings):
             goes_on = len(stream.steps) < SURVIVED_AFTER
             if goes_on:
                 stream.steps.add(numbers)
             if len(stream.steps) >= (RECOVERED_AFTER if stream.was_logged else SURVIVED_AFTER):
-                symptoms = [each for each in stream.findings if each.kind is Kind.SYMPTOM]
+                symptoms = [
+                    each for each in stream.findings if each.kind is Kind.SYMPTOM and not _may_be_survived(each)
+                ]
                 self._handled(stream, cycle)
                 stream.findings += symptoms
         step, host, time = int(numbers[0]), line.origin.host, line.origin.time
@@ -470,6 +503,11 @@ class Classifier:
             or each.line.origin.cycle != cycle
             or " (initial rank " in each.line.whole
         ]
+
+
+def _may_be_survived(finding: Finding) -> bool:
+    """Whether a rank that goes on has survived what was said; a loss that is not a number stays."""
+    return finding.kind in _VOID_LATER or (finding.kind is Kind.SYMPTOM and finding.failure != "nan_loss")
 
 
 def _sentence(finding: Finding) -> str:

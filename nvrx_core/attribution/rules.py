@@ -96,6 +96,16 @@ _BEGUN: Final = (
     r"\[(?P<pg>[^\]\[]*)\bRank (?P<rank>\d+)\](?:.*sequence id: (?P<timed_out>\d+))?"
     r".*[lL]ast enqueued (?:NCCL )?work: (?P<work>-?\d+)"
 )
+_CRASHES: Final = tuple(
+    rule
+    for word in ("Segmentation fault", "Bus error", "Illegal instruction", "Floating point exception")
+    for rule in (
+        Rule(word, _TASK + word, any_level=True),
+        Rule(word, rf"(?:^|\d +){word}(?: +\(core dumped\)|$)|{word} +\(core dumped\)", Kind.ENDED),
+    )
+)
+"""What srun and shells say of a signal by which a crashed process ends."""
+_EXIT_CODE: Final = r"(?i)\bexit(?:ed)?(?: with)?(?: exit)? (?:code|status)\b[ :=]{0,8}(?P<code>-?\d+)\b"
 ABSTAINS: Final = (
     r"hang: (?:all ranks are alike|no rank is behind|the ranks wait for each other"
     r"|the ranks call different collectives)"
@@ -111,7 +121,7 @@ CLASSES: Final = (
         (
             Rule(
                 "NVRM: Xid",
-                _XID.format("74|79|61|62|109|119|120|136|140|143|145|149|150|151"),
+                _XID.format("46|74|79|61|62|109|119|120|122|136|140|143|145|149|150|151"),
                 Kind.MACHINE,
                 any_level=True,
             ),
@@ -164,6 +174,8 @@ CLASSES: Final = (
                 any_level=True,
             ),
             Rule("OOM killer was active", _FT_RANK, Kind.MACHINE, any_level=True),
+            Rule("TERM_MEMLIMIT", "", Kind.MACHINE, any_level=True),
+            Rule("low on resource", "low on resource: memory", Kind.MACHINE, any_level=True),
             Rule("xceeded", r"(?i)exceeded (?:step |job )?memory limit", Kind.MACHINE, any_level=True),
             Rule("can't allocate memory"),
             Rule("not enough memory: you tried to allocate"),
@@ -181,6 +193,7 @@ CLASSES: Final = (
         (
             Rule("DUE TO TIME LIMIT", _SLURM_END, Kind.SCHEDULER, any_level=True),
             Rule("job killed: walltime", "", Kind.SCHEDULER, any_level=True),
+            Rule("active longer than specified deadline", "", Kind.SCHEDULER, any_level=True),
             Rule("TERM_RUNLIMIT", "", Kind.SCHEDULER, any_level=True),
             Rule("exceeded limit", "(?i)walltime.*exceeded limit", Kind.SCHEDULER, any_level=True),
             Rule(
@@ -533,6 +546,7 @@ CLASSES: Final = (
             Rule("Errno ", r"Errno (?:28|122)\]"),
             Rule("file write failed", "(?i)error"),
             Rule("DiskPressure"),
+            Rule("low on resource", "low on resource: ephemeral-storage", Kind.MACHINE, any_level=True),
             Rule("FileWriteError", ""),
         ),
     ),
@@ -627,13 +641,11 @@ CLASSES: Final = (
             Rule("Signal: Segmentation fault"),
             Rule("Signal: Bus error"),
             Rule("Segfault encountered"),
-            Rule("Segmentation fault", _TASK + "Segmentation fault", any_level=True),
+            *_CRASHES,
             Rule("Segmentation fault", "", Kind.ENDED),
             Rule("segmentation fault", "", Kind.ENDED),
             Rule("segfault at", r"\[(?P<pid>\d+)\]: segfault at", Kind.MACHINE),
             Rule("SIGSEGV", r"(?:Caught|Received|Unhandled|got) (?:signal )?.{0,20}SIGSEGV"),
-            Rule("Bus error", _TASK + "Bus error", any_level=True),
-            Rule("Bus error", r"Bus error(?: \(core dumped\))?$", Kind.ENDED),
             Rule("double free or corruption"),
             Rule("corrupted size vs. prev_size"),
             Rule("malloc(): ", r"malloc\(\): \w+"),
@@ -828,10 +840,13 @@ CLASSES: Final = (
             ),
             Rule("return code = ", r"exits with return code = (?P<code>-?\d+)", Kind.ENDED, any_level=True),
             Rule("with non-zero exit", r"(?:exit (?:status|code):?)\s*(?P<code>-?\d+)?", Kind.ENDED, any_level=True),
-            Rule("core dumped", r"(?P<signal>Aborted) \(core dumped\)", Kind.ENDED),
+            Rule("died with", r"died with <Signals\.(?P<signal>\w+)", Kind.ENDED),
+            Rule("core dumped", r"(?P<signal>Aborted) +\(core dumped\)", Kind.ENDED),
             Rule("Fatal Python error: ", "", Kind.ENDED),
             Rule("terminate called", "", Kind.ENDED),
             Rule("exited on signal", _MPI, Kind.ENDED),
+            Rule("srun: error: Unable to ", "", Kind.SYMPTOM),
+            *(Rule(text, _EXIT_CODE, Kind.SYMPTOM) for text in ("xit code", "xit status", "xited with ", "Exit Code")),
         ),
     ),
     FailureClass("clean", Action.NONE, "no failure was found"),
@@ -842,6 +857,6 @@ BY_NAME: Final[Mapping[str, FailureClass]] = {each.name: each for each in CLASSE
 
 IGNORED_EXCEPTIONS: Final = frozenset({
     "ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "SignalException", "CalledProcessError",
-    "SystemExit", "WorkerGroupFailure", "JobFailedError",
+    "SystemExit", "WorkerGroupFailure", "JobFailedError", "ExceptionGroup", "BaseExceptionGroup",
 })  # fmt: skip
-"""Exceptions by which a launcher says that a worker has failed, and by which a process exits."""
+"""Exceptions by which a launcher says that a worker has failed, by which a process exits, and that hold others."""

@@ -261,3 +261,77 @@ def timed_out(rank: int, number: int, begun: int) -> str:
 )  # fmt: skip
 def test_a_rank_is_behind_only_if_it_has_not_begun_the_collective_that_timed_out(text: str, rank: int | None) -> None:
     assert said(verdict_of_logs({"run.log": text})) == ("nccl_timeout", rank)
+
+
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "train.py", line 4, in <module>
+  |     run(main)
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "train.py", line 9, in save
+    |     raise error
+    | {0}
+    +------------------------------------
+"""
+DENIED = "PermissionError: [Errno 13] Permission denied: '/ckpt'"
+
+
+def prefixed(prefix: str, text: str) -> str:
+    return "".join(f"{prefix}{line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("text", "failure", "rank"),
+    [
+        (GROUP.format(DENIED), "permission_denied", None),
+        (prefixed("[rank0]: ", GROUP.format("ValueError: bad")), "user_exception", 0),
+        (GROUP.format(DENIED)[:240], "unknown", None),
+        (f"{GROUP.format(DENIED)}step 9\n  | Error | 3 |\nTraining finished", "clean", None),
+        (f"{steps(0, 9)}{TRACE}", "unknown", None),
+        (f'{steps(0, 9)}Traceback (most recent call last):\n  File "a.py", l', "unknown", None),
+        (prefixed("[rank2]: ", TRACE) + "[rank0]: step 3", "unknown", 2),
+        (f"{TRACE}{steps(0, 30)}", "clean", None),
+        (f"{TRACE}[rank0]: ValueError: x\n", "user_exception", 0),
+        (f"{DEL}{TRACE}", "clean", None),
+        (f"{TRACE}SystemExit: 1", "unknown", None),
+        (f"{TRACE}SystemExit: 0", "clean", None),
+        (f"{TRACE}SystemExit", "clean", None),
+        (f"{TRACE}torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "unknown", None),
+        (f"{TRACE}subprocess.CalledProcessError: Command '['python', 'x.py']' returned non-zero exit status 1.",
+         "unknown", None),
+        (f"{TRACE}subprocess.CalledProcessError: Command '['a']' died with <Signals.SIGSEGV: 11>.",
+         "segmentation_fault", None),
+        (f"{TRACE}torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGSEGV",
+         "segmentation_fault", 1),
+        (f"{TRACE}subprocess.CalledProcessError: Command 'git' returned non-zero exit status 128.\n{steps(0, 30)}",
+         "clean", None),
+        (f"{TRACE}grpc._channel._InactiveRpcError: <_InactiveRpcError of RPC that terminated with:", "user_exception",
+         None),
+        (f"{TRACE}mypkg.errors.bad_thing: x", "user_exception", None),
+        ("srun: error: n1: task 3: Illegal instruction (core dumped)", "segmentation_fault", 3),
+        ("srun: error: n1: task 3: Floating point exception (core dumped)", "segmentation_fault", 3),
+        ("srun: error: n1: task 3: Bus error (core dumped)", "segmentation_fault", 3),
+        ("run.sh: line 3: 4711 Illegal instruction     (core dumped) python train.py", "segmentation_fault", None),
+        ("run.sh: line 3: 4711 Bus error               (core dumped) python train.py", "segmentation_fault", None),
+        ("run.sh: line 3: 4711 Aborted                 (core dumped) python train.py", "unknown", None),
+        ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\nExited with exit code 137.",
+         "host_out_of_memory", None),
+        ("Container exited with code 137", "operator_kill", None),
+        ("Error: pod train-worker-3 failed: reason: Error, exit code: 1", "unknown", None),
+        ("training failed with exit status 1", "unknown", None),
+        ("pre-check: exit code: 1, ignored", "clean", None),
+        (f"nvidia-smi: exit code: 9\n{steps(0, 30)}", "clean", None),
+        ("all workers: exit code 0", "clean", None),
+        ("The node was low on resource: ephemeral-storage. Container main was using 10Gi", "disk_full", None),
+        ("The node was low on resource: memory. Threshold quantity: 100Mi", "host_out_of_memory", None),
+        ("Warning  job/x  Job was active longer than specified deadline", "time_limit", None),
+        ("srun: error: Unable to create step for job 12: Requested node configuration is not available", "unknown",
+         None),
+        ("[1.2] NVRM: Xid (PCI:0000:3b:00): 46, pid=1, GPU stopped processing", "gpu_lost", None),
+        ("[1.2] NVRM: Xid (PCI:0000:3b:00): 122, pid=1, SPI RMU read failed", "gpu_lost", None),
+    ],
+)  # fmt: skip
+def test_what_has_failed_is_not_called_clean(text: str, failure: str, rank: int | None) -> None:
+    assert said(verdict_of_logs({"run.log": text})) == (failure, rank)
