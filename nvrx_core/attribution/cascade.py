@@ -39,9 +39,20 @@ _WAITS_FOR_OTHERS: Final = re.compile(
 )
 """Frames, in the stack of a hung rank that its monitor reports, of a collective or of what waits for one."""
 _OF_ALL_REPORTS: Final = re.compile(rf"\bhang: (?P<named>rank \d+ (?:\(|has not joined))|\b{ABSTAINS}")
+_OF_A_GPU: Final = frozenset({"cuda_error", "gpu_lost", "ecc_error", "nccl_error"})
+_BEFORE: Final = 3_600.0
+_AFTER: Final = 600.0
+"""Seconds from a record of the kernel to a failure of the job, and the reverse, that may belong together."""
+_SAME_DAY: Final = 54_000.0
+"""The same where nothing else has failed: the record may be in another time zone."""
+_AGREES: Final[Mapping[str, frozenset[str]]] = {
+    "host_out_of_memory": frozenset({"operator_kill", "data_loader"}),
+    "segmentation_fault": frozenset({"segmentation_fault"}),
+    "gpu_lost": _OF_A_GPU, "ecc_error": _OF_A_GPU,
+}  # fmt: skip
+"""What a job says of itself when the kernel has recorded this."""
 _SIGNALLED_LAUNCHER: Final = re.compile("death signal, shutting down|got signal: |has received signal")
 """What a launcher says that a signal ends."""
-_OF_A_GPU: Final = frozenset({"cuda_error", "gpu_lost", "ecc_error", "nccl_error"})
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,8 @@ def decide(findings: Iterable[Finding], seen: Seen) -> Verdict:
     found = _with_ranks(findings, seen)
     found = _of_last_cycle(found)
     notes = [each for each in found if each.kind is Kind.NOTE]
-    failures = _without_text_of_survivors([each for each in found if each.kind is not Kind.NOTE])
+    failures = _without_records_of_others([each for each in found if each.kind is not Kind.NOTE], seen)
+    failures = _without_text_of_survivors(failures)
     if not failures:  # the log of a rank that others have told of a timeout
         told = [each for each in notes if "timeout" in each.line.text or "timed out" in each.line.text]
         failures = [replace(each, kind=Kind.STALLED) for each in told]
@@ -101,6 +113,31 @@ def _of_last_cycle(found: Sequence[Finding]) -> list[Finding]:
     ]
     last = max(cycles, default=None)
     return [each for each in found if each.line.origin.cycle in (None, last)] if last is not None else list(found)
+
+
+def _without_records_of_others(failures: Sequence[Finding], seen: Seen) -> list[Finding]:
+    """Leave out what the kernel has recorded of other programs, or long before this job has failed."""
+    of_job = [each for each in failures if each.kind is not Kind.MACHINE]
+    own = [each for each in of_job if each.kind in (Kind.CAUSE, Kind.EXCEPTION)]
+    pids = {each.pid for each in of_job} - {None}
+
+    def is_of_job(each: Finding) -> bool:
+        origin = each.line.origin
+        if each.kind is not Kind.MACHINE or origin.rank is not None or each.pid in pids:
+            return True
+        times = [other.line.origin.time for other in of_job]
+        times += [time for file, time in seen.last.items() if file != each.line.file]
+        apart = [origin.time - time for time in times if time is not None and origin.time is not None]
+        before, after = (_BEFORE, _AFTER) if own else (_SAME_DAY, _SAME_DAY)
+        if apart and not any(-before <= seconds <= after for seconds in apart):
+            return False
+        agreeing = _AGREES.get(each.failure)
+        is_of_kernel = each.pid is not None or "invoked" in each.line.text or each.failure in _OF_A_GPU
+        if agreeing is None or not own or not is_of_kernel or any(other.failure in agreeing for other in of_job):
+            return True
+        return each.failure in _OF_A_GPU and bool(apart)
+
+    return [each for each in failures if is_of_job(each)]
 
 
 def _without_text_of_survivors(failures: Sequence[Finding]) -> list[Finding]:

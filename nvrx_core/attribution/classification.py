@@ -149,6 +149,7 @@ class Seen:
         ranks_of_locals: the rank of a local rank, where lines have both; None where it is that of several.
         locals: the local ranks that have written a line without a rank, with their host.
         steps: by host, when it has reported a step.
+        last: by file, the time of its latest line.
     """
 
     ranks: dict[int, str | None] = field(default_factory=dict)
@@ -156,6 +157,7 @@ class Seen:
     ranks_of_locals: dict[int, int | None] = field(default_factory=dict)
     locals: dict[int, str | None] = field(default_factory=dict)
     steps: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    last: dict[str, float] = field(default_factory=dict)
 
     def add(self, rank: int | None, local: int | None, host: str | None) -> None:
         """Take where a line is from."""
@@ -248,6 +250,7 @@ class Classifier:
         self.seen.add(origin.rank, origin.local, origin.host)
         if origin.time is not None:
             stream.time = origin.time
+            self.seen.last[line.file] = max(origin.time, self.seen.last.get(line.file, 0.0))
         elif stream.time is not None:
             line = replace(line, origin=replace(origin, time=stream.time))
         if "and is not ended" in line.text and (match := _GOES_ON.search(line.text)):

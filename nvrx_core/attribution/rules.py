@@ -141,7 +141,7 @@ CLASSES: Final = (
         Action.EXCLUDE_NODE,
         "has a memory error of its GPU (ECC)",
         (
-            Rule("NVRM: Xid", _XID.format("48|63|64|92|94|95|160|171|172"), Kind.MACHINE, any_level=True),
+            Rule("NVRM: Xid", _XID.format("48|64|94|95|160|171|172"), Kind.MACHINE, any_level=True),
             Rule("ncorrectable ECC"),
             Rule("ncorrectable NVLink"),
             Rule("double bit ECC"),

@@ -335,3 +335,44 @@ def prefixed(prefix: str, text: str) -> str:
 )  # fmt: skip
 def test_what_has_failed_is_not_called_clean(text: str, failure: str, rank: int | None) -> None:
     assert said(verdict_of_logs({"run.log": text})) == (failure, rank)
+
+
+XID = "Jul  {0} 10:00:00 n7 kernel: NVRM: Xid (PCI:0000:3b:00): {1}, pid='<unknown>', name=<unknown>, x"
+OOM = "n7 kernel: Out of memory: Killed process 9999 (mysqld) total-vm:1kB"
+NO_MODULE = "2026-07-03 10:00:0{0},000 ERROR [rank0] ModuleNotFoundError: No module named 'x'"
+
+
+@pytest.mark.parametrize(
+    ("logs", "failure", "rank"),
+    [
+        ({"kern.log": XID.format(1, 79), "job.log": NO_MODULE.format(1)}, "missing_module", 0),
+        ({"kern.log": XID.format(3, 79), "job.log": NO_MODULE.format(1)}, "gpu_lost", None),
+        ({"kern.log": XID.format(1, 79), "job.log": "2026-07-03 10:00:01,000 INFO [rank0] step 1"}, "clean", None),
+        ({"kern.log": XID.format(3, 79), "job.log": "2026-07-03 03:00:01,000 INFO [rank0] step 1"}, "gpu_lost", None),
+        ({"kern.log": XID.format(3, 79), "job.log": NO_MODULE.format(1).replace("10:", "16:")}, "missing_module", 0),
+        ({"dmesg": "[1.0] NVRM: Xid (PCI:0000:1a:00): 94, pid=77, Contained", "job.log": NO_MODULE.format(1)},
+         "missing_module", 0),
+        ({"dmesg": "[1.0] NVRM: Xid (PCI:0000:1a:00): 79, pid=77, x", "job.log": f"[rank0]: {LOST}"}, "gpu_lost",
+         None),
+        ({"dmesg": "[1.0] NVRM: Xid (PCI:0000:1a:00): 79, pid=77, x",
+          "job.log": "[rank3]: RuntimeError: CUDA error: unknown error\n[rank0]: ValueError: x"}, "gpu_lost", 3),
+        ({"kern.log": f"Jul  3 10:00:00 {OOM}", "job.log": f"[rank0]: {TRACE}[rank0]: ValueError: bad"},
+         "user_exception", 0),
+        ({"kern.log": f"Jul  3 10:00:00 {OOM}", "job.log": "[rank0]: step 1\nsrun: error: n7: task 0: Killed"},
+         "host_out_of_memory", 0),
+        ({"kern.log": f"Jul  1 10:00:00 {OOM}", "job.log": NO_MODULE.format(1)}, "missing_module", 0),
+        ({"kern.log": f"Jul  3 10:00:00 {OOM}", "job.log": f"[rank0]: {LOST}\n[rank1]: step 1"},
+         "host_out_of_memory", None),
+        ({"kern.log": XID.format(3, 63), "job.log": f"[rank0]: {TRACE}[rank0]: KeyError: 'x'"}, "user_exception", 0),
+        ({"kern.log": XID.format(3, 92), "job.log": "[rank0]: step 1"}, "clean", None),
+        ({"kern.log": XID.format(3, 64)}, "ecc_error", None),
+        ({"kern.log": "Jul  3 10:00:00 n7 kernel: [ 1.1] bash[77]: segfault at 0 ip 0", "job.log": "ValueError: x"},
+         "user_exception", None),
+        ({"slurm.out": "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0.\n3: ValueError: x"},
+         "host_out_of_memory", None),
+    ],
+)  # fmt: skip
+def test_a_record_of_the_kernel_counts_if_it_can_be_of_this_job(
+    logs: dict[str, str], failure: str, rank: int | None
+) -> None:
+    assert said(verdict_of_logs(logs)) == (failure, rank)
