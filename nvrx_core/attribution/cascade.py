@@ -153,11 +153,14 @@ def _without_text_of_survivors(failures: Sequence[Finding]) -> list[Finding]:
 
     def is_of_survivor(each: Finding) -> bool:
         rank = _rank(each)
-        if rank is None or each.line.number == 0:
+        if each.line.number == 0 or (rank is None and each.failure != "hang"):
             return False
         if each.kind is Kind.SCHEDULER:
             return bool(reported) and rank not in reported
-        is_text = each.kind is Kind.CAUSE and not each.is_raised and each.failure != "hang"
+        if each.failure == "hang" and each.kind is Kind.CAUSE:  # launchers and monitors say it with a level
+            is_printed = each.line.text.startswith("hang: ") and each.line.origin.level not in ("ERROR", "CRITICAL")
+            return bool(of_launcher) and is_printed
+        is_text = each.kind is Kind.CAUSE and not each.is_raised
         return is_text and (rank not in ended or (rank in waited and bool(ended - waited)))
 
     return [each for each in failures if not ends or not is_of_survivor(each)]
@@ -182,6 +185,7 @@ class _Cascade:
                 return found
         if collective := self._by_kind[Kind.COLLECTIVE]:
             ranks = {_rank(each) for each in collective}
+            ranks -= {None} if len(self._hosts) == 1 else set()
             return self._named(self._first(collective), ranks.pop() if len(ranks) == 1 else None)
         if stalled := self._by_kind[Kind.STALLED]:
             return self._stalled(stalled)

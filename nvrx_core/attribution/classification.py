@@ -79,12 +79,16 @@ _VOID_LATER: Final = frozenset({Kind.CAUSE, Kind.EXCEPTION, Kind.COLLECTIVE, Kin
 _SUMMARY_FIELD: Final = re.compile(r"\s+(?P<name>time|host|rank|exitcode)\s+: (?P<value>.*)")
 _SUMMARY_RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _MENTIONED_RANK: Final = re.compile(
-    r"\[(?:[^\]]* )?Rank (?P<rank>\d+)\]|^Rank (?P<rank2>\d+): |\bon rank (?P<rank3>\d+)\b"
+    r"\[(?:[^\]]* )?Rank (?P<rank>\d+)\]|(?:^|Error: )Rank (?P<rank2>\d+): |\bon rank (?P<rank3>\d+)\b"
 )
 _HANDLED: Final = re.compile(
     r"(?i)\b(?:retry|retrying|retries|ignored|ignoring|skipping|skipped|falling back|fallback|will"
-    r" continue|continuing|Exception ignored)\b"
+    r" continue|continuing|Exception ignored)\b|\busing \S+ instead\b"
 )
+_OF_A_SERVICE: Final = re.compile(r"(?:requests|urllib3|aiohttp|httpx|httpcore|botocore|huggingface_hub)\.")
+"""The exception of a client of some service: a connection that it has lost was to no rank."""
+_KEY: Final = re.compile(r"KeyError: ['\"]")
+"""An exception whose text is a key, whatever that says."""
 _SIGNALS: Final = {
     "SIGKILL": 9, "SIGSEGV": 11, "SIGBUS": 7, "SIGILL": 4, "SIGFPE": 8, "SIGABRT": 6, "SIGTERM": 15, "SIGINT": 2,
     "SIGHUP": 1, "Aborted": 6,
@@ -199,7 +203,9 @@ class _Stream:
         chained: the next exception belongs to the failure before it.
         ignored: whether the next exception is one that Python has ignored; None: the last one was.
         was_logged: the last traceback follows a log message, as by `logging.exception`.
+        was_retried: that message says that it is tried again, or is not needed.
         last_level: the level of the last line that was none of a traceback.
+        last_text: its text.
         findings: of the stream.
         steps: that lines have reported since the last failure, each by all its numbers.
         time: the last time.
@@ -213,7 +219,9 @@ class _Stream:
     chained: bool = False
     ignored: bool | None = False
     was_logged: bool = False
+    was_retried: bool = False
     last_level: str = ""
+    last_text: str = ""
     findings: list[Finding] = field(default_factory=list)
     steps: set[tuple[str, ...]] = field(default_factory=set)
     time: float | None = None
@@ -336,6 +344,7 @@ class Classifier:
         if _TRACEBACK.search(text):
             stream.traceback = line
             stream.was_logged = stream.last_level in _LOUD
+            stream.was_retried = stream.was_logged and bool(_HANDLED.search(stream.last_text))
             stream.in_traceback = 1
             stream.ignored = bool(stream.ignored)
             return True
@@ -358,7 +367,7 @@ class Classifier:
     def _of_text(self, stream: _Stream, line: Line) -> bool:
         text, level = line.text, line.origin.level
         if not stream.in_traceback and not _FRAME.match(text):
-            stream.last_level = level
+            stream.last_level, stream.last_text = level, text
         goes_on = False
         if steps := _STEP.findall(text):
             goes_on = self._progress(stream, line, tuple(steps))
@@ -383,7 +392,7 @@ class Classifier:
         if (is_quiet and not rule.any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
             return True
         named = _named_error(text)
-        stream.was_logged = level in _LOUD
+        stream.was_logged, stream.was_retried = level in _LOUD, False
         is_raised = level in _OF_AN_ERROR or text.startswith(_FATAL) or (named is not None and named.start() == 0)
         self._matched(stream, line, (failure, rule, match), named["type"] if named else None, is_raised=is_raised)
         return True
@@ -391,6 +400,9 @@ class Classifier:
     def _raised(self, stream: _Stream, line: Line, error_type: str) -> None:
         """Take the last line of a traceback, or one like it."""
         failure, rule, match = _rule_of(line.text)
+        is_of_service = rule is not None and rule.kind is Kind.CONSEQUENCE and _OF_A_SERVICE.match(line.text)
+        if is_of_service or _KEY.match(line.text):
+            failure, rule, match = "", None, False
         if error_type in IGNORED_EXCEPTIONS and failure not in {"operator_kill", "data_loader"}:
             self._failed_somehow(stream, line, (failure, rule, match))
             return
@@ -475,7 +487,8 @@ class Classifier:
             goes_on = len(stream.steps) < SURVIVED_AFTER
             if goes_on:
                 stream.steps.add(numbers)
-            if len(stream.steps) >= (RECOVERED_AFTER if stream.was_logged else SURVIVED_AFTER):
+            enough = 1 if stream.was_retried else RECOVERED_AFTER if stream.was_logged else SURVIVED_AFTER
+            if len(stream.steps) >= enough:
                 symptoms = [
                     each for each in stream.findings if each.kind is Kind.SYMPTOM and not _may_be_survived(each)
                 ]

@@ -106,6 +106,8 @@ _CRASHES: Final = tuple(
 )
 """What srun and shells say of a signal by which a crashed process ends."""
 _EXIT_CODE: Final = r"(?i)\bexit(?:ed)?(?: with)?(?: exit)? (?:code|status)\b[ :=]{0,8}(?P<code>-?\d+)\b"
+_NOT_IF: Final = r"^(?!.*\b(?:(?:[Ii]f|[Ww]hen|[Oo]nce|[Uu]pon|[Uu]nless)\b.*|[Oo]n )(?:[Rr]eceived|preempted)).*"
+"""The line does not say what is done in case of a signal or a preemption."""
 ABSTAINS: Final = (
     r"hang: (?:all ranks are alike|no rank is behind|the ranks wait for each other"
     r"|the ranks call different collectives)"
@@ -214,7 +216,7 @@ CLASSES: Final = (
             Rule("DUE TO JOB REQUEUE", _SLURM_END, Kind.SCHEDULER, any_level=True),
             Rule(
                 "preempted",
-                r"(?i)\b(?:is|was|been|being|are|were|got|node|job|vm|instance|pod|has timed out/|to"
+                r"(?i)" + _NOT_IF + r"\b(?:is|was|been|being|are|were|got|node|job|vm|instance|pod|has timed out/|to"
                 r" be) ?preempted|\bpreempted by\b|: preempted\b",
                 Kind.SCHEDULER,
                 any_level=True,
@@ -328,6 +330,7 @@ CLASSES: Final = (
             Rule("compiled against API version"),
             Rule("not compatible", r"(?i)error.*(?:version|torch|cuda).*not compatible"),
             Rule("VersionConflict"),
+            Rule("was removed in the NumPy"),
             Rule("incompatible with this version"),
             Rule(
                 "ersion mismatch",
@@ -409,6 +412,7 @@ CLASSES: Final = (
         (
             Rule("found NaN in"),
             Rule("found Inf in"),
+            Rule("probability tensor contains either"),
             Rule("Unexpected result nan", r"on rank (?P<rank>\d+)"),
             Rule("Minimum loss scale reached"),
             Rule("returned nan values in its"),
@@ -634,6 +638,7 @@ CLASSES: Final = (
         Action.RESTART,
         "crashed in native code",
         (
+            Rule("exited on signal", _MPI + r"11\b", Kind.ENDED),
             Rule("Fatal Python error: Segmentation fault"),
             Rule("Fatal Python error: Bus error"),
             Rule("Fatal Python error: Illegal instruction"),
@@ -652,7 +657,6 @@ CLASSES: Final = (
             Rule("free(): invalid", ""),
             Rule("corrupted double-linked list"),
             Rule("stack smashing detected"),
-            Rule("exited on signal", _MPI + r"11\b", Kind.ENDED),
         ),
     ),
     FailureClass(
@@ -750,7 +754,7 @@ CLASSES: Final = (
             Rule("KeyboardInterrupt", r"(?:^|[\s.:])KeyboardInterrupt\b", Kind.SCHEDULER),
             Rule(
                 "eceived SIG",
-                r"[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)",
+                _NOT_IF + r"[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)",
                 Kind.SCHEDULER,
                 any_level=True,
                 action=Action.RESTART,

@@ -376,3 +376,54 @@ def test_a_record_of_the_kernel_counts_if_it_can_be_of_this_job(
     logs: dict[str, str], failure: str, rank: int | None
 ) -> None:
     assert said(verdict_of_logs(logs)) == (failure, rank)
+
+
+MPI = "mpirun noticed that process rank 2 with PID 7 on node n1 exited on signal 11 (Segmentation fault)."
+
+
+@pytest.mark.parametrize(
+    ("text", "failure", "rank"),
+    [
+        (MPI, "segmentation_fault", 2),
+        ("AssertionError: Rank 3: found NaN in local forward loss calculation", "nan_loss", 3),
+        (f"{TRACE}RuntimeError: probability tensor contains either `inf`, `nan` or element < 0", "nan_loss", None),
+        (f"{TRACE}AttributeError: `np.float_` was removed in the NumPy 2.0 release. Use it not.", "version_mismatch",
+         None),
+        (f"{TRACE}requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'x by peer'))",
+         "user_exception", None),
+        (f"{TRACE}ConnectionResetError: [Errno 104] Connection reset by peer", "peer_lost", None),
+        (f"{TRACE}requests.exceptions.HTTPError: 401 Client Error: x", "permission_denied", None),
+        (f"{TRACE}KeyError: 'loss is nan'", "user_exception", None),
+        (f"{TRACE}KeyError: Caught KeyError in DataLoader worker process 0.", "data_loader", None),
+        ("No module named 'flash_attn'. Using SDPA instead\nstep 1 loss 1", "clean", None),
+        ("No module named 'flash_attn'", "missing_module", None),
+        ("on received SIGTERM a checkpoint is saved\nstep 1", "clean", None),
+        ("if the node is preempted we save\nstep 1", "clean", None),
+        ("node n4 is preempted: it has a notice", "preemption", None),
+        ("Caught SIGUSR2 on gpu-1: this job is preempted", "preemption", None),
+        (f"step 1\nWARNING: failed, retrying in 2 s\n{TRACE}ConnectionError: x\nstep 2\nstep 3\n", "clean", None),
+        (f"step 1\nWARNING: request failed, retrying in 2 s\n{TRACE}ValueError: x\n", "user_exception", None),
+        (f"step 1\nWARNING: request failed, retrying\n{TRACE}OSError: x\n{TRACE}ValueError: x\nKilled\n",
+         "user_exception", None),
+        ("[rank0]: torch.distributed.DistBackendError: NCCL error in: x, unhandled system error\nncclSystemError: call",
+         "nccl_error", 0),
+        ("[rank1]: step 1\n[rank0]: DistBackendError: NCCL error in: x\nncclSystemError: call", "nccl_error", None),
+    ],
+)  # fmt: skip
+def test_what_a_line_is_about(text: str, failure: str, rank: int | None) -> None:
+    verdict = verdict_of_logs({"run.log": text})
+    assert said(verdict) == (failure, rank)
+    assert text != MPI or verdict.host == "n1"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "failure", "rank"),
+    [
+        (cycle(2, EXIT, r1="hang: rank 3 (n1) stands at x.py:1 in f for 3 s"), "unknown", 2),
+        (cycle(2, EXIT, r1="hang: all ranks are alike, none is to blame"), "unknown", 2),
+        (cycle(2, EXIT, r1="2026-07-03 10:00:01,000 ERROR hang: rank 3 (n1) stands at x.py:1 in f for 3 s"), "hang", 3),
+        (cycle(2, "was ended by SIGKILL, hung: no heartbeat for 12 s"), "hang", 2),
+    ],
+)
+def test_a_hang_that_a_worker_has_printed_names_nobody(verdict: Verdict, failure: str, rank: int) -> None:
+    assert said(verdict) == (failure, rank)
