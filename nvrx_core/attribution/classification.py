@@ -387,7 +387,7 @@ class Classifier:
                 self._raised(stream, line, named["type"])
                 return True
             if stream.findings and not named and _FINISHED.search(text):
-                self._handled(stream, line.origin.cycle)
+                self._handled(stream, line.origin.cycle, has_finished=True)
             return named is not None or goes_on
         if (is_quiet and not rule.any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
             return True
@@ -489,11 +489,7 @@ class Classifier:
                 stream.steps.add(numbers)
             enough = 1 if stream.was_retried else RECOVERED_AFTER if stream.was_logged else SURVIVED_AFTER
             if len(stream.steps) >= enough:
-                symptoms = [
-                    each for each in stream.findings if each.kind is Kind.SYMPTOM and not _may_be_survived(each)
-                ]
                 self._handled(stream, cycle)
-                stream.findings += symptoms
         step, host, time = int(numbers[0]), line.origin.host, line.origin.time
         if host is not None and time is not None and (host in self.seen.steps or len(self.seen.steps) < MAX_FINDINGS):
             steps = self.seen.steps[host]
@@ -510,14 +506,18 @@ class Classifier:
             stream.findings = [each for each in stream.findings if each not in over]
             self._void |= {_sentence(each) for each in over} - {""}
 
-    def _handled(self, stream: _Stream, cycle: int | None) -> None:
-        """Forget what the job has gone on after in the same cycle, unless nvrx reports a restart in process."""
+    def _handled(self, stream: _Stream, cycle: int | None, *, has_finished: bool = False) -> None:
+        """Forget what the job has gone on after in the same cycle, unless nvrx reports a restart in process.
+
+        A loss that is not a number is forgotten only when the job has finished.
+        """
         stream.findings = [
             each
             for each in stream.findings
             if each.kind in {Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED}
             or each.line.origin.cycle != cycle
             or " (initial rank " in each.line.whole
+            or (each.failure == "nan_loss" and each.kind is Kind.SYMPTOM and not has_finished)
         ]
 
 

@@ -139,6 +139,7 @@ PRINTED = f"{TRACE}KeyError: 'caption'\n"
         (f"{PRINTED}{steps(5, 6) * 4}{steps(6, 7) * 30}", "user_exception", None),
         (f"[rank2]: KeyError: 1\n{steps(5, 90, '[rank0]: ')}", "user_exception", 2),
         (f"{SAMPLE}\n{steps(0, 30)}Segmentation fault (core dumped)", "segmentation_fault", None),
+        (f"restart 1 in 4 ms: SOFT_TIMEOUT on rank 2 (initial rank 2, vm pid 9): x\n{steps(0, 60)}", "hang", 2),
         ("".join(f"epoch 1 batch {step} loss is nan\n" for step in range(40)), "nan_loss", None),
         (f"{SMALLER}\n" + "".join(f"step {step} loss: nan\n" for step in range(40)), "nan_loss", None),
         (f"{SAMPLE}\n" + "".join(f"epoch 1: 20%| | {step}/90\nepoch 1 step {step}\n" for step in range(40)),

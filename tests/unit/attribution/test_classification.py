@@ -125,6 +125,13 @@ def test_the_findings_of_a_rank_are_bounded() -> None:
     assert len(list(_fed("KeyError: 1\n" * 200).findings())) == MAX_FINDINGS
 
 
+def test_what_stays_of_an_earlier_cycle_stays_once() -> None:
+    text = "INFO [ft_launcher] cycle 0: 1 nodes\nloss: nan\nINFO [ft_launcher] cycle 1: 1 nodes\n"
+    text += "restart 1 in 4 ms: SOFT_TIMEOUT on rank 2 (initial rank 2, vm pid 9): x\n"
+    text += "".join(f"step {step} loss 1\n" for step in range(60))
+    assert [each.failure for each in _fed(text).findings()] == ["nan_loss", "hang"]
+
+
 def test_ranks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classification, "MAX_STREAMS", 1)
     classifier = _fed("[rank0]: x\n[rank1]: KeyError: 1\n")
