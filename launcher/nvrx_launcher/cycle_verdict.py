@@ -179,7 +179,10 @@ class CycleVerdicts:
         self._is_stopped = True
 
     def says_stop(self, cycle: int) -> bool:
-        """Return whether the verdict of a cycle is there, and says that a restart would fail again."""
+        """Return whether the verdict of a cycle is there, and says that a restart would fail again.
+
+        Only what launchers and rank monitors have reported counts: not what a worker has printed.
+        """
         return cycle in self._stops
 
     def tick(self, *, now: float) -> None:
@@ -270,7 +273,7 @@ class CycleVerdicts:
             who = f"rank {found.rank}" + (f" on {found.host}" if found.host else "")
         first = next(iter(found.evidence), None)
         see = f"; see {first.file}:{first.line}" if first is not None and os.path.isabs(first.file) else ""
-        if found.as_json()["action"] == STOP:
+        if found.action.value == STOP and says_stop_by_reports(evidence, found.failure):
             self._stops.add(evidence.cycle)
         self._history.judged(evidence.cycle, found.sentence, found.as_json())
         log.warning(
@@ -299,6 +302,15 @@ def _failures(
         who, _, text = reason.partition(": ")
         found.insert(0, (who, text) if text else (None, reason))
     return tuple(found)
+
+
+def says_stop_by_reports(evidence: CycleEvidence, failure: str) -> bool:
+    """Return whether the reports of launchers alone, without a log, name this class of failure, and say to stop."""
+    from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
+
+    failures = tuple(FailureReport(host, text) for host, text in evidence.failures)
+    found = verdict_of_cycle(CycleReport(evidence.ranks, failures, hang=evidence.hang))
+    return found.action.value == STOP and found.failure == failure
 
 
 def judged(evidence: CycleEvidence) -> attribution.Verdict:

@@ -40,6 +40,19 @@ _WAITS_FOR_OTHERS: Final = re.compile(
 """Frames, in the stack of a hung rank that its monitor reports, of a collective or of what waits for one."""
 _OF_ALL_REPORTS: Final = re.compile(rf"\bhang: (?P<named>rank \d+ (?:\(|has not joined))|\b{ABSTAINS}")
 _OF_A_GPU: Final = frozenset({"cuda_error", "gpu_lost", "ecc_error", "nccl_error"})
+_BEFORE: Final = 3_600.0
+_AFTER: Final = 600.0
+"""Seconds from a record of the kernel to a failure of the job, and the reverse, that may belong together."""
+_SAME_DAY: Final = 54_000.0
+"""The same where nothing else has failed: the record may be in another time zone."""
+_AGREES: Final[Mapping[str, frozenset[str]]] = {
+    "host_out_of_memory": frozenset({"operator_kill", "data_loader"}),
+    "segmentation_fault": frozenset({"segmentation_fault"}),
+    "gpu_lost": _OF_A_GPU, "ecc_error": _OF_A_GPU,
+}  # fmt: skip
+"""What a job says of itself when the kernel has recorded this."""
+_SIGNALLED_LAUNCHER: Final = re.compile("death signal, shutting down|got signal: |has received signal")
+"""What a launcher says that a signal ends."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,8 @@ def decide(findings: Iterable[Finding], seen: Seen) -> Verdict:
     found = _with_ranks(findings, seen)
     found = _of_last_cycle(found)
     notes = [each for each in found if each.kind is Kind.NOTE]
-    failures = [each for each in found if each.kind is not Kind.NOTE]
+    failures = _without_records_of_others([each for each in found if each.kind is not Kind.NOTE], seen)
+    failures = _without_text_of_survivors(failures)
     if not failures:  # the log of a rank that others have told of a timeout
         told = [each for each in notes if "timeout" in each.line.text or "timed out" in each.line.text]
         failures = [replace(each, kind=Kind.STALLED) for each in told]
@@ -101,6 +115,57 @@ def _of_last_cycle(found: Sequence[Finding]) -> list[Finding]:
     return [each for each in found if each.line.origin.cycle in (None, last)] if last is not None else list(found)
 
 
+def _without_records_of_others(failures: Sequence[Finding], seen: Seen) -> list[Finding]:
+    """Leave out what the kernel has recorded of other programs, or long before this job has failed."""
+    of_job = [each for each in failures if each.kind is not Kind.MACHINE]
+    own = [each for each in of_job if each.kind in (Kind.CAUSE, Kind.EXCEPTION)]
+    pids = {each.pid for each in of_job} - {None}
+
+    def is_of_job(each: Finding) -> bool:
+        origin = each.line.origin
+        if each.kind is not Kind.MACHINE or origin.rank is not None or each.pid in pids:
+            return True
+        times = [other.line.origin.time for other in of_job]
+        times += [time for file, time in seen.last.items() if file != each.line.file]
+        apart = [origin.time - time for time in times if time is not None and origin.time is not None]
+        before, after = (_BEFORE, _AFTER) if own else (_SAME_DAY, _SAME_DAY)
+        if apart and not any(-before <= seconds <= after for seconds in apart):
+            return False
+        agreeing = _AGREES.get(each.failure)
+        is_of_kernel = each.pid is not None or "invoked" in each.line.text or each.failure in _OF_A_GPU
+        if agreeing is None or not own or not is_of_kernel or any(other.failure in agreeing for other in of_job):
+            return True
+        return each.failure in _OF_A_GPU and bool(apart)
+
+    return [each for each in failures if is_of_job(each)]
+
+
+def _without_text_of_survivors(failures: Sequence[Finding]) -> list[Finding]:
+    """Leave out what a rank has merely printed of a failure, while a launcher reports that others have ended.
+
+    A launcher does not report the ranks that it has ended itself. The text of one of them, or of one that has lost
+    another rank since, is no failure: a sample, an allocation that it has tried again, what it does on a preemption.
+    """
+    ends = [each for each in failures if each.kind is Kind.ENDED and _rank(each) is not None]
+    of_launcher = [each for each in ends if each.line.number == 0]
+    ended, reported = {_rank(each) for each in ends}, {_rank(each) for each in of_launcher}
+    waited = {_rank(each) for each in failures if each.kind in (Kind.STALLED, Kind.CONSEQUENCE)}
+
+    def is_of_survivor(each: Finding) -> bool:
+        rank = _rank(each)
+        if each.line.number == 0 or (rank is None and each.failure != "hang"):
+            return False
+        if each.kind is Kind.SCHEDULER:
+            return bool(reported) and rank not in reported
+        if each.failure == "hang" and each.kind is Kind.CAUSE:  # launchers and monitors say it with a level
+            is_printed = each.line.text.startswith("hang: ") and each.line.origin.level not in ("ERROR", "CRITICAL")
+            return bool(of_launcher) and is_printed
+        is_text = each.kind is Kind.CAUSE and not each.is_raised
+        return is_text and (rank not in ended or (rank in waited and bool(ended - waited)))
+
+    return [each for each in failures if not ends or not is_of_survivor(each)]
+
+
 class _Cascade:
     """The findings of a cycle, of which one is the cause."""
 
@@ -115,17 +180,18 @@ class _Cascade:
         """Return the cause."""
         own = self._own()
         ended = [each for each in self._by_kind[Kind.ENDED] if each.failure != "unknown"]
-        for found in (self._of_machine(), self._from_outside(own, ended), self._of_rank(own, ended), self._silent()):
+        for found in (self._of_machine(), self._from_outside(own), self._of_rank(own, ended), self._silent()):
             if found is not None:
                 return found
         if collective := self._by_kind[Kind.COLLECTIVE]:
             ranks = {_rank(each) for each in collective}
+            ranks -= {None} if len(self._hosts) == 1 else set()
             return self._named(self._first(collective), ranks.pop() if len(ranks) == 1 else None)
         if stalled := self._by_kind[Kind.STALLED]:
             return self._stalled(stalled)
         if lost := self._by_kind[Kind.CONSEQUENCE]:
             return self._named(self._first(lost), self._only_other(lost))
-        others = [each for each in self._failures if each.kind is not Kind.SYMPTOM]
+        others = [each for each in self._failures if each.kind not in (Kind.SCHEDULER, Kind.SYMPTOM)]
         return self._named(self._first(others or self._failures))
 
     def _named(self, finding: Finding, rank: int | None = None, failure: str = "", *, factor: float = 1.0) -> _Culprit:
@@ -163,31 +229,39 @@ class _Cascade:
             rank = related.pop() if len(related) == 1 else None
         return self._named(first, rank)
 
-    def _from_outside(self, own: Sequence[Finding], ended: Sequence[Finding]) -> _Culprit | None:
+    def _from_outside(self, own: Sequence[Finding]) -> _Culprit | None:
         """Return what ended the job from outside, None where it had failed before."""
         if not (told := self._by_kind[Kind.SCHEDULER]):
             return None
         exact = [each for each in told if each.failure != "operator_kill"]
         first = self._first(exact or told)
-        earliest = self._first(told)
         is_cancelled = "CANCELLED" in first.line.text
         for each in self._failures:
-            if each.kind is Kind.CAUSE and each in own and not self._is_before(earliest, each, unknown=False):
+            is_own = each.kind is Kind.CAUSE and each in own
+            if is_own and not any(self._is_before(end, each, unknown=False) for end in told):
                 return None
-            if (each in own or each in ended or each.kind is Kind.STALLED) and self._is_before(
-                each, earliest, unknown=False
-            ):
-                return None
-            if (
-                each.kind is Kind.CONSEQUENCE
-                and is_cancelled
-                and not exact
-                and self._is_before(each, earliest, unknown=False)
-            ):
+            has_failed = each in own or each.kind in (Kind.ENDED, Kind.STALLED)
+            has_lost = each.kind is Kind.CONSEQUENCE and not exact
+            if (has_failed or has_lost) and all(self._has_failed_before(each, end) for end in told):
                 return None
         ranks = {_rank(each) for each in told if each.failure == first.failure} - {None}
         is_of_job = is_cancelled or len(ranks) != 1
         return _Culprit(first, None if is_of_job else ranks.pop(), first.failure, _CONFIDENCE[Kind.SCHEDULER])
+
+    def _has_failed_before(self, failure: Finding, end: Finding) -> bool:
+        """Whether a failure is earlier than an end from outside.
+
+        Launchers end the other ranks when one has failed, and a rank may print that it was sent a signal: where the
+        order is not known, only what the scheduler says goes before a failure. A lost connection must be the earlier.
+        The exit code of the rank that says so is no failure before it; torchrun reports one after it has ended the
+        others.
+        """
+        if failure.failure == "unknown" and _rank(failure) is not None and _rank(failure) == _rank(end):
+            return False
+        is_printed = end.failure == "operator_kill" and "CANCELLED" not in end.line.text
+        if is_printed and failure.is_root and not _SIGNALLED_LAUNCHER.search(end.line.text):
+            return True
+        return self._is_before(failure, end, unknown=is_printed and failure.kind is not Kind.CONSEQUENCE)
 
     def _of_rank(self, own: Sequence[Finding], ended: Sequence[Finding]) -> _Culprit | None:
         """Return the first rank that has failed by itself."""
@@ -260,10 +334,22 @@ class _Cascade:
         for each in self._notes:
             if each.work is not None and (rank := _rank(each)) is not None:
                 groups[each.work[0]][rank] = min(each.work[1], groups[each.work[0]].get(rank, each.work[1]))
-        works = max(groups.values(), key=len, default={})
-        behind = [rank for rank, work in works.items() if work == min(works.values())]
-        if len(works) > 1 and len(behind) == 1:
-            return self._named(first, behind[0], factor=1.2)
+        group = max(groups, key=lambda each: len(groups[each]), default="")
+        works = groups.get(group, {})
+        numbers = [each.timed_out for each in self._notes if each.work is not None and each.work[0] == group]
+        reached = max(
+            (each for each in numbers if each is not None),
+            default=max((each.timed_out for each in stalled if each.timed_out is not None), default=None),
+        )
+        behind = _lowest(works)
+        if behind is not None and (reached is None or works[behind] < reached):  # the others have begun what timed out
+            return self._named(first, behind, factor=1.2)
+        timed_out = {
+            rank: each.timed_out for each in stalled if each.timed_out is not None and (rank := _rank(each)) is not None
+        }
+        behind = _lowest(timed_out)
+        if behind is not None and len(groups) < 2 and timed_out.keys() == set(self._hosts):
+            return self._named(first, behind)
         rank = self._only_other(stalled)
         if rank is None:  # those whose connection was closed by one that had timed out have waited, too
             rank = self._only_other([*stalled, *self._by_kind[Kind.CONSEQUENCE]])
@@ -299,6 +385,12 @@ class _Cascade:
     def _time(self, finding: Finding) -> float | None:
         origin = finding.line.origin
         return None if origin.time is None else origin.time - self._offsets.get(origin.host or "", 0.0)
+
+
+def _lowest(numbers: Mapping[int, int]) -> int | None:
+    """Return the rank whose number is lower than that of all others, None where there is none."""
+    lowest = [rank for rank, number in numbers.items() if number == min(numbers.values())]
+    return lowest[0] if len(lowest) == 1 and len(numbers) > 1 else None
 
 
 def _rank(finding: Finding) -> int | None:

@@ -28,10 +28,18 @@ MAX_TRACEBACK: Final = 400
 """Lines of a traceback."""
 MAX_STEPS: Final = 64
 RECOVERED_AFTER: Final = 3
-"""Steps that a rank must have made after a reported failure, for that to count as handled."""
+"""Steps that a rank must have made after a failure that it has logged, for that to count as handled."""
+SURVIVED_AFTER: Final = 20
+"""The same of any text of a failure: a job does not go on for so long after one that ends it."""
 
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):?\s*$")
-_RAISED: Final = re.compile(r"(?:[+|] +)*(?:[A-Za-z_]\w*\.)*(?P<type>[A-Z]\w*)(?:: (?P<message>.*)|:?$)")
+_RAISED: Final = re.compile(
+    r"(?:(?:[A-Za-z_]\w*\.)*(?P<type>_*[A-Z]\w*)|(?:[A-Za-z_]\w*\.)+(?P<small>[a-z]\w*))(?:: (?P<message>.*)|:?$)"
+)
+_OF_A_GROUP: Final = re.compile(r"\s*(?:[+|] |\+-)")
+"""What is before each line of the tracebacks of an exception group."""
+_IN_ORDER: Final = re.compile(r"SystemExit(?:: (?:0|None))?$")
+"""The end of a process that has not failed."""
 _NAMED_ERROR: Final = re.compile(
     r"(?:^|(?<=\s)|(?<=[\[(:]))(?:[A-Za-z_]\w*\.)*(?P<type>[A-Z]\w*(?:Error|Exception|Interrupt"
     r"|Failure|InjectedFault))(?:: (?P<message>.*)|\s*$)"
@@ -42,6 +50,8 @@ _IN_PROCESS: Final = re.compile(
     r" (?P<host>[\w.-]+) pid \d+\): (?P<message>.*)"
 )
 _CHAINED: Final = ("During handling of the above exception", "The above exception was the direct cause")
+_IGNORED: Final = "Exception ignored "
+"""What Python writes before an exception in a finalizer or at exit, which ends nothing."""
 _FRAME: Final = re.compile(r"\s|[│╭╰┃|]|\^|\.\.\. \d+ ")
 _STEP: Final = re.compile(r"(?i)\b(?:global_?)?(?:step|iter(?:ation)?|batch|epoch|it)\b[\s=:#\[('\"]{0,4}(?P<step>\d+)")
 _FINISHED: Final = re.compile(
@@ -62,15 +72,23 @@ _VERDICT: Final = "hang: "
 """Before the sentence of the verdict on a hang, which all launchers of a job write."""
 _QUIET: Final = frozenset({GLOG, "INFO", "DEBUG", "WARNING", "WARN", "TRACE", "NOTICE"})
 _LOUD: Final = frozenset({"WARNING", "WARN", "ERROR", "CRITICAL"})
+_OF_AN_ERROR: Final = frozenset({"ERROR", "CRITICAL", "FATAL"})
+_FATAL: Final = ("Fatal", "FATAL", "terminate called")
+_VOID_LATER: Final = frozenset({Kind.CAUSE, Kind.EXCEPTION, Kind.COLLECTIVE, Kind.STALLED, Kind.CONSEQUENCE})
+"""What a rank says of a failure that it may have survived."""
 _SUMMARY_FIELD: Final = re.compile(r"\s+(?P<name>time|host|rank|exitcode)\s+: (?P<value>.*)")
 _SUMMARY_RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _MENTIONED_RANK: Final = re.compile(
-    r"\[(?:[^\]]* )?Rank (?P<rank>\d+)\]|^Rank (?P<rank2>\d+): |\bon rank (?P<rank3>\d+)\b"
+    r"\[(?:[^\]]* )?Rank (?P<rank>\d+)\]|(?:^|Error: )Rank (?P<rank2>\d+): |\bon rank (?P<rank3>\d+)\b"
 )
 _HANDLED: Final = re.compile(
     r"(?i)\b(?:retry|retrying|retries|ignored|ignoring|skipping|skipped|falling back|fallback|will"
-    r" continue|continuing|Exception ignored)\b"
+    r" continue|continuing|Exception ignored)\b|\busing \S+ instead\b"
 )
+_OF_A_SERVICE: Final = re.compile(r"(?:requests|urllib3|aiohttp|httpx|httpcore|botocore|huggingface_hub)\.")
+"""The exception of a client of some service: a connection that it has lost was to no rank."""
+_KEY: Final = re.compile(r"KeyError: ['\"]")
+"""An exception whose text is a key, whatever that says."""
 _SIGNALS: Final = {
     "SIGKILL": 9, "SIGSEGV": 11, "SIGBUS": 7, "SIGILL": 4, "SIGFPE": 8, "SIGABRT": 6, "SIGTERM": 15, "SIGINT": 2,
     "SIGHUP": 1, "Aborted": 6,
@@ -91,6 +109,8 @@ class Finding:
         pid: the process that the line is about.
         is_root: torchrun calls it the first observed failure.
         work: the number of the last collective that the rank has enqueued, with its group.
+        timed_out: the number of the collective that has timed out.
+        is_raised: the line is an exception, or has the level of an error; else anybody may have printed its text.
     """
 
     failure: str
@@ -102,6 +122,8 @@ class Finding:
     pid: int | None = None
     is_root: bool = False
     work: tuple[str, int] | None = None
+    timed_out: int | None = None
+    is_raised: bool = False
 
     @property
     def evidence(self) -> Evidence:
@@ -131,6 +153,7 @@ class Seen:
         ranks_of_locals: the rank of a local rank, where lines have both; None where it is that of several.
         locals: the local ranks that have written a line without a rank, with their host.
         steps: by host, when it has reported a step.
+        last: by file, the time of its latest line.
     """
 
     ranks: dict[int, str | None] = field(default_factory=dict)
@@ -138,6 +161,7 @@ class Seen:
     ranks_of_locals: dict[int, int | None] = field(default_factory=dict)
     locals: dict[int, str | None] = field(default_factory=dict)
     steps: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    last: dict[str, float] = field(default_factory=dict)
 
     def add(self, rank: int | None, local: int | None, host: str | None) -> None:
         """Take where a line is from."""
@@ -174,24 +198,34 @@ class _Stream:
     """The lines of one rank in one file.
 
     Attributes:
+        traceback: the first line of the last traceback.
         in_traceback: lines since the last traceback began, 0 outside of one.
         chained: the next exception belongs to the failure before it.
+        ignored: whether the next exception is one that Python has ignored; None: the last one was.
         was_logged: the last traceback follows a log message, as by `logging.exception`.
+        was_retried: that message says that it is tried again, or is not needed.
         last_level: the level of the last line that was none of a traceback.
+        last_text: its text.
         findings: of the stream.
-        steps_since: how many lines have reported a step since the last exception.
+        steps: that lines have reported since the last failure, each by all its numbers.
         time: the last time.
+        in_group: the lines are of the tracebacks of an exception group.
         summary: the fields of torchrun's summary, so far.
         in_root_cause: they are those of the first observed failure.
     """
 
+    traceback: Line | None = None
     in_traceback: int = 0
     chained: bool = False
+    ignored: bool | None = False
     was_logged: bool = False
+    was_retried: bool = False
     last_level: str = ""
+    last_text: str = ""
     findings: list[Finding] = field(default_factory=list)
-    steps_since: int = 0
+    steps: set[tuple[str, ...]] = field(default_factory=set)
     time: float | None = None
+    in_group: bool = False
     summary: dict[str, str] = field(default_factory=dict)
     in_root_cause: bool = False
 
@@ -224,12 +258,22 @@ class Classifier:
         self.seen.add(origin.rank, origin.local, origin.host)
         if origin.time is not None:
             stream.time = origin.time
+            self.seen.last[line.file] = max(origin.time, self.seen.last.get(line.file, 0.0))
         elif stream.time is not None:
             line = replace(line, origin=replace(origin, time=stream.time))
         if "and is not ended" in line.text and (match := _GOES_ON.search(line.text)):
             self._goes_on(line.file, int(match["rank"]))
             return True
-        return self._of_summary(stream, line) or self._of_traceback(stream, line) or self._of_text(stream, line)
+        if stream.in_group and (match := _OF_A_GROUP.match(line.text)):
+            line = replace(line, text=line.text[match.end() :])
+        else:
+            stream.in_group = "Exception Group Traceback" in line.text
+        return (
+            self._of_ignored(stream, line.text)
+            or self._of_summary(stream, line)
+            or self._of_traceback(stream, line)
+            or self._of_text(stream, line)
+        )
 
     def findings(self) -> Iterator[Finding]:
         """Yield the findings that no later line of their rank has shown to be handled, in order."""
@@ -240,6 +284,9 @@ class Classifier:
             if each.failure != _HANG or _sentence(each) not in self._void
         ]
         yield from sorted(found, key=lambda finding: finding.order)
+        for stream in self._streams.values():
+            if stream.in_traceback and stream.traceback is not None and not stream.ignored:  # the log has not its end
+                yield Finding("unknown", Kind.SYMPTOM, stream.traceback, self._order + 1)
 
     def _in_cycle(self, line: Line) -> Line:
         if "cycle " in line.whole and (match := _CYCLE.search(line.whole)):
@@ -282,11 +329,24 @@ class Classifier:
         self._add(stream, Finding(failure, kind, told, 0, None, action, pid, stream.in_root_cause))
         return True
 
+    def _of_ignored(self, stream: _Stream, text: str) -> bool:
+        """Take the beginning and the end of an exception that Python has ignored, with those that it is chained to."""
+        if text.startswith(_IGNORED) or (stream.ignored is None and text.startswith(_CHAINED)):
+            stream.in_traceback, stream.ignored = 0, True
+            return True
+        if not stream.ignored or _TRACEBACK.search(text) or (stream.in_traceback and _FRAME.match(text)):
+            return False
+        stream.in_traceback, stream.ignored = 0, None
+        return _RAISED.match(text) is not None
+
     def _of_traceback(self, stream: _Stream, line: Line) -> bool:
         text = line.text
         if _TRACEBACK.search(text):
+            stream.traceback = line
             stream.was_logged = stream.last_level in _LOUD
+            stream.was_retried = stream.was_logged and bool(_HANDLED.search(stream.last_text))
             stream.in_traceback = 1
+            stream.ignored = bool(stream.ignored)
             return True
         if text.startswith(_CHAINED):
             stream.chained = True
@@ -298,16 +358,19 @@ class Classifier:
             return True
         stream.in_traceback = 0
         if raised := _RAISED.match(text):
-            self._raised(stream, line, raised["type"])
+            self._raised(stream, line, raised["type"] or raised["small"])
             return True
+        if stream.traceback is not None and not stream.was_logged:
+            self._add(stream, Finding("unknown", Kind.SYMPTOM, stream.traceback, 0))
         return False
 
     def _of_text(self, stream: _Stream, line: Line) -> bool:
         text, level = line.text, line.origin.level
         if not stream.in_traceback and not _FRAME.match(text):
-            stream.last_level = level
-        if step := _STEP.search(text):
-            self._progress(stream, line, int(step["step"]))
+            stream.last_level, stream.last_text = level, text
+        goes_on = False
+        if steps := _STEP.findall(text):
+            goes_on = self._progress(stream, line, tuple(steps))
         if "NCCL INFO " in text:
             return False
         if "EXCEPTION" in text and (in_process := _IN_PROCESS.search(text)):
@@ -324,19 +387,24 @@ class Classifier:
                 self._raised(stream, line, named["type"])
                 return True
             if stream.findings and not named and _FINISHED.search(text):
-                self._handled(stream, line.origin.cycle)
-            return named is not None
+                self._handled(stream, line.origin.cycle, has_finished=True)
+            return named is not None or goes_on
         if (is_quiet and not rule.any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
             return True
         named = _named_error(text)
-        stream.was_logged = level in _LOUD
-        self._matched(stream, line, (failure, rule, match), named["type"] if named else None)
+        stream.was_logged, stream.was_retried = level in _LOUD, False
+        is_raised = level in _OF_AN_ERROR or text.startswith(_FATAL) or (named is not None and named.start() == 0)
+        self._matched(stream, line, (failure, rule, match), named["type"] if named else None, is_raised=is_raised)
         return True
 
     def _raised(self, stream: _Stream, line: Line, error_type: str) -> None:
         """Take the last line of a traceback, or one like it."""
         failure, rule, match = _rule_of(line.text)
+        is_of_service = rule is not None and rule.kind is Kind.CONSEQUENCE and _OF_A_SERVICE.match(line.text)
+        if is_of_service or _KEY.match(line.text):
+            failure, rule, match = "", None, False
         if error_type in IGNORED_EXCEPTIONS and failure not in {"operator_kill", "data_loader"}:
+            self._failed_somehow(stream, line, (failure, rule, match))
             return
         if stream.chained and stream.findings:
             stream.chained = False
@@ -351,18 +419,29 @@ class Classifier:
             stream.findings.pop()
         stream.chained = False
         if rule is None or rule.kind is Kind.NOTE:
-            self._add(stream, Finding("user_exception", Kind.EXCEPTION, line, 0, error_type or None))
+            self._add(stream, Finding("user_exception", Kind.EXCEPTION, line, 0, error_type or None, is_raised=True))
         else:
-            self._matched(stream, line, (failure, rule, match), error_type or None)
-        stream.steps_since = 0
+            self._matched(stream, line, (failure, rule, match), error_type or None, is_raised=True)
+
+    def _failed_somehow(
+        self, stream: _Stream, line: Line, found: tuple[str, Rule | None, re.Match[str] | bool]
+    ) -> None:
+        """Take an exception by which a process says that another one has failed, or by which it ends."""
+        failure, rule, match = found
+        if rule is not None and rule.kind is Kind.ENDED:
+            self._matched(stream, line, (failure, rule, match), None, is_raised=True)
+        elif not _IN_ORDER.match(line.text):
+            self._add(stream, Finding("unknown", Kind.SYMPTOM, line, 0))
 
     def _matched(
-        self, stream: _Stream, line: Line, found: tuple[str, Rule, re.Match[str] | bool], error_type: str | None
-    ) -> None:
+        self, stream: _Stream, line: Line, found: tuple[str, Rule, re.Match[str] | bool], error_type: str | None, *,
+        is_raised: bool,
+    ) -> None:  # fmt: skip
         failure, rule, match = found
         groups = match.groupdict() if isinstance(match, re.Match) else {}
         origin, kind, action = line.origin, rule.kind, rule.action
         rank = groups.get("rank") or groups.get("local")
+        is_raised |= rank is not None  # a report on a rank
         if rank is None and (named := _MENTIONED_RANK.search(line.text)):
             rank = named["rank"] or named["rank2"] or named["rank3"]
         if rank is not None:
@@ -373,7 +452,7 @@ class Classifier:
             )
         if host := groups.get("host"):
             origin = replace(origin, host=host)
-        if rule.kind is Kind.ENDED and failure == "unknown":
+        if rule.kind in (Kind.ENDED, Kind.SYMPTOM) and failure == "unknown":
             code = groups.get("code")
             signal = _SIGNALS.get(groups.get("signal") or "", 0)
             number = int(code) if code else -signal
@@ -382,31 +461,42 @@ class Classifier:
             failure, kind, action = ending(number)
             if kind is Kind.SCHEDULER and "rank" in groups and "was ended by" not in line.text:
                 return
-            kind = Kind.ENDED
+            kind = rule.kind
         work = (groups.get("pg") or "", int(groups["work"])) if groups.get("work") else None
+        timed_out = int(groups["timed_out"]) if groups.get("timed_out") else None
         pid = int(groups["pid"]) if groups.get("pid") else None
         told = replace(line, origin=origin)
         is_root = rule.kind is Kind.ENDED and "failed (exitcode" in line.text
-        self._add(stream, Finding(failure, kind, told, 0, error_type, action, pid, is_root, work))
+        self._add(stream, Finding(failure, kind, told, 0, error_type, action, pid, is_root, work, timed_out, is_raised))
 
     def _add(self, stream: _Stream, finding: Finding) -> None:
         if len(stream.findings) < MAX_FINDINGS:
             self._order += 1
             stream.findings.append(replace(finding, order=self._order))
-            if finding.kind in {Kind.CAUSE, Kind.EXCEPTION, Kind.CONSEQUENCE}:
-                stream.steps_since = 0
+            if _may_be_survived(finding):
+                stream.steps.clear()
 
-    def _progress(self, stream: _Stream, line: Line, step: int) -> None:
-        """Take a line that reports a step: after several of them, an exception that was logged has been handled."""
-        stream.steps_since += 1
-        if stream.was_logged and stream.steps_since >= RECOVERED_AFTER:
-            self._handled(stream, line.origin.cycle)
-        host, time = line.origin.host, line.origin.time
+    def _progress(self, stream: _Stream, line: Line, numbers: tuple[str, ...]) -> bool:
+        """Take a line that reports a step: after several of them, what was said of a failure was not the end.
+
+        Returns:
+            Whether it takes more of them to know.
+        """
+        cycle, goes_on = line.origin.cycle, False
+        if any(_may_be_survived(each) and each.line.origin.cycle == cycle for each in stream.findings):
+            goes_on = len(stream.steps) < SURVIVED_AFTER
+            if goes_on:
+                stream.steps.add(numbers)
+            enough = 1 if stream.was_retried else RECOVERED_AFTER if stream.was_logged else SURVIVED_AFTER
+            if len(stream.steps) >= enough:
+                self._handled(stream, cycle)
+        step, host, time = int(numbers[0]), line.origin.host, line.origin.time
         if host is not None and time is not None and (host in self.seen.steps or len(self.seen.steps) < MAX_FINDINGS):
             steps = self.seen.steps[host]
             steps.setdefault(step, time)
             if len(steps) > MAX_STEPS:
                 del steps[next(iter(steps))]
+        return goes_on
 
     def _goes_on(self, file: str, rank: int) -> None:
         """Forget what a file has said of a hang of a rank that goes on, and in all files the verdict on that hang."""
@@ -416,15 +506,24 @@ class Classifier:
             stream.findings = [each for each in stream.findings if each not in over]
             self._void |= {_sentence(each) for each in over} - {""}
 
-    def _handled(self, stream: _Stream, cycle: int | None) -> None:
-        """Forget what the job has gone on after in the same cycle, unless nvrx reports a restart in process."""
+    def _handled(self, stream: _Stream, cycle: int | None, *, has_finished: bool = False) -> None:
+        """Forget what the job has gone on after in the same cycle, unless nvrx reports a restart in process.
+
+        A loss that is not a number is forgotten only when the job has finished.
+        """
         stream.findings = [
             each
             for each in stream.findings
             if each.kind in {Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED}
             or each.line.origin.cycle != cycle
             or " (initial rank " in each.line.whole
+            or (each.failure == "nan_loss" and each.kind is Kind.SYMPTOM and not has_finished)
         ]
+
+
+def _may_be_survived(finding: Finding) -> bool:
+    """Whether a rank that goes on has survived what was said; a loss that is not a number stays."""
+    return finding.kind in _VOID_LATER or (finding.kind is Kind.SYMPTOM and finding.failure != "nan_loss")
 
 
 def _sentence(finding: Finding) -> str:

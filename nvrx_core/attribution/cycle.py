@@ -102,7 +102,11 @@ def verdict_of_cycle(report: CycleReport) -> Verdict:
         return _unknown(report)
     if report.hang is not None and found.rank in report.hang.culprits and found.evidence[0].text == shown(hang):
         return replace(found, confidence=round(report.hang.confidence, 2))
-    if found.action is Action.EXCLUDE_NODE and decide(of_kernel.findings(), of_kernel.seen).host != found.host:
+    if found.failure == "operator_kill" and found.action is Action.STOP and found.evidence[0].file != LAUNCHER_FILE:
+        sentence = found.sentence.replace("; stop, and correct it first", "; restart: only text says so")
+        return replace(found, action=Action.RESTART, sentence=sentence)
+    of_record = decide(of_kernel.findings(), of_kernel.seen).host
+    if found.action is Action.EXCLUDE_NODE and (of_record is None or of_record != found.host):
         sentence = found.sentence.replace("; exclude the node", "; restart, and check the node: only text names it")
         return replace(found, action=Action.RESTART, node_to_exclude=None, sentence=sentence)
     return found

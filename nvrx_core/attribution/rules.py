@@ -2,7 +2,8 @@
 
 A class is one entry of `CLASSES`. The entries are in order: of the rules that a line matches, the first decides. A rule
 has a literal text, by which lines are found fast, and may have a pattern that is searched in lines with that text; the
-groups `rank`, `local`, `host`, `pid` and `code` of a pattern say what the line is about. A literal has no digits: lines
+groups `rank`, `local`, `host`, `pid` and `code` of a pattern say what the line is about, `work` and `timed_out` which
+collective. A literal has no digits: lines
 that differ in digits only are looked at once.
 
 Sources of the texts: the messages of torch, gloo, NCCL, CUDA, Slurm and the Linux kernel, and of NVIDIA's list of Xid
@@ -91,6 +92,22 @@ _XID: Final = r"NVRM: Xid \([^)]*\): (?:{}),"
 _SLURM_END: Final = r"(?:JOB|STEP) \S+ (?:ON (?P<host>[\w.-]+) )?CANCELLED"
 _TASK: Final = r"srun: error: (?P<host>[\w.-]+): task(?:s [\d,-]+| (?P<rank>\d+)): "
 _MPI: Final = r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.-]+) exited on signal "
+_BEGUN: Final = (
+    r"\[(?P<pg>[^\]\[]*)\bRank (?P<rank>\d+)\](?:.*sequence id: (?P<timed_out>\d+))?"
+    r".*[lL]ast enqueued (?:NCCL )?work: (?P<work>-?\d+)"
+)
+_CRASHES: Final = tuple(
+    rule
+    for word in ("Segmentation fault", "Bus error", "Illegal instruction", "Floating point exception")
+    for rule in (
+        Rule(word, _TASK + word, any_level=True),
+        Rule(word, rf"(?:^|\d +){word}(?: +\(core dumped\)|$)|{word} +\(core dumped\)", Kind.ENDED),
+    )
+)
+"""What srun and shells say of a signal by which a crashed process ends."""
+_EXIT_CODE: Final = r"(?i)\bexit(?:ed)?(?: with)?(?: exit)? (?:code|status)\b[ :=]{0,8}(?P<code>-?\d+)\b"
+_NOT_IF: Final = r"^(?!.*\b(?:(?:[Ii]f|[Ww]hen|[Oo]nce|[Uu]pon|[Uu]nless)\b.*|[Oo]n )(?:[Rr]eceived|preempted)).*"
+"""The line does not say what is done in case of a signal or a preemption."""
 ABSTAINS: Final = (
     r"hang: (?:all ranks are alike|no rank is behind|the ranks wait for each other"
     r"|the ranks call different collectives)"
@@ -106,7 +123,7 @@ CLASSES: Final = (
         (
             Rule(
                 "NVRM: Xid",
-                _XID.format("74|79|61|62|109|119|120|136|140|143|145|149|150|151"),
+                _XID.format("46|74|79|61|62|109|119|120|122|136|140|143|145|149|150|151"),
                 Kind.MACHINE,
                 any_level=True,
             ),
@@ -126,7 +143,7 @@ CLASSES: Final = (
         Action.EXCLUDE_NODE,
         "has a memory error of its GPU (ECC)",
         (
-            Rule("NVRM: Xid", _XID.format("48|63|64|92|94|95|160|171|172"), Kind.MACHINE, any_level=True),
+            Rule("NVRM: Xid", _XID.format("48|64|94|95|160|171|172"), Kind.MACHINE, any_level=True),
             Rule("ncorrectable ECC"),
             Rule("ncorrectable NVLink"),
             Rule("double bit ECC"),
@@ -159,6 +176,8 @@ CLASSES: Final = (
                 any_level=True,
             ),
             Rule("OOM killer was active", _FT_RANK, Kind.MACHINE, any_level=True),
+            Rule("TERM_MEMLIMIT", "", Kind.MACHINE, any_level=True),
+            Rule("low on resource", "low on resource: memory", Kind.MACHINE, any_level=True),
             Rule("xceeded", r"(?i)exceeded (?:step |job )?memory limit", Kind.MACHINE, any_level=True),
             Rule("can't allocate memory"),
             Rule("not enough memory: you tried to allocate"),
@@ -176,6 +195,7 @@ CLASSES: Final = (
         (
             Rule("DUE TO TIME LIMIT", _SLURM_END, Kind.SCHEDULER, any_level=True),
             Rule("job killed: walltime", "", Kind.SCHEDULER, any_level=True),
+            Rule("active longer than specified deadline", "", Kind.SCHEDULER, any_level=True),
             Rule("TERM_RUNLIMIT", "", Kind.SCHEDULER, any_level=True),
             Rule("exceeded limit", "(?i)walltime.*exceeded limit", Kind.SCHEDULER, any_level=True),
             Rule(
@@ -196,7 +216,7 @@ CLASSES: Final = (
             Rule("DUE TO JOB REQUEUE", _SLURM_END, Kind.SCHEDULER, any_level=True),
             Rule(
                 "preempted",
-                r"(?i)\b(?:is|was|been|being|are|were|got|node|job|vm|instance|pod|has timed out/|to"
+                r"(?i)" + _NOT_IF + r"\b(?:is|was|been|being|are|were|got|node|job|vm|instance|pod|has timed out/|to"
                 r" be) ?preempted|\bpreempted by\b|: preempted\b",
                 Kind.SCHEDULER,
                 any_level=True,
@@ -257,21 +277,17 @@ CLASSES: Final = (
         Action.RESTART,
         "did not take part in a collective of NCCL, which timed out",
         (
-            Rule("aught collective operation timeout", "", Kind.STALLED),
+            Rule(
+                "aught collective operation timeout",
+                r"aught collective operation timeout(?:.*?\bSeqNum=(?P<timed_out>\d+))?",
+                Kind.STALLED,
+            ),
             Rule("Timeout at NCCL work", "", Kind.STALLED),
             Rule("Timeout at collective", "", Kind.STALLED),
             Rule("NCCL timeout", r"(?i)error.*NCCL timeout|NCCL timeout.*(?:error|rank)", Kind.STALLED),
             Rule("collective operation timeout", "", Kind.STALLED),
-            Rule(
-                "last enqueued",
-                r"\[(?P<pg>[^\]\[]*)\bRank (?P<rank>\d+)\].*last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
-                Kind.NOTE,
-            ),
-            Rule(
-                "Last enqueued",
-                r"\[(?P<pg>[^\]\[]*)\bRank (?P<rank>\d+)\].*Last enqueued (?:NCCL )?work: (?P<work>-?\d+)",
-                Kind.NOTE,
-            ),
+            Rule("last enqueued", _BEGUN, Kind.NOTE),
+            Rule("Last enqueued", _BEGUN, Kind.NOTE),
             Rule("Some NCCL operations have failed or timed out", "", Kind.NOTE),
             Rule("Received a dump signal", "", Kind.NOTE),
             Rule("Received a global dump signal", "", Kind.NOTE),
@@ -314,6 +330,7 @@ CLASSES: Final = (
             Rule("compiled against API version"),
             Rule("not compatible", r"(?i)error.*(?:version|torch|cuda).*not compatible"),
             Rule("VersionConflict"),
+            Rule("was removed in the NumPy"),
             Rule("incompatible with this version"),
             Rule(
                 "ersion mismatch",
@@ -395,6 +412,7 @@ CLASSES: Final = (
         (
             Rule("found NaN in"),
             Rule("found Inf in"),
+            Rule("probability tensor contains either"),
             Rule("Unexpected result nan", r"on rank (?P<rank>\d+)"),
             Rule("Minimum loss scale reached"),
             Rule("returned nan values in its"),
@@ -532,6 +550,7 @@ CLASSES: Final = (
             Rule("Errno ", r"Errno (?:28|122)\]"),
             Rule("file write failed", "(?i)error"),
             Rule("DiskPressure"),
+            Rule("low on resource", "low on resource: ephemeral-storage", Kind.MACHINE, any_level=True),
             Rule("FileWriteError", ""),
         ),
     ),
@@ -619,6 +638,7 @@ CLASSES: Final = (
         Action.RESTART,
         "crashed in native code",
         (
+            Rule("exited on signal", _MPI + r"11\b", Kind.ENDED),
             Rule("Fatal Python error: Segmentation fault"),
             Rule("Fatal Python error: Bus error"),
             Rule("Fatal Python error: Illegal instruction"),
@@ -626,20 +646,17 @@ CLASSES: Final = (
             Rule("Signal: Segmentation fault"),
             Rule("Signal: Bus error"),
             Rule("Segfault encountered"),
-            Rule("Segmentation fault", _TASK + "Segmentation fault", any_level=True),
+            *_CRASHES,
             Rule("Segmentation fault", "", Kind.ENDED),
             Rule("segmentation fault", "", Kind.ENDED),
             Rule("segfault at", r"\[(?P<pid>\d+)\]: segfault at", Kind.MACHINE),
             Rule("SIGSEGV", r"(?:Caught|Received|Unhandled|got) (?:signal )?.{0,20}SIGSEGV"),
-            Rule("Bus error", _TASK + "Bus error", any_level=True),
-            Rule("Bus error", r"Bus error(?: \(core dumped\))?$", Kind.ENDED),
             Rule("double free or corruption"),
             Rule("corrupted size vs. prev_size"),
             Rule("malloc(): ", r"malloc\(\): \w+"),
             Rule("free(): invalid", ""),
             Rule("corrupted double-linked list"),
             Rule("stack smashing detected"),
-            Rule("exited on signal", _MPI + r"11\b", Kind.ENDED),
         ),
     ),
     FailureClass(
@@ -735,10 +752,22 @@ CLASSES: Final = (
             Rule("death signal, shutting down", "", Kind.SCHEDULER, any_level=True),
             Rule("got signal: ", r"got signal: (?:15|2|1)\b", Kind.SCHEDULER, any_level=True),
             Rule("KeyboardInterrupt", r"(?:^|[\s.:])KeyboardInterrupt\b", Kind.SCHEDULER),
-            Rule("eceived SIG", r"[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)", Kind.SCHEDULER, any_level=True),
-            Rule("aught signal SIG", r"[Cc]aught signal (?:SIGTERM|SIGINT)", Kind.SCHEDULER, any_level=True),
+            Rule(
+                "eceived SIG",
+                _NOT_IF + r"[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)",
+                Kind.SCHEDULER,
+                any_level=True,
+                action=Action.RESTART,
+            ),
+            Rule(
+                "aught signal SIG",
+                r"[Cc]aught signal (?:SIGTERM|SIGINT)",
+                Kind.SCHEDULER,
+                any_level=True,
+                action=Action.RESTART,
+            ),
             Rule("Killed", _TASK + "Killed", Kind.ENDED, any_level=True, action=Action.RESTART),
-            Rule("Terminated", _TASK + "Terminated", Kind.SCHEDULER, any_level=True),
+            Rule("Terminated", _TASK + "Terminated", Kind.SCHEDULER, any_level=True, action=Action.RESTART),
             Rule(
                 "Killed",
                 r": line \d+: +(?P<pid>\d+) Killed|^Killed$|(?<!\d)\d+ Killed +",
@@ -815,10 +844,13 @@ CLASSES: Final = (
             ),
             Rule("return code = ", r"exits with return code = (?P<code>-?\d+)", Kind.ENDED, any_level=True),
             Rule("with non-zero exit", r"(?:exit (?:status|code):?)\s*(?P<code>-?\d+)?", Kind.ENDED, any_level=True),
-            Rule("core dumped", r"(?P<signal>Aborted) \(core dumped\)", Kind.ENDED),
+            Rule("died with", r"died with <Signals\.(?P<signal>\w+)", Kind.ENDED),
+            Rule("core dumped", r"(?P<signal>Aborted) +\(core dumped\)", Kind.ENDED),
             Rule("Fatal Python error: ", "", Kind.ENDED),
             Rule("terminate called", "", Kind.ENDED),
             Rule("exited on signal", _MPI, Kind.ENDED),
+            Rule("srun: error: Unable to ", "", Kind.SYMPTOM),
+            *(Rule(text, _EXIT_CODE, Kind.SYMPTOM) for text in ("xit code", "xit status", "xited with ", "Exit Code")),
         ),
     ),
     FailureClass("clean", Action.NONE, "no failure was found"),
@@ -829,6 +861,6 @@ BY_NAME: Final[Mapping[str, FailureClass]] = {each.name: each for each in CLASSE
 
 IGNORED_EXCEPTIONS: Final = frozenset({
     "ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "SignalException", "CalledProcessError",
-    "SystemExit", "WorkerGroupFailure", "JobFailedError",
+    "SystemExit", "WorkerGroupFailure", "JobFailedError", "ExceptionGroup", "BaseExceptionGroup",
 })  # fmt: skip
-"""Exceptions by which a launcher says that a worker has failed, and by which a process exits."""
+"""Exceptions by which a launcher says that a worker has failed, by which a process exits, and that hold others."""

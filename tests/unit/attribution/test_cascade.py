@@ -121,7 +121,7 @@ def test_the_oom_killer_is_matched_with_the_rank_that_was_killed() -> None:
     logs = {
         "run.log": "E0101 00:00:01.0 9 torch/x/api.py:1] failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: p",
         "dmesg": "[ 1.000] Out of memory: Killed process 77 (python)",
-        "other": "May  1 00:00:01 n7 kernel: [ 1.000] oom-kill:constraint=X,task=python,pid=78,uid=0",
+        "other": "Jan  1 00:00:01 n7 kernel: [ 1.000] oom-kill:constraint=X,task=python,pid=78,uid=0",
     }
     verdict = verdict_of_logs(logs)
     assert (verdict.failure, verdict.rank, verdict.host) == ("host_out_of_memory", 3, "n7")

@@ -10,7 +10,7 @@ from nvrx_core.attribution import classification
 from nvrx_core.attribution.cascade import decide
 from nvrx_core.attribution.classification import MAX_FINDINGS, MAX_STEPS, Classifier
 from nvrx_core.attribution.origin import parse
-from nvrx_core.attribution.rules import CLASSES
+from nvrx_core.attribution.rules import CLASSES, Kind
 from nvrx_core.attribution.verdict import Action
 from tests.attribution.cases import verdict_of_text
 
@@ -31,13 +31,16 @@ def test_the_frames_of_a_traceback_say_nothing() -> None:
     assert (finding.failure, finding.error_type, finding.line.number) == ("user_exception", "KeyError", 4)
 
 
-def test_a_traceback_that_ends_without_an_exception_is_none() -> None:
-    assert not list(_fed("Traceback (most recent call last):\n  File 'a'\nnot an exception\n").findings())
+def test_a_traceback_that_ends_without_an_exception_says_that_something_has_failed() -> None:
+    text = "Traceback (most recent call last):\n  File 'a'\nnot an exception\n"
+    (finding,) = _fed(text).findings()
+    assert (finding.failure, finding.kind, finding.line.number) == ("unknown", Kind.SYMPTOM, 1)
+    assert not list(_fed(f"WARNING it is tried again\n{text}").findings())
 
 
 def test_a_traceback_that_never_ends_is_given_up() -> None:
     endless = "Traceback (most recent call last):\n" + "  frame\n" * 500 + "KeyError: 1\n"
-    assert len(list(_fed(endless).findings())) == 1
+    assert [each.failure for each in _fed(endless).findings()] == ["unknown", "user_exception"]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_a_rank_that_has_gone_on_was_not_hung(logs: list[str], failure: str, ran
         ("mpirun noticed that process rank 1 with PID 5 on node n2 exited on signal 6 (Aborted).", "unknown", 1),
         ("EXCEPTION on rank 2 (initial rank 3, n1 pid 9): no colon", "user_exception", 2),
         ("EXCEPTION (x) on rank 2 (initial rank 3, n1 pid 9): OSError: [Errno 28] x", "disk_full", 2),
-        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: x", "clean", None),
+        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: x", "unknown", None),
     ],
 )
 def test_reports_of_launchers(text: str, failure: str, rank: int | None) -> None:
@@ -120,6 +123,13 @@ def test_reports_of_launchers(text: str, failure: str, rank: int | None) -> None
 
 def test_the_findings_of_a_rank_are_bounded() -> None:
     assert len(list(_fed("KeyError: 1\n" * 200).findings())) == MAX_FINDINGS
+
+
+def test_what_stays_of_an_earlier_cycle_stays_once() -> None:
+    text = "INFO [ft_launcher] cycle 0: 1 nodes\nloss: nan\nINFO [ft_launcher] cycle 1: 1 nodes\n"
+    text += "restart 1 in 4 ms: SOFT_TIMEOUT on rank 2 (initial rank 2, vm pid 9): x\n"
+    text += "".join(f"step {step} loss 1\n" for step in range(60))
+    assert [each.failure for each in _fed(text).findings()] == ["nan_loss", "hang"]
 
 
 def test_ranks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,14 @@ def test_text_alone_excludes_no_node() -> None:
     assert verdict.sentence.endswith("; restart, and check the node: only text names it")
 
 
+@pytest.mark.parametrize("text", ["GPU is lost", "Unable to determine the device handle for GPU"])
+def test_text_excludes_no_node_where_no_host_is_known(text: str) -> None:
+    logs = {(None, "train_cycle0.log"): (text,)}
+    verdict = verdict_of_cycle(CycleReport({0: None, 1: None}, (FailureReport(None, "the node is lost"),), logs=logs))
+    assert (verdict.action, verdict.node_to_exclude) == (Action.RESTART, None)
+    assert verdict.sentence.endswith("; restart, and check the node: only text names it")
+
+
 def test_a_record_of_the_kernel_excludes_its_node() -> None:
     kernel = {"n1": ("NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.",)}
     verdict = verdict_of_cycle(CycleReport(RANKS, (failed(3),), kernel=kernel))

@@ -94,6 +94,30 @@ def test_the_line_and_the_event_name_the_culprit(world: World, caplog: pytest.Lo
     assert (record.message, record.levelno, record.rank) == (line, logging.WARNING, 1)  # type: ignore[attr-defined]
 
 
+FAILED = "rank 1 (local rank 1, pid 7) has failed with exit code 1"
+
+
+@pytest.mark.parametrize(
+    ("report", "printed", "action", "stops"),
+    [
+        (f"{FAILED}: FileNotFoundError: 'x'", b"", "stop", True),
+        (f"{FAILED}: FileNotFoundError: 'x'", b"FileNotFoundError: 'x'\n", "stop", True),
+        (FAILED, b"FileNotFoundError: 'x'\n", "stop", False),
+        (f"{FAILED}: ValueError: x", b"OSError: [Errno 28] No space left on device\n", "stop", False),
+        (f"{FAILED}: FileNotFoundError: 'x'", b"OSError: [Errno 28] No space left on device\n", "stop", False),
+        (ENDED, b"", "restart", False),
+    ],
+)
+def test_a_job_may_be_stopped_by_what_launchers_have_reported_not_by_what_was_printed(
+    world: World, report: str, printed: bytes, action: str, stops: bool
+) -> None:
+    world.reported = CycleFailures(HOSTS, ((0, report),), frozenset(HOSTS))
+    world.outputs = {1: WorkerOutput(printed, ())}
+    world.decided(run(), stop(f"n0: {report}"), run(1))
+    assert world.verdict()["action"] == action
+    assert world.verdicts.says_stop(0) is stops
+
+
 def test_the_next_cycle_is_waited_for_within_bounds(world: World) -> None:
     world.decided(run(), stop(), now=5.0)
     assert world.verdicts.deadline == 6.0
