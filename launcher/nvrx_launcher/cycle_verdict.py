@@ -11,8 +11,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from nvrx_core.events.schema import file_name
 from nvrx_core.process.helper_thread import HelperThread
+from nvrx_core.process.kernel_log import NewRecords
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
@@ -54,6 +58,12 @@ MAX_OUTPUT: Final = 1 << 15
 """Bytes at the end of each log file of a worker that are looked at."""
 MAX_CYCLE_LOG: Final = 1 << 19
 """Bytes at the end of the log of all workers that are looked at."""
+MAX_RECORDS: Final = 1 << 10
+"""Records of the kernel, the last ones, that are looked at."""
+INITIAL_NAMESPACE: Final = "pid:[4026531836]"
+"""The namespace whose pids the kernel's log has (PROC_PID_INIT_INO)."""
+_PID: Final = re.compile(r"\bpid (\d+)\)")
+_KILLED: Final = re.compile(r"[Kk]illed process (\d+)\b")
 
 
 class Nodes(Protocol):
@@ -91,6 +101,8 @@ class CycleEvidence:
         output: that of the workers of this node, by rank.
         log: the file with the output of all workers; "" for none.
         hang: the verdict on a hang that has ended it; None for none.
+        host: the node of this launcher.
+        kernel: the kernel's log of that node, since then; None where its workers took no part.
         begins_at: where the output of this cycle begins in it.
         events: the folder of the event files; None for none.
     """
@@ -104,6 +116,8 @@ class CycleEvidence:
     begins_at: int
     events: str | None
     hang: HangVerdict | None = None
+    host: str = ""
+    kernel: NewRecords | None = None
 
 
 class CycleVerdicts:
@@ -129,6 +143,7 @@ class CycleVerdicts:
         self._running: Decision | None = None
         self._began, self._failures, self._reason = 0.0, dict[int, str](), ""
         self._hang: HangVerdict | None = None
+        self._kernel: NewRecords | None = None
         self._hang_judged_at = self._ended_at = 0.0
         self._lost, self._gives_up_at = dict[int, str](), math.inf
         self._is_stopped, self.deadline = False, math.inf
@@ -142,6 +157,8 @@ class CycleVerdicts:
             case DecisionKind.RUN:
                 self._collect()
                 self._running, self._began = decision, time.time()
+                self._forget_records()
+                self._kernel = NewRecords()
                 self._failures.clear()
                 self._lost.clear()
                 self._hang = None
@@ -203,6 +220,8 @@ class CycleVerdicts:
             failed = partial(log.warning, "there is no verdict of cycle %d: %s", evidence.cycle)
             if len(self._threads) >= MAX_THREADS:
                 failed(f"those of {MAX_THREADS} cycles before it are not made yet")
+                if evidence.kernel is not None:
+                    evidence.kernel.close()
                 continue
             thread = HelperThread(partial(self._give, evidence), name="nvrx-verdict", failed=failed)
             self._threads.append(thread)
@@ -212,6 +231,7 @@ class CycleVerdicts:
         """Make what is left, and wait until it is said, within bounds: after a signal the launcher has little time."""
         self._collect()
         self.make()
+        self._forget_records()
         timeout = SIGNALLED_TIMEOUT if self._is_stopped else END_TIMEOUT
         deadline = time.monotonic() + timeout
         for thread in self._threads:
@@ -251,6 +271,7 @@ class CycleVerdicts:
             for member in running.members
             for number in range(member.workers)
         }
+        kernel, self._kernel = (self._kernel, None) if is_here else (None, self._kernel)
         output = self._workers.output() if is_here else {}
         own = self._failures.values() if is_here else ()
         failures = _failures(reason, reported, self._host, own, lost=self._lost)
@@ -260,9 +281,15 @@ class CycleVerdicts:
             CycleEvidence(
                 running.cycle, self._began, ranks | dict.fromkeys(output, self._host), failures,
                 output, self._cycle_log.path if is_here else "", self._cycle_log.begins_at, self._events,
-                self._hang if ended_by_hang else None,
+                self._hang if ended_by_hang else None, self._host, kernel,
             )
         )  # fmt: skip
+
+    def _forget_records(self) -> None:
+        """Close the kernel's log of a cycle that has ended without a verdict of this launcher."""
+        if self._kernel is not None:
+            self._kernel.close()
+            self._kernel = None
 
     def _give(self, evidence: CycleEvidence) -> None:
         """Read the logs, make the verdict and say it; in a thread."""
@@ -318,6 +345,7 @@ def judged(evidence: CycleEvidence) -> attribution.Verdict:
     from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
     from nvrx_core.attribution.reading import last_lines, open_faults
 
+    kernel = {evidence.host: of_kernel(evidence)}
     logs, events = dict[tuple[int | None, str], tuple[str, ...]](), list[str]()
     whole = _end(evidence.log, MAX_CYCLE_LOG, evidence.begins_at)
     logs[None, _name(evidence.log, whole, MAX_CYCLE_LOG)] = last_lines(whole, MAX_CYCLE_LOG)
@@ -331,7 +359,28 @@ def judged(evidence: CycleEvidence) -> attribution.Verdict:
         if evidence.events is not None:
             events += open_faults(Path(evidence.events, file_name(rank)), evidence.began)
     failures = tuple(FailureReport(host, text) for host, text in evidence.failures)
-    return verdict_of_cycle(CycleReport(evidence.ranks, failures, events=tuple(events), logs=logs, hang=evidence.hang))
+    report = CycleReport(evidence.ranks, failures, kernel, events=tuple(events), logs=logs, hang=evidence.hang)
+    return verdict_of_cycle(report)
+
+
+def of_kernel(evidence: CycleEvidence) -> tuple[str, ...]:
+    """Return what the kernel of this node has recorded since a cycle began: Xids, and that it has killed a worker.
+
+    Other processes that it kills for want of memory are not the job's; where pids are not those of the kernel's log,
+    none can be told to be.
+    """
+    if evidence.kernel is None:
+        return ()
+    own = {pid for host, text in evidence.failures if host == evidence.host for pid in _PID.findall(text)}
+    with suppress(OSError):
+        own = own if os.readlink("/proc/self/ns/pid") == INITIAL_NAMESPACE else set()
+    found = deque[str](maxlen=MAX_RECORDS)
+    for text in evidence.kernel.texts():
+        killed = _KILLED.search(text)
+        if "NVRM: Xid" in text or (killed is not None and killed[1] in own):
+            found.append(text)
+    evidence.kernel.close()
+    return tuple(found)
 
 
 def _name(file: str, end: bytes, size: int) -> str:

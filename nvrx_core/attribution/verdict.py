@@ -25,21 +25,45 @@ _ESCAPES: Final = re.compile(
 )
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 _REDACTED: Final = "[redacted]"
-_SECRETS: Final = (
-    re.compile(
-        r"(?i)((?:pass(?:word|wd|phrase)?|secret|token|api[_-]?key|access[_-]?key(?:[_-]?id)?"
-        r"|credentials?|authorization|cookie)"
-        r"[\"']?\s*[=:]\s*[\"']?)(?:(?:bearer|basic)\s+)?[^\s\"',;}&]+"
-    ),
-    re.compile(r"(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}"),
-    re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s@/]+(?=@)"),
-    re.compile(
-        r"()\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|nvapi-[\w-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
-        r"|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
-    ),
-    re.compile(r"(?i)((?:wandb|key|token|secret)\W{1,3})[0-9a-f]{32,}\b"),
-    re.compile(r"()-----BEGIN [A-Z ]*PRIVATE KEY-----.*"),
+_SECRET_NAME: Final = (
+    r"(?:pass(?:word|wd|phrase)|(?<!old)pwd(?!=/)|secret|credential|api[_-]?key"
+    r"|(?:access|account|auth|client|encryption|master|private|shared|signing|ssh|storage)[_-]?key"
+    r"|(?<!\bper.)(?<!unexpected.)(?<!bos_)(?<!cls_)(?<!eos_)(?<!mask_)(?<!pad_)(?<!sep_)(?<!unk_)"
+    r"token(?![a-rt-z]|s\b|[_-](?:count|id|ind|len|type))|x-amz-signature)"
 )
+"""Part of a name whose value is a secret; `tokenizer`, `tokens` and `pad_token` are none, nor is every `key`."""
+_SECRET_VALUE: Final = (
+    r"(?!(?:none|null|true|false|expected|field|invalid|missing|must|not|required)(?:[\s,;)}\]]|$))"
+    r"(?(quote)(?:(?!(?P=quote))(?:\\.|.))+|[^\s\"',;}&][^\s\",;}&]*)"
+)
+"""To the closing quote, where there is one; what says that there is no value, or a wrong one, is left."""
+_QUOTE: Final = r"(?:[bru]{0,2}(?P<quote>\\*[\"']))?"
+_SECRETS: Final = tuple(
+    re.compile(each)
+    for each in (
+        r"(?i)(?P<kept>(?:authorization|cookies?)(?:\\?[\"']?\s*[=:]|[\"'],)\s*(?:[bru]{0,2}\\?[\"'])?)[^\s\"'\\][^\"'\\]*",
+        r"(?i)(?P<kept>" + _SECRET_NAME + r"[\w.-]{0,32}\\?[\"']?\]?\s*(?:=>?(?!=)|:=?(?!:))\s*" + _QUOTE + ")"
+        r"(?:(?:bearer|basic|token)\s+)?" + _SECRET_VALUE,
+        r"(?P<kept>(?:[A-Z0-9]_KEY|[?&;]sig)=)[^\s\"',;}&]+",
+        r"(?i)(?P<kept>(?<![\w-])--?[\w-]{0,64}?"
+        + _SECRET_NAME
+        + r"[\w-]{0,32}[\"']?,?\s+"
+        + _QUOTE
+        + r")(?![\"']?-)"
+        + _SECRET_VALUE,
+        r"(?i)(?P<kept>\b(?:bearer|basic)\s+)(?=\S*[\d=._-])[\w.~+/=-]{8,}",
+        r"(?P<kept>\b[a-z][a-z0-9+.-]*://)(?:(?!git@)[^\s:/@?#\"'<>]+|[^\s:/@]*:(?!\d{1,5}/)[^\s\"'<>]+)(?=@)",
+        (
+            r"(?P<kept>)\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|nvapi-[\w-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+            r"|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+            r"|pypi-[\w-]{16,}|dckr_pat_[\w-]{16,}|npm_[A-Za-z0-9]{30,}|ya29\.[\w-]{20,})"
+        ),
+        r"(?i)(?P<kept>(?:wandb|key|token|secret)\W{1,3})[0-9a-f]{32,}\b",
+        r"(?P<kept>)-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*",
+        r"(?P<kept>(?<![\w./+-]))(?=[a-z0-9+/]*[A-Z])(?=[A-Z0-9+/]*[a-z])(?=[A-Za-z+/]*\d)[A-Za-z0-9+][A-Za-z0-9+/]{39,}={0,2}(?![\w./-])",
+    )
+)
+"""Forms of secrets; the last one is a line of a key in base64. What `kept` matches is shown."""
 
 
 class Action(enum.Enum):
@@ -135,6 +159,6 @@ def shown(text: str, most: int = MAX_SHOWN) -> str:
     if not text.isascii() or not text.isprintable():
         text = "".join("?" if unicodedata.category(each) in _HIDDEN else each for each in text)
     for secret in _SECRETS:
-        text = secret.sub(rf"\1{_REDACTED}", text)
+        text = secret.sub(rf"\g<kept>{_REDACTED}", text)
     text = text.strip()
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -7,6 +7,9 @@ clock of the host that wrote the line.
 The lines of a launcher have -1 for `initial_rank`; `iteration` is the number of the cycle, -1 before the first one.
 `verdict` of a `cycle_verdict` is the object that `nvrx-why --json` prints.
 
+A `restart_verdict` is what the cause of a `restart` is called, by what its rank has reported, as `nvrx-why` gives it;
+`culprits` of the `restart` are who is to blame. The new rank 0 writes it once its call has gone on for a second.
+
 A `hung` is a rank that its monitor is about to end. Its end is the `worker_failed` of that rank, or `recovered`: the
 rank has gone on, or has exited in order, and was not ended. The end of the cycle is that of all others, as of a rank
 that exits with code 0 on a `rank_termination_signal` that it handles.
@@ -41,6 +44,7 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "exception": ("traceback",),
     "restart": ("ended_iteration", "cause", "culprits", "lost", "rank", "world_size", "active", "marks"),
+    "restart_verdict": ("ended_iteration", "class", "error_type", "action", "confidence"),
     "completed": (),
     "left": ("reason",),
     "monitor_replaced": ("reason",),

@@ -34,6 +34,7 @@ _SHOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "worker_failed": ("reason",), "hung": ("reason",), "recovered": ("reason",), "cycle_stopped": ("reason",),
     "control_store_lost": ("reason",), "cycle_verdict": ("sentence",), "hang_verdict": ("sentence",),
     "straggler_found": ("sentence",), "straggler_over": ("sentence",),
+    "restart_verdict": ("class", "error_type", "action", "confidence"),
 }  # fmt: skip
 """The fields that the line of an event has; of a launcher's event all, unless named here."""
 INDENT: Final = "\n" + " " * 15

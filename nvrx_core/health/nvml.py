@@ -5,9 +5,7 @@ A call of a driver that hangs does not return: `probes.py` runs it in a process 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,16 +22,13 @@ from nvrx_core.health.gpu import (
     xids_in,
 )
 from nvrx_core.health.result import CheckResult, Status
+from nvrx_core.process.kernel_log import KERNEL_LOG, kernel_lines
 
 __all__ = ["bus_ids", "check_gpus", "check_nvlinks", "has_driver", "read_memory"]
 
 DRIVER: Final = (Path("/dev/nvidiactl"), Path("/proc/driver/nvidia"))
 RECOVERY_ACTION: Final = 230
 """NVML_FI_DEV_GET_GPU_RECOVERY_ACTION; older bindings do not name it."""
-KERNEL_LOG: Final = Path("/dev/kmsg")
-MAX_LINES: Final = 1 << 17
-LONGEST: Final = 1 << 13
-"""Bytes of a record of the kernel log."""
 
 
 class _NoNvmlError(Exception):
@@ -57,7 +52,7 @@ def check_gpus(devices: Sequence[str] = (), *, kernel_log: Path = KERNEL_LOG) ->
         kernel_log: where the kernel's log is read, if that is allowed.
     """
     try:
-        xids = xids_in(_lines(kernel_log))
+        xids = xids_in(kernel_lines(kernel_log))
         for nvml, handle, name in _gpus(devices):
             yield judge_gpu(_read_gpu(nvml, handle, name, xids=xids))
     except _NoNvmlError as error:
@@ -215,20 +210,3 @@ def _supported(nvml: Any, read: Callable[[], Any]) -> Any:
 
 def _text(found: str | bytes) -> str:
     return found.decode() if isinstance(found, bytes) else found
-
-
-def _lines(kernel_log: Path) -> Iterator[str]:
-    """Yield the records of the kernel log, see Documentation/ABI/testing/dev-kmsg; none where it cannot be read."""
-    with suppress(OSError):
-        fd = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            for _ in range(MAX_LINES):
-                try:
-                    record = os.read(fd, LONGEST)
-                except BrokenPipeError:  # records were overwritten before they were read
-                    continue
-                if not record:
-                    return
-                yield from record.decode(errors="replace").splitlines()
-        finally:
-            os.close(fd)

@@ -32,6 +32,8 @@ log = logging.getLogger("nvrx_core.inprocess")
 SILENT_STORE: Final = 10.0
 """Seconds without an answer from the store after which it counts as lost."""
 
+IDLE: Final = 1.0
+"""Seconds for which no idle work was given before it is done: then no restart is in progress, most likely."""
 ENDS_WITHIN: Final = 10.0
 
 
@@ -79,6 +81,8 @@ class MainThreadWatchdog:
         self.page, self.interval, self.fork_server = page, interval, fork_server
         self._interrupt, self._observer, self._losses = interrupt, observer, losses
         self._work: deque[Callable[[], None]] = deque()
+        self._idle_work: deque[Callable[[], None]] = deque()
+        self._idle_at = 0.0
         self._heartbeat = heartbeat_of_this_thread()
         self._ending = self._store_reported = False
         self._awake, self._began = AwakeClock(), 0.0
@@ -94,6 +98,11 @@ class MainThreadWatchdog:
         """Run `work` soon, in this thread."""
         self._work.append(work)
         notify(self._wake)
+
+    def defer_idle(self, work: Callable[[], None]) -> None:
+        """Run `work` in this thread once nothing was given here for `IDLE`; not at all if the call ends before."""
+        self._idle_at = time.monotonic() + IDLE
+        self._idle_work.append(work)
 
     def stop(self) -> None:
         """Finish the deferred work and end the thread, within a bound: deferred work may block for good."""
@@ -121,16 +130,18 @@ class MainThreadWatchdog:
             if now >= due:
                 due = now + min(self.interval, SILENT_STORE / 4)
                 self._ask(now)
+                if now >= self._idle_at:
+                    self._do_work(self._idle_work)
             ready = readable(watched, due - time.monotonic())
             self._awake.woke(due, now=time.monotonic())
             if self._wake in ready:
                 os.eventfd_read(self._wake)
-                self._do_work()
+                self._do_work(self._work)
             if self.fork_server.channel in ready:
                 self._poll_fork_server()
                 if self.fork_server.ended:
                     watched = [self._wake]
-        self._do_work()
+        self._do_work(self._work)
 
     def _ask(self, now: float) -> None:
         self.page[ProgressField.WATCHDOG_HEARTBEAT] = time.monotonic_ns()
@@ -176,9 +187,9 @@ class MainThreadWatchdog:
         if poll == "" and not self._ending:
             self._losses.fork_server_lost()
 
-    def _do_work(self) -> None:
-        while self._work:
+    def _do_work(self, work: deque[Callable[[], None]]) -> None:
+        while work:
             try:
-                self._work.popleft()()
+                work.popleft()()
             except Exception:  # boundary: deferred work must not end the watchdog
                 log.exception("deferred work failed")

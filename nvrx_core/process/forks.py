@@ -14,14 +14,19 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 __all__ = [
-    "CleanupStack", "EndedInChild", "Forkable", "disown_in_children", "inert_in_children", "keep_for_good",
+    "CleanupStack", "EndedInChild", "Forkable", "disown_in_children", "forks_waiting", "inert_in_children",
+    "keep_for_good",
     "keep_in_children", "run_in_rank_only",
 ]  # fmt: skip
+
+LONGEST_IMPORT: Final = 2.0
+"""Seconds for which a fork waits while another thread imports."""
 
 
 class Forkable(Protocol):
@@ -99,12 +104,40 @@ def keep_for_good(*owners: object) -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
 
+@contextmanager
+def forks_waiting() -> Iterator[None]:
+    """Let forks wait while a thread that is not the main one imports, for `LONGEST_IMPORT` at most.
+
+    In a child, a module that another thread was about to import stays locked for ever.
+    """
+    _register_importing()
+    with _importing:
+        yield
+
+
 _live: set[Forkable] = set()
+_importing: Final = threading.Lock()
+_forking = threading.local()
 
 
 @functools.cache
 def _register() -> None:
     os.register_at_fork(after_in_child=_disown_all)
+
+
+@functools.cache
+def _register_importing() -> None:
+    os.register_at_fork(before=_await_import, after_in_parent=_forked, after_in_child=_forked)
+
+
+def _await_import() -> None:
+    _forking.waits = _importing.acquire(timeout=LONGEST_IMPORT)
+
+
+def _forked() -> None:
+    if getattr(_forking, "waits", False):
+        _forking.waits = False
+        _importing.release()
 
 
 def _disown_all() -> None:

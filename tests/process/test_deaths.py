@@ -88,6 +88,17 @@ def test_five_ranks_survive_two_losses_and_an_exception(launch: Launch) -> None:
     assert_nothing_lost(job, first, second, restart("EXCEPTION", by=[4]), codes=codes)
 
 
+def test_an_event_says_what_the_cause_of_a_restart_is_called(launch: Launch) -> None:
+    job = launch({(1, 0, 2): "exception", (0, 1, 5): "segv"}, step_seconds=0.5).finish()
+    first, second = restart("EXCEPTION", by=[1]), restart("TERMINATED", by=[0], lost=[0])
+    assert_nothing_lost(job, first, second, codes={0: -signal.SIGSEGV})
+    names = ("initial_rank", "iteration", "ended_iteration", "class", "error_type", "action", "confidence")
+    assert [[line[name] for name in names] for line in job.events("restart_verdict")] == [
+        [0, 1, 0, "user_exception", "InjectedFault", "restart", 0.85],
+        [1, 2, 1, "segmentation_fault", None, "restart", 0.88],
+    ], "once each, by the rank that is then the first"
+
+
 def test_a_wall_clock_an_hour_off_changes_nothing(launch: Launch) -> None:
     job = launch({(0, 0, 3): "exception", (2, 1, 3): "kill"}, collective=True, clock_ahead={"1": 3600.0}).finish()
     first, second = restart("EXCEPTION", by=[0]), restart("TERMINATED", by=[2], lost=[2])

@@ -33,6 +33,10 @@ def test_the_wait_daemon_imports_no_torch():
     assert "torch" not in loaded_by("nvrx_core.inprocess.wait_daemon")
 
 
+def test_a_rank_imports_no_rules_of_attribution():
+    assert not [name for name in loaded_by("nvrx_core.inprocess.wrap") if name.startswith("nvrx_core.attribution")]
+
+
 @pytest.mark.parametrize(
     "package", ["nvrx_core", "nvrx_core.fault_tolerance", "nvrx_core.inprocess", "nvrx_core.store"]
 )

@@ -227,7 +227,9 @@ def start_threads(
     housekeeping = Housekeeping(
         connections.control_store.deletion, page, least_world_size(p.initialize), watchdog.defer
     )
-    trace = RestartTrace(state, events, maker, housekeeping=housekeeping, defer=watchdog.defer)
+    trace = RestartTrace(
+        state, events, maker, housekeeping=housekeeping, defer=watchdog.defer, defer_idle=watchdog.defer_idle
+    )
     thread = MonitorThread(
         store=CallStore(lambda: connections.of_monitor_thread, state.initial_world_size),
         rounds=Rounds(state.initial_rank, initial_ranks(state.initial_world_size), p.round_timeouts),

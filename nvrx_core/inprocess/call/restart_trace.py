@@ -14,12 +14,14 @@ from dataclasses import replace
 from nvrx_core.events.log import EventLog
 from nvrx_core.events.phases import phases_from_marks
 from nvrx_core.fault.log_rate import LogRate
+from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.call.own_faults import FaultMaker
 from nvrx_core.inprocess.coordination.housekeeping import Housekeeping
 from nvrx_core.inprocess.protocol.decision import RoundDecision
 from nvrx_core.inprocess.protocol.round import RoundView
 from nvrx_core.inprocess.restart_record import RestartRecord, remember
 from nvrx_core.inprocess.state import State
+from nvrx_core.process.forks import forks_waiting
 from nvrx_core.rank_assignment.base import AssignmentState, Mode
 
 __all__ = ["RestartTrace"]
@@ -36,6 +38,7 @@ class RestartTrace:
         faults: converts the times of another host's fault.
         housekeeping: notified of each iteration that is entered, and of each round that has ended.
         defer: runs work soon, in a thread that no restart waits for.
+        defer_idle: runs work when there was no restart for a while.
     """
 
     def __init__(
@@ -46,9 +49,10 @@ class RestartTrace:
         *,
         housekeeping: Housekeeping,
         defer: Callable[[Callable[[], None]], None],
+        defer_idle: Callable[[Callable[[], None]], None],
     ) -> None:
         self._state, self._events, self._faults = state, events, faults
-        self._housekeeping, self._defer = housekeeping, defer
+        self._housekeeping, self._defer, self._defer_idle = housekeeping, defer, defer_idle
         self._marks: dict[str, float] = {}
         self._ended: RoundView | None = None
         self._step = self._highest = -1
@@ -97,6 +101,8 @@ class RestartTrace:
         self._defer(lambda: _report(self._events, state, decision, marks))
         if left_out is not None:
             self._defer(lambda: _log(state, decision, marks, left_out))
+        if (cause := decision.cause) is not None and state.rank == 0 and self._events.fileno() is not None:
+            self._defer_idle(lambda: _judge(self._events, state.iteration, decision.iteration, cause))
         self._housekeeping.decided(state.rank, decision)
 
 
@@ -134,6 +140,19 @@ def _report(events: EventLog, state: AssignmentState, decision: RoundDecision, m
         active=state.mode is Mode.ACTIVE,
         marks=dict(marks),
     )
+
+
+def _judge(events: EventLog, iteration: int, ended: int, fault: FaultRecord) -> None:
+    """Report what a fault is called, and what to do about it.
+
+    The rules are of use to a rank that writes events, after its first restart: no other one imports them, which takes
+    0.1 s, in which no other event is written.
+    """
+    with forks_waiting():
+        from nvrx_core.attribution.restart import verdict_of_fault
+    found = verdict_of_fault(fault).as_json()
+    said = {name: found[name] for name in ("class", "error_type", "action", "confidence")}
+    events.write("restart_verdict", iteration, ended_iteration=ended, **said)
 
 
 def _failure(decision: RoundDecision) -> object:

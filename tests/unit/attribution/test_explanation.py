@@ -30,6 +30,30 @@ def test_the_lines_are_bounded_and_without_secrets() -> None:
     assert "abcdefgh" not in str(lines)
 
 
+BEGIN = "-----BEGIN RSA PRIVATE KEY-----"
+END = "-----END RSA PRIVATE KEY-----"
+BODY = ["Proc-Type: 4,ENCRYPTED", "MIIEpAIBAAKCAQEA0Z3VS5JJ", "[rank1]: cds3xfnyGwyF8PbnGy0+/B7MhgwMbRvI0==", "bRvI"]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        [BEGIN, *BODY, END], [f"0: {BEGIN}", *BODY, "a line of another rank", f"0: {END}"], [BEGIN, *BODY],
+        [*BODY, END], [BEGIN + BODY[1] + END], [BEGIN, *BODY, END, BEGIN, *BODY, END],
+    ],
+)  # fmt: skip
+def test_no_line_of_a_private_key_is_among_them(key: list[str]) -> None:
+    last = ["0: step 7.", *key, "1: OddError: it was odd.", "Traceback (most recent call last):"]
+    found = list(numbered(CLEAR, last).values())
+    assert not [each for each in found if any(part in each for part in ("Proc", "MIIE", "cds3", "bRvI"))]
+    assert found == ["1: OddError: odd", "0: step 7.", "1: OddError: it was odd.", "Traceback (most recent call last):"]
+
+
+def test_a_key_may_be_all_that_there_is() -> None:
+    assert list(numbered(CLEAR, [BEGIN, *BODY]).values()) == ["1: OddError: odd"]
+    assert list(numbered(CLEAR, [*BODY, END]).values()) == ["1: OddError: odd"]
+
+
 def test_a_request_has_the_verdict_and_the_lines_as_data() -> None:
     asked = request("small", VAGUE, LINES)
     messages = asked["messages"]

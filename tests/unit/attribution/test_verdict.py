@@ -27,20 +27,68 @@ def test_no_control_character_is_shown(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "password=hunter22secret", "--api-key hunter22secret".replace(" ", "="), '"token": "hunter22secret"',
+        "password=hunter22secret", "--api-key=hunter22secret", '"token": "hunter22secret"',
         "Authorization: Bearer hunter22secret", "bearer hunter22secret", "https://me:hunter22secret@host/x",
         "hf_hunter22secrethunter22secret", "sk-hunter22secrethunter", "AKIAIOSFODNN7EXAMPLE",
-        "ghp_hunter22secrethunter22secret", "nvapi-hunter22secrethunter",
-        "-----BEGIN RSA PRIVATE KEY----- hunter22secret",
-        "wandb: 0123456789abcdef0123456789abcdef01234567", "AWS_SECRET_ACCESS_KEY=hunter22secret",
+        "ghp_hunter22secrethunter22secret", "nvapi-hunter22secrethunter", "pypi-hunter22secrethunter",
+        "dckr_pat_hunter22secrethunter", "-----BEGIN RSA PRIVATE KEY----- hunter22secret",
+        "-----BEGIN PGP PRIVATE KEY BLOCK-----\\nhunter22secret", "wandb: 0123456789abcdef0123456789abcdef01234567",
+        "AWS_SECRET_ACCESS_KEY=hunter22secret", "SECRET_KEY=hunter22", "AWS_SECRET_KEY: hunter22/K7MDENG",
+        "PRIVATE_KEY=hunter22", "encryption_key=hunter22", "OPENAI_KEY=hunter22", "joe / pwd=hunter22",
+        "AccountKey=hunter22/uSRZ6IFsuFq2UVErCz4I6tq+K1SZ==;EndpointSuffix=x", "client_secret_value=hunter22",
+        "https://a.blob.core.windows.net/c?sv=2020&sig=hunter22%2Bdef", "https://s3/x?X-Amz-Signature=hunter22&a=1",
+        "https://s3/x?X-Amz-Credential=hunter22%2F2026", "mysql --password hunter22 --user x", "--hf_token hunter22",
+        "t.py --db-password 'a hunter22 b'", "Command '['t.py', '--api-key', 'hunter22', '--lr', '1']'",
+        "Authorization: Token hunter22", "curl -H 'Authorization: ApiKey hunter22' https://host",
+        "('authorization', 'Token hunter22')", "Cookie: a=b; c=hunter22", "Set-Cookie: c=hunter22; d=hunter22",
+        "{'password': 'correct horse hunter22', 'lr': 1}", r'password="with \" hunter22"',
+        "Namespace(password=b'a hunter22')", "password='hunter22 without an end",
+        r'{\"api_key\": \"a hunter22\", \"lr\": 1}', "https://hunter22@github.com/a/b", "https://me:pa/hunter22@host/x",
+        "https://hunter22:x-oauth-basic@github.com/a", "redis://:hunter22@host:6379/0",
+        "MIIEpAIBAAKCAQEA0Z3VS5JJcds3xfnIOSFODNN7yGwyF8PbnGy0AHB7MhgwMbRvI0MBZhpI",
     ],
 )  # fmt: skip
 def test_no_secret_is_shown(text: str) -> None:
     found = shown(f"error: {text} failed")
     assert "[redacted]" in found
-    assert not {"hunter22", "IOSFODNN7", "0123456789abcdef"} & {
-        each for each in ("hunter22", "IOSFODNN7", "0123456789abcdef") if each in found
-    }
+    assert not [each for each in ("hunter22", "IOSFODNN7", "0123456789abcdef") if each in found]
+    assert shown(found) == found, "what is redacted stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("--token abcdefgh --lr 3", "--token [redacted] --lr 3"),
+        ("{'password': 'a b', 'lr': 1}", "{'password': '[redacted]', 'lr': 1}"),
+        ("AccountKey=abc==;EndpointSuffix=x", "AccountKey=[redacted];EndpointSuffix=x"),
+        ("https://me:pw@host/x", "https://[redacted]@host/x"),
+        ("curl -H 'Authorization: Token a' https://host", "curl -H 'Authorization: [redacted]' https://host"),
+    ],
+)
+def test_what_surrounds_a_secret_is_shown(text: str, expected: str) -> None:
+    assert shown(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'lr'", "KeyError: 'api_key'", "KeyError: 'HF_TOKEN'", "key = 3", "primary_key: 7",
+        'RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: "a.weight", "token.bias".',
+        'Unexpected key(s) in state_dict: "head.weight".', "OSError: Can't load tokenizer.json for '/models/a'",
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/tokens.bin'", "tokens=4096, tokens/s: 12",
+        "max_tokens: 600, num_tokens=7", "pad_token: <pad>", "eos_token_id=2", "loss per token: 3.2", "token=None",
+        "api_key=''", "use_auth_token: False", "Unexpected token: }", "AssertionError: token == 5",
+        "t.py: error: argument --hf-token: expected one argument", "token::Parser failed", "token: required",
+        "TypeError: f() got an unexpected keyword argument 'password'", "TypeError: bad signature: f(int)",
+        "ImportError: basic configuration is wrong", "TOKENIZERS_PARALLELISM=false", "PWD=/scratch/job", "OLDPWD=/a",
+        "git+https://github.com/a/b@main", "ssh://git@github.com/a/b", "tcp://10.0.0.1:29500/x@y",
+        "authorization, and a cookie, too, are missing", "/lustre/Project1/Abc/checkpoints/Step100/Whatever/FileX1",
+        "frame #4: _ZN3c104cuda20CUDACachingAllocator9allocateEm16CUDAStream", "sha256 " + "0f" * 32,
+        '  File "/work/secret/train.py", line 8, in get_token', "Received SIGTERM, signal 15",
+    ],
+)  # fmt: skip
+def test_the_words_of_a_failure_are_shown(text: str) -> None:
+    assert shown(text) == text.strip()
 
 
 def test_what_is_long_is_cut() -> None:

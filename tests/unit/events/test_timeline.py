@@ -124,6 +124,13 @@ def test_unknown_fields_and_events_are_kept(write):
     assert "eclipse" in render(events)
 
 
+def test_what_the_cause_of_a_restart_is_called_follows_it(write):
+    verdict = {"class": "user_exception", "error_type": "ValueError", "action": "restart", "confidence": 0.85}
+    events = read(write(0, restart(0, 100.02), line("restart_verdict", 0, 1, 100.2, ended_iteration=0, **verdict)))
+    told = "restart_verdict class=user_exception error_type=ValueError action=restart confidence=0.85"
+    assert render(events).splitlines()[-1].endswith(f"rank 0    iteration 1   {told}")
+
+
 def test_a_restart_with_malformed_fields_is_rendered_partially(write):
     strange = restart(0, 100.5, cause="x", culprits="all", lost=[2, "y"], marks={"occurred": "then", "entered": 3})
     (found,) = restarts(read(write(0, strange)))

@@ -22,6 +22,7 @@ from nvrx_launcher.workers.output import WorkerOutput
 
 from nvrx_core.fault.hang_verdict import HangOutcome, HangVerdict
 from nvrx_core.process.helper_thread import HelperThreadError
+from nvrx_core.process.kernel_log import NewRecords
 
 ENDED = "rank 1 (local rank 1, pid 7) was ended by SIGSEGV"
 MEMBERS = (Member(0, 0, 2), Member(4, 2, 2))
@@ -75,7 +76,8 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path):
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cycle_verdict, "NewRecords", lambda: NewRecords(tmp_path / "none"))
     made = World(tmp_path)
     yield made
     made.history.close()
@@ -339,3 +341,54 @@ def test_a_hang_that_no_rank_was_ended_for_is_not_what_has_ended_the_cycle(world
     world.decided(run(1))
     found = world.verdict()
     assert (found["class"], found["rank"]) == (("hang", 2) if how == "was ended slowly" else ("unknown", None))
+
+
+XID = "NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus."
+OF_WORKER = "Out of memory: Killed process 7 (python) total-vm:1kB"
+OF_ANOTHER = "Out of memory: Killed process 70 (mysqld) total-vm:1kB"
+
+
+def of_this_node(folder: Path, *failures: str) -> cycle_verdict.CycleEvidence:
+    """What is known of a cycle in which workers of this node have failed, and the kernel has recorded this and that."""
+    (log := folder / "kmsg").write_text(f"4,1,1,-;{XID}\n4,2,2,-;{OF_WORKER}\n")
+    kernel = NewRecords(log)
+    with log.open("a") as file:
+        file.writelines(f"4,3,{each},-;{text}\n" for each, text in enumerate(("link up", XID, OF_ANOTHER, OF_WORKER)))
+    told = tuple(("n0", text) for text in failures)
+    return cycle_verdict.CycleEvidence(
+        0, time.time(), {0: "n0", 1: "n0"}, told, {}, "", 0, None, None, "n0", kernel
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("is_initial", [True, False])
+def test_of_the_kernels_log_counts_what_is_new_and_about_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_initial: bool
+) -> None:
+    namespace = cycle_verdict.INITIAL_NAMESPACE if is_initial else "pid:[4026532000]"
+    monkeypatch.setattr("os.readlink", lambda _: namespace)
+    evidence = of_this_node(tmp_path, ENDED)
+    expected = (XID, OF_WORKER) if is_initial else (XID,)
+    assert cycle_verdict.of_kernel(evidence) == expected, "in a container, pids are others"
+    assert cycle_verdict.of_kernel(evidence) == (), "the log is closed"
+    assert cycle_verdict.of_kernel(of_this_node(tmp_path)) == (XID,), "7 is no process of the job"
+    assert cycle_verdict.of_kernel(replace(evidence, kernel=None)) == ()
+
+
+def test_an_xid_of_this_node_makes_the_verdict(tmp_path: Path) -> None:
+    found = cycle_verdict.judged(of_this_node(tmp_path, "rank 1 (local rank 1, pid 7) was ended by SIGABRT"))
+    assert (found.failure, found.node_to_exclude) == ("gpu_lost", "n0")
+
+
+def test_each_cycle_has_the_records_of_its_time(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (log := tmp_path / "kmsg").write_text("")
+    monkeypatch.setattr(cycle_verdict, "NewRecords", lambda: NewRecords(log))
+    given = list[tuple[str, ...]]()
+    monkeypatch.setattr(world.verdicts, "_give", lambda evidence: given.append(cycle_verdict.of_kernel(evidence)))
+    for cycle in (0, 1):
+        world.verdicts.decided(run(cycle), now=0.0)
+        world.placement = replace(world.placement, cycle=cycle) if world.placement else None
+        with log.open("a") as file:
+            file.write(f"4,{cycle},1,-;{XID}{cycle}\n")
+        world.verdicts.decided(stop(cycle=cycle), now=0.0)
+        world.verdicts.finish()
+    assert given == [(f"{XID}0",), (f"{XID}1",)]

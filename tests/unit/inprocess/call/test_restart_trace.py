@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from nvrx_core.events.schema import EVENTS
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.call.own_faults import FaultMaker
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
@@ -17,6 +18,11 @@ from nvrx_core.inprocess.state import State
 class Events:
     def __init__(self):
         self.written = []
+
+        self.fd = 7
+
+    def fileno(self):
+        return self.fd
 
     def write(self, event, iteration, **fields):
         self.written.append((event, iteration, fields))
@@ -62,7 +68,9 @@ def state():
 
 @pytest.fixture
 def trace(state, events, housekeeping, deferred):
-    return RestartTrace(state, events, FaultMaker(0), housekeeping=housekeeping, defer=deferred.append)
+    return RestartTrace(
+        state, events, FaultMaker(0), housekeeping=housekeeping, defer=deferred.append, defer_idle=deferred.append
+    )
 
 
 def run(deferred):
@@ -94,7 +102,7 @@ def test_a_restart_is_reported_when_the_function_is_entered(trace, state, events
     assert events.written == [], "no restart waits for a file"
     with caplog.at_level(logging.INFO):
         run(deferred)
-    [(event, iteration, fields)] = events.written
+    [(event, iteration, fields), _] = events.written
     assert (event, iteration, fields["ended_iteration"]) == ("restart", 1, 0)
     assert fields["marks"].keys() == {
         "interrupted", "noticed", "aborted", "initialized", "entered", "occurred", "announced",
@@ -104,11 +112,37 @@ def test_a_restart_is_reported_when_the_function_is_entered(trace, state, events
     assert re.fullmatch(r"restart 1 in [\d.]+ ms \(this rank\): EXCEPTION on .*; none lost, .* ranks active", line)
 
 
+def test_the_new_rank_0_says_what_the_cause_is_called_after_all_else(trace, state, events, deferred, caplog):
+    for state.rank, state.iteration in ((0, 1), (1, 2)):
+        trace.round_ended(ended_round(state.iteration - 1), {})
+        trace.entered()
+        run(deferred)
+    verdict = {"class": "user_exception", "error_type": None, "action": "restart", "confidence": 0.85}
+    assert [(event, iteration) for event, iteration, _ in events.written] == [
+        ("restart", 1), ("restart_verdict", 1), ("restart", 2),
+    ]  # fmt: skip
+    assert events.written[1][2] == {"ended_iteration": 0, **verdict}
+    assert events.written[1][2].keys() == set(EVENTS["restart_verdict"])
+
+
+def test_no_rule_is_read_where_no_event_is_written_or_no_fault_is_known(trace, events, deferred):
+    view = ended_round()
+    view.decision = replace(view.decision, cause=None)
+    trace.round_ended(view, {})
+    trace.entered()
+    run(deferred)
+    events.fd = None
+    trace.round_ended(ended_round(), {})
+    trace.entered()
+    run(deferred)
+    assert [event for event, _, _ in events.written] == ["restart", "restart"]
+
+
 def test_a_restart_whose_iteration_fails_before_it_is_entered_is_reported_all_the_same(trace, events, deferred):
     trace.round_ended(ended_round(0), {"noticed": 1.0})
     trace.round_ended(ended_round(1), {"noticed": 3.0})
     run(deferred)
-    [(_, _, fields)] = events.written
+    [(_, _, fields), _] = events.written
     assert (fields["ended_iteration"], fields["marks"]["noticed"]) == (0, 1.0)
     assert {"initialized", "entered"} <= fields["marks"].keys()
 
@@ -118,7 +152,7 @@ def test_a_restart_is_reported_once(trace, events, deferred):
     trace.report()
     trace.entered()
     run(deferred)
-    assert len(events.written) == 1
+    assert [event for event, _, _ in events.written] == ["restart", "restart_verdict"]
 
 
 def test_the_line_says_who_is_lost(trace, state, deferred, caplog):
@@ -138,5 +172,5 @@ def test_equal_restarts_are_all_events_but_not_all_lines(trace, events, deferred
             trace.round_ended(ended_round(iteration), {})
             trace.entered()
             run(deferred)
-    assert len(events.written) == 20
+    assert len([event for event, _, _ in events.written if event == "restart"]) == 20
     assert len(caplog.messages) == 2

@@ -1,0 +1,79 @@
+"""The verdict of a cycle, for each kind of fault: one job, in whose cycles real faults happen to real processes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.harness.process.launch import Launch
+
+UNKNOWN = "unknown cause"
+
+
+class Fault(NamedTuple):
+    """A fault of `workers.launcher_named`; with `+`, while the other rank waits in a collective.
+
+    Attributes:
+        name: its name.
+        failure: what the line calls it.
+        action: what it says to do.
+        error: what the line of the log has that the verdict names; "" where no log has one.
+    """
+
+    name: str
+    failure: str
+    action: str
+    error: str
+
+
+FAULTS = (
+    Fault("user_exception+", "user_exception", "restart", "LookupError: sample 7 has no label"),
+    Fault("exit_3", UNKNOWN, "restart", ""),
+    Fault("segmentation_fault", "segmentation_fault", "restart", ""),
+    Fault("killed+", "operator_kill", "restart", ""),
+    Fault("aborted", UNKNOWN, "restart", ""),
+    Fault("missing_module", "missing_module", "stop", "ModuleNotFoundError: No module named 'no_such_kernels'"),
+    Fault("disk_full+", "disk_full", "stop", "OSError: [Errno 28] No space left on device"),
+    Fault("assertion", "assertion", "stop", "AssertionError: batches differ: {2, 3}"),
+    Fault("nan_loss+", "nan_loss", "stop", "RuntimeError: loss is nan in step 3"),
+    Fault("data_loader+", "data_loader", "restart", "RuntimeError: DataLoader worker (pid"),
+    Fault("port_in_use", "port_in_use", "restart", "OSError: [Errno 98] Address already in use"),
+    Fault("cuda_out_of_memory+", "cuda_out_of_memory", "stop", "torch.OutOfMemoryError: CUDA out of memory."),
+)
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    """The verdicts of the job's cycles, by their numbers; rank 0 and rank 1 fail in turn."""
+    folder = tmp_path_factory.mktemp("named")
+    faults = ",".join(f"{fault.name}:{cycle % 2}" for cycle, fault in enumerate(FAULTS))
+    options = ("--max-restarts", str(len(FAULTS)), "--ft-restart-backoff", "none", "--ft-warm-workers", "off")
+    files = ("--log-dir", str(folder / "logs"), "-r", "3")
+    job = Launch(folder, faults, *options, *files, worker="launcher_named.py")
+    try:
+        code, log = job.finish(within=300.0)
+    finally:
+        job.close()
+    assert code == 0, log
+    said = re.findall(r"verdict of cycle (\d+): (.*)$", log, re.MULTILINE)
+    assert [int(cycle) for cycle, _ in said] == list(range(len(FAULTS))), log
+    return {int(cycle): text for cycle, text in said}
+
+
+@pytest.mark.parametrize("cycle", range(len(FAULTS)), ids=[each.name for each in FAULTS])
+def test_the_line_of_the_launcher_names_the_fault(verdicts: dict[int, str], cycle: int) -> None:
+    fault, found = FAULTS[cycle], verdicts[cycle]
+    match = re.fullmatch(
+        r"(?P<failure>[\w ]+), rank (?P<rank>\d) on \S+; action (?P<action>\w+), confidence (?P<confidence>0\.\d\d)"
+        r"(?:; see (?P<file>/\S+):(?P<line>\d+))?",
+        found,
+    )
+    assert match, found
+    assert (match["failure"], int(match["rank"]), match["action"]) == (fault.failure, cycle % 2, fault.action)
+    assert (match["file"] is None) == (not fault.error), found
+    if fault.error:
+        assert fault.error in Path(match["file"]).read_text().splitlines()[int(match["line"]) - 1]
+        assert f"attempt_{cycle}/{cycle % 2}/" in match["file"]
