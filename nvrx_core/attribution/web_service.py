@@ -55,7 +55,7 @@ EXPORT_TIMEOUT: Final = 10.0
 ENDS_WITHIN: Final = 1
 """Seconds that requests have to end in when the service ends."""
 LAST_EXPORT_TIMEOUT: Final = 2.0
-"""Seconds that the service takes for a result of which no model has said anything yet, when it ends."""
+"""Seconds that the service takes, when it ends, for the result that it has not exported yet."""
 REQUESTS: Final = 64
 """Requests that are answered at a time."""
 TAIL: Final = 1 << 16
@@ -200,7 +200,12 @@ class AttributionService:
                 log.warning("the model explains nothing of %s: %s", submission.path, problem)
         result = result_of(verdict, None if explanation is None else explanation.as_json(), problem)
         self._submissions.completed(submission.path, result)
-        await self._export({**submission.metadata, **result}, EXPORT_TIMEOUT)
+        export = asyncio.create_task(self._export({**submission.metadata, **result}, EXPORT_TIMEOUT))
+        try:
+            await asyncio.shield(export)
+        except asyncio.CancelledError:  # a job ends once it has the result
+            await asyncio.wait([export], timeout=LAST_EXPORT_TIMEOUT)
+            raise
 
     async def _ask(self, model: Model, verdict: Verdict, submission: Submission) -> Explanation:
         lines = numbered(verdict, await asyncio.to_thread(_tail_of, submission.path, submission.offset))

@@ -41,3 +41,30 @@ def test_an_analysis_that_takes_too_long_is_ended(
     monkeypatch.setattr(web_service, "ANALYSIS_TIMEOUT", 0.0)
     with pytest.raises(TimeoutError):
         asyncio.run(service._handle(Submission(str(tmp_path / "0.log"), None, None, (1, 1))))
+
+
+def test_a_result_is_exported_though_the_service_ends_once_it_is_there(
+    service: AttributionService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = list[object]()
+
+    async def end_meanwhile() -> None:
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def export(result: dict[str, object], within: float) -> None:
+            begun.set()
+            await goes_on.wait()
+            exported.append(result["log_path"])
+
+        monkeypatch.setattr(service, "_export", export)
+        path = str(tmp_path / "0.log")
+        handling = asyncio.create_task(service._handle(Submission(path, None, None, (1, 1))))
+        service._submissions.submit(Submission(path, None, None, (1, 1)))
+        await begun.wait()
+        handling.cancel()
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await handling
+        assert exported == [path]
+
+    asyncio.run(end_meanwhile())
