@@ -65,7 +65,8 @@ def measure(part: str, *, wrongly: bool) -> None:
         f"macro-F1 over {len(scores)} classes: {sum(scores) / len(scores):.3f} ({true.total()} cases,"
         f" {right.total()} right)"
     )
-    print(f"rank of injected faults named rightly: {ranks[True] / max(1, ranks.total()):.3f} of {ranks.total()}")
+    if ranks:
+        print(f"rank of injected faults named rightly: {ranks[True] / ranks.total():.3f} of {ranks.total()}")
     print(f"a rank named that is not the culprit: {misnamed} of {true.total()}")
     print(f"host named rightly: {hosts[True] / max(1, hosts.total()):.3f} of {hosts.total()}")
     print(f"clean logs called clean: {right['clean'] / max(1, true['clean']):.3f} of {true['clean']}")

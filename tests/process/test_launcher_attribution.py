@@ -100,6 +100,22 @@ def test_advice_that_this_launcher_does_not_share_ends_no_job(launcher: Start, p
     assert "attribution of cycle 0: STOP" in log
 
 
+def test_what_a_rank_prints_when_it_is_ended_for_another_ends_no_job(
+    launcher: Start, tmp_path: Path, prefix: Path
+) -> None:
+    def answer(asked: Asked) -> tuple[int, bytes]:
+        return 200, json.dumps(ADVICE if asked.method == "GET" and "log_path" in asked.path else {}).encode()
+
+    with HttpStub(answer) as service:
+        options = ("--max-restarts", "1", "--ft-restart-backoff", "3", "--ft-attribution-stop-action", "no-restart")
+        code, log = start(launcher, prefix, service.url, *options, case="crashes_beside_a_handler").finish()
+    assert code == 1, log
+    assert "attribution of cycle 0: STOP" in log
+    assert "Received SIGTERM, saving" in prefix.with_name("train_cycle0.log").read_text()
+    verdicts = [each["verdict"] for each in events_of(tmp_path, "cycle_verdict")]
+    assert [(each["class"], each["rank"]) for each in verdicts] == [("segmentation_fault", 1)] * 2
+
+
 def test_a_prefix_that_is_used_again_brings_no_cause_of_an_earlier_run(
     launcher: Start, tmp_path: Path, prefix: Path, key: str
 ) -> None:

@@ -50,6 +50,18 @@ def raises_once() -> None:
         time.sleep(60)
 
 
+def crashes_beside_a_handler() -> None:
+    """Rank 1 crashes in every cycle once rank 0 says on SIGTERM that it was sent that."""
+    ready = f"{os.environ['NVRX_TEST_GATE']}.{cycle}"
+    if rank == 0:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(print("Received SIGTERM, saving", flush=True)))
+        open(ready, "x").close()
+        time.sleep(60)
+    while not os.path.exists(ready):
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
 def is_killed() -> None:
     """Rank 2 kills itself right after a print, in the middle of a line."""
     if cycle == 0:
@@ -86,7 +98,18 @@ def floods() -> None:
 
 CASES = {
     each.__name__: each
-    for each in (fails, lacks, lacks_once, lacks_twice, raises_once, is_killed, prints, waits_for_its_gate, floods)
+    for each in (
+        fails,
+        lacks,
+        lacks_once,
+        lacks_twice,
+        raises_once,
+        crashes_beside_a_handler,
+        is_killed,
+        prints,
+        waits_for_its_gate,
+        floods,
+    )
 }
 
 if __name__ == "__main__":
