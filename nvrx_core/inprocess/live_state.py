@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from nvrx_core.errors import UsageError
 from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.live import objects as tensors, row as rows
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Recovery, Shard, Stamp
@@ -187,7 +188,8 @@ class LiveState:
 
         Raises:
             TypeError: for a step that is no integer.
-            RuntimeError: before `resume`, or with parameters on the meta device.
+            UsageError: before `resume`.
+            RuntimeError: with parameters on the meta device, or when ranks start with different steps.
         """
         step, ports = int(operator.index(step)), self._here("start")  # of any integer type
         objects = self._training.memory.objects
@@ -206,7 +208,8 @@ class LiveState:
 
         Raises:
             TypeError: for a step that is no integer.
-            RuntimeError: before `resume`, when ranks commit different steps, or a step not greater than the last.
+            UsageError: before `resume`, or with a step not greater than the last: the job ends.
+            RuntimeError: when ranks commit different steps.
         """
         step, ports = int(operator.index(step)), self._here("commit")  # of any integer type
         objects, expected = self._training.memory.objects, self._versions
@@ -226,7 +229,7 @@ class LiveState:
 
     def _here(self, what: str) -> _Ports:
         if self._ports is None or self._ports.call is not current_call():  # each iteration resumes
-            raise RuntimeError(f"{what}() before resume()")
+            raise UsageError(f"{what}() before resume()")
         return self._ports
 
 

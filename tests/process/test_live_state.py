@@ -131,6 +131,15 @@ def test_a_second_live_state_costs_the_first_one_no_step(prepare: Launch) -> Non
     assert ends(disturbed) == ends(undisturbed)
 
 
+def test_a_step_that_is_committed_twice_ends_the_job(prepare: Launch) -> None:
+    """A restart would go on behind it: each pass would lose its second step, without a word."""
+    job = trained(prepare, world=3, active=2, twice=True)
+    assert set(job.codes.values()) == {1}, job.codes
+    assert {line["iteration"] for line in job.lines("resumed")} == {0}
+    for rank in range(3):
+        assert "UsageError: commit(0) after step 0: each commit has a greater step" in job.errors(rank)
+
+
 def test_a_parameter_that_is_changed_elsewhere_is_named_once(prepare: Launch) -> None:
     job = trained(prepare, steps=8, touched=[3, 5])
     assert job.errors(0).count("0.weight was changed outside of commit()") == 1, job.errors(0)

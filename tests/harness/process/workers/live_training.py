@@ -4,7 +4,8 @@
 `asynchronous`), `points`, `active` (the others are reserves), `sharded`, `least` (no kill below so many ranks),
 `touched` (the steps at which rank 0 changes a parameter elsewhere), `transfer` (seconds that one takes), `soft` (the
 soft timeout in seconds), `alternate` (the places move on by one process in each iteration: who has had the first one
-becomes a reserve) and `second` (a second live state follows the end of the first one's training).
+becomes a reserve), `second` (a second live state follows the end of the first one's training) and `twice` (each step is
+committed twice).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tests.harness.process.workers.record import Record
 
 PLAN: dict[str, Any] = {
     "steps": 30, "faults": 0, "seed": 0, "kinds": ["exception"], "active": None, "sharded": False, "least": 2,
-    "touched": [], "transfer": 0.0, "soft": 60.0, "alternate": False, "second": False,
+    "touched": [], "transfer": 0.0, "soft": 60.0, "alternate": False, "second": False, "twice": False,
     "points": ["build", "resumed", "data", "forward", "backward", "ready", "advance", "advanced", "committed"],
     **json.loads(os.environ.get("NVRX_TEST_LIVE", "{}")),
 }  # fmt: skip
@@ -188,6 +189,8 @@ def train(live: inprocess.LiveState, second: inprocess.LiveState, call: inproces
             with torch.no_grad():
                 next(model.parameters()).add_(0.0)
         live.commit(step)
+        if PLAN["twice"]:
+            live.commit(step)
         faults("committed")
         optimizer.zero_grad()
     parameters = list(model.parameters())

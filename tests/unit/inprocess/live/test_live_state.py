@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch._dynamo  # noqa: F401 - the first optimizer does; it sets an environment variable
 
+from nvrx_core.errors import UsageError
 from nvrx_core.inprocess import LiveState
 from nvrx_core.inprocess.live import objects as tensors
 from nvrx_core.inprocess.live.memory import Mark, Memory, Stamp
@@ -95,7 +96,7 @@ def test_what_happens_to_another_model_does_not_matter(model, optimizer):
 def test_each_iteration_resumes():
     live = LiveState()
     live._ports = SimpleNamespace(call="of another iteration")
-    with pytest.raises(RuntimeError, match=r"commit\(\) before resume\(\)"):
+    with pytest.raises(UsageError, match=r"commit\(\) before resume\(\)"):
         live.commit(1)
 
 
