@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
@@ -23,6 +24,7 @@ from nvrx_core.inprocess.live.memory import Holding, Incomplete, Recovery, Shard
 from nvrx_core.inprocess.live.objects import Left, Objects
 from nvrx_core.inprocess.live.row import Stateful
 from nvrx_core.inprocess.live.training import LiveTraining
+from nvrx_core.inprocess.restart_record import last_restart
 from nvrx_core.inprocess.wrap import CallWrapper, current_call
 
 __all__ = ["LiveState"]
@@ -43,7 +45,8 @@ class LiveState:
         replicate: each vote carries the local state of all ranks to all ranks, some 10 KB each: who takes the place of
             a lost rank goes on with its random numbers and its position in the data. False: with fresh ones.
         schedules_advance: schedulers step in `advance`. False: they step after the commit, and the caller takes them
-            back to it; the settings that they have put into the optimizers' groups go back to it in `resume`.
+            and what else follows it back to it, to do it again; the settings that they have put into the optimizers'
+            groups go back to it in `resume`.
     """
 
     def __init__(self, *, replicate: bool = True, schedules_advance: bool = True) -> None:
@@ -136,6 +139,11 @@ class LiveState:
                         recovery.newest.step, newest.step)  # fmt: skip
         tensors.drop_interrupted(new)
         self._versions = tensors.versions(new)
+        cause = None if call is None or (restart := last_restart()) is None else restart.cause
+        if first is not None and cause is not None and cause.behind_step and ports.rank == 0:
+            log.warning("the function has failed behind a commit, at %s: it goes on with step %d, and what follows a "
+                        "commit in its pass is not done again; put that before the next commit, as at the beginning of "
+                        "the pass", cause.origin, first)  # fmt: skip
         return first
 
     @property
@@ -226,6 +234,8 @@ class LiveState:
         self._versions = None if ports.left is None else ports.left.versions
         if ports.call is not None:
             ports.call.progress(step, watched=watched)
+            if self._schedules_advance:
+                ports.call._handles.votes.committed(sys._getframe(1))
 
     def _here(self, what: str) -> _Ports:
         if self._ports is None or self._ports.call is not current_call():  # each iteration resumes

@@ -290,6 +290,7 @@ class MainThread:
             culprit=cause.initial_rank,
             counts=not decision.long and cause.initial_rank not in decision.lost,
             message=cause.message,
+            behind_step=cause.behind_step,
         )
         self.pause_until = self.now() + verdict.pause if verdict.pause else 0.0
         if not verdict.reached:
