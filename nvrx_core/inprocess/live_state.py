@@ -26,6 +26,7 @@ from nvrx_core.inprocess.live.row import Stateful
 from nvrx_core.inprocess.live.training import LiveTraining
 from nvrx_core.inprocess.restart_record import last_restart
 from nvrx_core.inprocess.wrap import CallWrapper, current_call
+from nvrx_core.values import value
 
 __all__ = ["LiveState"]
 
@@ -38,8 +39,9 @@ class LiveState:
     """The state of a training, kept in the ranks' memory. Make one outside of the wrapped function.
 
     It belongs to a call of the wrapped function: the next call begins with nothing in memory. Outside of a wrapped
-    function, `commit` calls the step, and nothing is kept. The first one of a process takes half a second: torch loads
-    what optimizers need, which a reserve would load otherwise while the others wait for it.
+    function, also without a process group, `resume` returns None, `commit` calls the step, and nothing is kept. The
+    first one of a process takes half a second: torch loads what optimizers need, which a reserve would load otherwise
+    while the others wait for it.
 
     Args:
         replicate: each vote carries the local state of all ranks to all ranks, some 10 KB each: who takes the place of
@@ -55,7 +57,8 @@ class LiveState:
         self._call: object = None
         self._ports: _Ports | None = None
         self._versions: tensors.Versions | None = None
-        self._warned = False
+        self._settled: _Settled | None = None
+        self._warned: set[str] = set()
         weight = torch.nn.Parameter(torch.zeros(1))
         weight.grad = torch.zeros(1)
         torch.optim.AdamW([weight]).step()
@@ -95,6 +98,7 @@ class LiveState:
 
         Raises:
             TypeError, ValueError: for what cannot be kept in memory.
+            UsageError: before `init_process_group` in a wrapped function: the job ends.
             RuntimeError: when it has returned a step in this iteration already, or after a forward pass of fully_shard.
         """
         optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
@@ -120,9 +124,7 @@ class LiveState:
         self._ports = ports = _Ports(call, new, replicate=self.replicate, left=left, failed=failed)
         if self._training.memory.objects is None:
             tensors.check_shared(new)
-            if self._schedules_advance and not new.shared and tensors.is_scheduled(new):
-                log.warning("an optimizer has a scheduler, and resume() got no `shared`: after a fault, the scheduler "
-                            "would begin anew")  # fmt: skip
+            self._notice_scheduler(new)
         decided, knows = ((), False) if call is None else call._handles.votes.newest(self)
         newest = Stamp(*decided) if decided else None
         first = run(self._training.resume(ports, new, newest, knows=knows))
@@ -138,7 +140,7 @@ class LiveState:
             log.warning("going on after step %d: only ranks that do not train now have passed the vote of step %d",
                         recovery.newest.step, newest.step)  # fmt: skip
         tensors.drop_interrupted(new)
-        self._versions = tensors.versions(new)
+        self._versions, self._settled = tensors.versions(new), None
         cause = None if call is None or (restart := last_restart()) is None else restart.cause
         if first is not None and cause is not None and cause.behind_step and ports.rank == 0:
             log.warning("the function has failed behind a commit, at %s: it goes on with step %d, and what follows a "
@@ -205,7 +207,7 @@ class LiveState:
             raise RuntimeError("start() with parameters on the meta device: fill those that resume() was given")
         run(self._training.start(ports, step))
         assert self._training.memory.objects is not None
-        self._versions = tensors.versions(self._training.memory.objects)
+        self._versions, self._settled = tensors.versions(self._training.memory.objects), None
 
     def commit(self, step: int, *, watched: bool = True) -> None:
         """Call `advance` for `step` on all ranks, or on none; gradients are complete, clipped and unscaled.
@@ -221,21 +223,40 @@ class LiveState:
         """
         step, ports = int(operator.index(step)), self._here("commit")  # of any integer type
         objects, expected = self._training.memory.objects, self._versions
-        if not self._warned and objects is not None and all(each.grad is None for each in objects.parameters):
-            self._warned = True
-            log.warning("no parameter that resume() was given has a gradient in commit(): if another model is trained, "
-                        "nothing of it is kept")  # fmt: skip
+        if objects is not None and all(each.grad is None for each in objects.parameters):
+            self._warn("gradients", "no parameter that resume() was given has a gradient in commit(): if another model "
+                       "is trained, nothing of it is kept")  # fmt: skip
         run(self._training.commit(ports, step))
         assert objects is not None
-        if not self._warned and expected is not None and expected != ports.before:
-            self._warned, name = True, tensors.changed(objects, expected, ports.before)
-            log.warning("%s was changed outside of commit(): after a fault, ranks may go on with different values; "
-                            "change it in the function that commit() calls", name)  # fmt: skip
+        if expected is not None and expected != ports.before:
+            self._warn("change", "%s was changed outside of commit(): after a fault, ranks may go on with different "
+                       "values; change it in the function that commit() calls",
+                       tensors.changed(objects, expected, ports.before))  # fmt: skip
+        self._notice_scheduler(objects)
+        if self._schedules_advance and self._settled and ports.settled and (
+            name := self._settled.differs(ports.settled, is_scheduled=tensors.is_scheduled(objects))
+        ):  # fmt: skip
+            self._warn("settings", "%s changed outside of commit(): after a fault, ranks may go on with different "
+                       "values; step schedulers, and update a GradScaler, in the function that commit() calls",
+                       name)  # fmt: skip
         self._versions = None if ports.left is None else ports.left.versions
+        self._settled = None if ports.left is None else _Settled.of(ports.left)
         if ports.call is not None:
             ports.call.progress(step, watched=watched)
             if self._schedules_advance:
                 ports.call._handles.votes.committed(sys._getframe(1))
+
+    def _notice_scheduler(self, objects: Objects) -> None:
+        """Warn of a scheduler that is not registered; one that is made after `resume` is seen in the first commit."""
+        if self._schedules_advance and not objects.shared and tensors.is_scheduled(objects):
+            self._warn("scheduler", "an optimizer has a scheduler, and resume() got no `shared`: after a fault, the "
+                       "scheduler would begin anew; make it before resume()")  # fmt: skip
+
+    def _warn(self, of: str, text: str, *given: object) -> None:
+        """Log a warning, once of each kind."""
+        if of not in self._warned:
+            self._warned.add(of)
+            log.warning(text, *given)
 
     def _here(self, what: str) -> _Ports:
         if self._ports is None or self._ports.call is not current_call():  # each iteration resumes
@@ -243,11 +264,45 @@ class LiveState:
         return self._ports
 
 
+@value
+class _Settled:
+    """What schedulers and scalers have come to, as far as it can be told without a wait for a GPU.
+
+    Attributes:
+        settings: of the optimizers' groups.
+        counted: by name of a shared object, the number of a scheduler's steps or of a scaler's updates; None for none.
+    """
+
+    settings: tensors.Settings
+    counted: Mapping[str, int | None]
+
+    @classmethod
+    def of(cls, left: Left) -> _Settled:
+        """Return it, with the settings that are known, and the counts of now."""
+        counted: dict[str, int | None] = {}
+        for name, each in left.objects.shared.items():
+            if isinstance(each, torch.optim.lr_scheduler.LRScheduler):
+                counted[name] = getattr(each, "last_epoch", None)
+            elif isinstance(each, torch.amp.GradScaler):  # its `state_dict` waits
+                counted[name] = None if each._scale is None else each._scale._version
+        return cls(left.settings, counted)
+
+    def differs(self, other: _Settled, *, is_scheduled: bool) -> str:
+        """Return the name of what is another; "" for none. Without a scheduler, a loop may set what it likes."""
+        for name, then in self.counted.items():
+            now = other.counted.get(name)
+            if then is not None and now is not None and then != now:
+                return f"shared object {name!r}"
+        same = not is_scheduled or tensors._same(self.settings, other.settings)
+        return "" if same else "the settings of an optimizer"
+
+
 class _Ports:
     """The process group of an iteration, and the tensors.
 
     Attributes:
         before: the versions of all tensors before the last advance.
+        settled: what schedulers and scalers had come to before it.
         left: the objects as the last commit has left them: at its vote, or after its advance.
         failed: the old objects with which the interrupted step could not be done.
         has_resumed: whether the resume of the iteration has ended.
@@ -257,9 +312,14 @@ class _Ports:
         self, call: CallWrapper | None, new: Objects, *, replicate: bool, left: Left | None, failed: Objects | None
     ) -> None:
         self._replicate, self._device = replicate, torch.device("cpu")
-        self.call, self.rank, self.iteration = call, dist.get_rank(), 0 if call is None else call.iteration
+        self._is_alone = call is None and not dist.is_initialized()  # a loop of one process, not wrapped
+        if not (self._is_alone or dist.is_initialized()):
+            raise UsageError("resume() before init_process_group(): it brings all ranks of the group to one step")
+        self.call, self.iteration = call, 0 if call is None else call.iteration
+        self.rank = 0 if self._is_alone else dist.get_rank()
         self._atomic = nullcontext() if call is None else call.atomic()
         self.before: tensors.Versions = ()
+        self.settled: _Settled | None = None
         self._new, self.left, self.failed = new, left, failed
         self._cannot_advance = self.has_resumed = False
         self._capacity = _ROOM
@@ -279,6 +339,8 @@ class _Ports:
 
     @operation
     def exchange(self, holding: Holding) -> Sequence[Holding]:
+        if self._is_alone:
+            return [holding]
         holdings: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(holdings, holding)
         return holdings
@@ -304,6 +366,8 @@ class _Ports:
     def _vote(self, row: torch.Tensor | None) -> Sequence[torch.Tensor] | None:
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
+        if self._is_alone and row is not None:
+            return [row] if self._replicate else ()
         row = rows.declined() if row is None else row
         while self._replicate:
             table = self._gather(row)
@@ -351,7 +415,7 @@ class _Ports:
     def advance(self, objects: Objects) -> None:
         if self.left is None or self.left.objects is not objects:
             self.left = Left.of(objects)  # else as at the vote
-        self.before = self.left.versions
+        self.before, self.settled = self.left.versions, _Settled.of(self.left)
         if objects is self._new:
             objects.advance()
         else:  # the interrupted step; where it fails twice, it always does
