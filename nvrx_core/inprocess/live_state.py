@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import operator
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
@@ -55,6 +56,7 @@ class LiveState:
         self.replicate, self._schedules_advance = replicate, schedules_advance
         self._training: LiveTraining[Objects, torch.Tensor, Sequence[torch.Tensor]] = LiveTraining()
         self._call: object = None
+        self._made_in = None if (call := current_call()) is None else weakref.ref(call)
         self._ports: _Ports | None = None
         self._versions: tensors.Versions | None = None
         self._settled: _Settled | None = None
@@ -122,6 +124,10 @@ class LiveState:
             if not self._schedules_advance:
                 left.restore_settings()
         self._ports = ports = _Ports(call, new, replicate=self.replicate, left=left, failed=failed)
+        made_here = call is not None and self._made_in is not None and self._made_in() is call
+        if made_here and self._schedules_advance and ports.rank == 0:
+            self._warn("made inside", "the LiveState was made inside of the wrapped function: unless something outside "
+                       "keeps it, a fault loses all steps; make it before the call")  # fmt: skip
         if self._training.memory.objects is None:
             tensors.check_shared(new)
             self._notice_scheduler(new)
@@ -205,7 +211,9 @@ class LiveState:
         objects = self._training.memory.objects
         if objects is not None and objects.device.type == "meta":
             raise RuntimeError("start() with parameters on the meta device: fill those that resume() was given")
+        ports.starts = True
         run(self._training.start(ports, step))
+        ports.starts = False
         assert self._training.memory.objects is not None
         self._versions, self._settled = tensors.versions(self._training.memory.objects), None
 
@@ -306,6 +314,7 @@ class _Ports:
         left: the objects as the last commit has left them: at its vote, or after its advance.
         failed: the old objects with which the interrupted step could not be done.
         has_resumed: whether the resume of the iteration has ended.
+        starts: whether the next vote is that of `start`.
     """
 
     def __init__(
@@ -321,7 +330,7 @@ class _Ports:
         self.before: tensors.Versions = ()
         self.settled: _Settled | None = None
         self._new, self.left, self.failed = new, left, failed
-        self._cannot_advance = self.has_resumed = False
+        self._cannot_advance = self.has_resumed = self.starts = False
         self._capacity = _ROOM
 
     def shard_of(self, objects: Objects) -> Shard:
@@ -374,7 +383,7 @@ class _Ports:
             headers = [rows.header_of(each) for each in table]
             if any(step == rows.NO_STEP for _, step in headers):
                 return None
-            _refuse_different([step for _, step in headers])
+            self._refuse_different([step for _, step in headers])
             longest = max(length for length, _ in headers)
             if longest <= self._capacity:
                 return table
@@ -385,7 +394,7 @@ class _Ports:
         least, greatest = extremes.tolist()
         if least == rows.NO_STEP:
             return None
-        _refuse_different([least, -greatest])
+        self._refuse_different([least, -greatest])
         return ()
 
     def _gather(self, row: torch.Tensor) -> list[torch.Tensor]:
@@ -465,7 +474,8 @@ class _Ports:
         """A transfer takes as long as it takes: no timeout of the call applies to it, nor to those who wait for it."""
         return nullcontext() if self.call is None else self.call.disable_hang_protection()
 
-
-def _refuse_different(steps: Sequence[int]) -> None:
-    if len(set(steps)) > 1:
-        raise RuntimeError(f"ranks commit different steps: {', '.join(map(str, sorted(set(steps))))}")
+    def _refuse_different(self, steps: Sequence[int]) -> None:
+        if len(set(steps)) > 1:
+            what = "start with" if self.starts else "commit"
+            told = ", ".join(str(each + self.starts) for each in sorted(set(steps)))  # the vote is of the step before
+            raise RuntimeError(f"ranks {what} different steps: {told}")

@@ -346,8 +346,42 @@ def test_a_loop_runs_as_one_process_without_a_process_group(caplog, replicate):
     assert job.live.resume(job.model, job.optimizer, job.optimizer.step) is None, "nothing is kept"
 
 
+class Call:
+    """The handle of a wrapped function, as far as a live state uses it before its first vote."""
+
+    iteration = 0
+
+    def __init__(self):
+        self._handles = SimpleNamespace(votes=PassedVotes())
+
+    def atomic(self):
+        return None
+
+
 def test_a_wrapped_function_that_resumes_without_a_process_group_is_told(model, optimizer, monkeypatch):
-    call = SimpleNamespace(iteration=0, _handles=SimpleNamespace(votes=PassedVotes()))
+    call = Call()
     monkeypatch.setattr("nvrx_core.inprocess.live_state.current_call", lambda: call)
     with pytest.raises(UsageError, match=r"resume\(\) before init_process_group\(\)"):
         LiveState().resume(model, optimizer, optimizer.step)
+
+
+@pytest.mark.parametrize(("inside", "told"), [(True, 1), (False, 0)])
+def test_a_live_state_that_is_made_inside_of_the_function_is_told(model, optimizer, monkeypatch, caplog, inside, told):
+    outside, call = LiveState(), Call()
+    monkeypatch.setattr("nvrx_core.inprocess.live_state.current_call", lambda: call)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    live = LiveState() if inside else outside
+    with caplog.at_level(logging.WARNING, "nvrx_core.inprocess"), pytest.raises(ValueError, match="Default"):
+        live.resume(model, optimizer, optimizer.step)  # there is no group after all
+    assert caplog.text.count("was made inside of the wrapped function") == told
+
+
+@pytest.mark.parametrize(
+    ("starts", "text"), [(True, "start with different steps: 0, 5"), (False, "commit different steps: -1, 4")]
+)
+def test_different_steps_are_told_as_they_were_given(model, optimizer, monkeypatch, starts, text):
+    ports = ports_for(registered(model, optimizer), monkeypatch)
+    ports.starts = starts
+    with pytest.raises(RuntimeError, match=f"ranks {text}"):
+        ports._refuse_different([4, -1, 4])
