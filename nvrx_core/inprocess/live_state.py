@@ -27,6 +27,7 @@ from nvrx_core.inprocess.live.row import Stateful
 from nvrx_core.inprocess.live.training import LiveTraining
 from nvrx_core.inprocess.restart_record import last_restart
 from nvrx_core.inprocess.wrap import CallWrapper, current_call
+from nvrx_core.process.torch_calls import counts_of_groups
 from nvrx_core.values import value
 
 __all__ = ["LiveState"]
@@ -123,7 +124,9 @@ class LiveState:
             self._notice_changes(left, new)
             if not self._schedules_advance:
                 left.restore_settings()
+        communicated = self._ports is not None and self._ports.communicates
         self._ports = ports = _Ports(call, new, replicate=self.replicate, left=left, failed=failed)
+        ports.old_communicates = communicated
         made_here = call is not None and self._made_in is not None and self._made_in() is call
         if made_here and self._schedules_advance and ports.rank == 0:
             self._warn("made inside", "the LiveState was made inside of the wrapped function: unless something outside "
@@ -240,6 +243,9 @@ class LiveState:
             self._warn("change", "%s was changed outside of commit(): after a fault, ranks may go on with different "
                        "values; change it in the function that commit() calls",
                        tensors.changed(objects, expected, ports.before))  # fmt: skip
+        if ports.communicates:
+            self._warn("communicates", "the function that commit() calls communicates with other ranks: after a fault, "
+                       "a rank does the step alone, and would wait for them; do that before commit()")  # fmt: skip
         self._notice_scheduler(objects)
         if self._schedules_advance and self._settled and ports.settled and (
             name := self._settled.differs(ports.settled, is_scheduled=tensors.is_scheduled(objects))
@@ -315,6 +321,9 @@ class _Ports:
         failed: the old objects with which the interrupted step could not be done.
         has_resumed: whether the resume of the iteration has ended.
         starts: whether the next vote is that of `start`.
+        communicates: whether three advances of the new objects or more have begun collectives, each the same number of
+            each group: those of a thread differ.
+        old_communicates: whether those of the old objects have.
     """
 
     def __init__(
@@ -332,6 +341,13 @@ class _Ports:
         self._new, self.left, self.failed = new, left, failed
         self._cannot_advance = self.has_resumed = self.starts = False
         self._capacity = _ROOM
+        self._advances, self._collectives = 0, dict[str, int]()
+        self.old_communicates = False
+
+    @property
+    def communicates(self) -> bool:
+        none_since = self.old_communicates and self._advances == 0  # no restart in between tells otherwise
+        return none_since or (self._advances > 2 and bool(self._collectives))
 
     def shard_of(self, objects: Objects) -> Shard:
         return objects.shard
@@ -426,7 +442,15 @@ class _Ports:
             self.left = Left.of(objects)  # else as at the vote
         self.before, self.settled = self.left.versions, _Settled.of(self.left)
         if objects is self._new:
+            before = counts_of_groups()
             objects.advance()
+            begun = {name: count for name, each in counts_of_groups().items() if (count := each - before.get(name, 0))}
+            self._advances += 1
+            self._collectives = begun if self._advances == 1 or self._collectives == begun else {}
+        elif self.old_communicates:  # another rank that has done the step may have this one's shard
+            self._cannot_advance = True
+            raise RuntimeError("the interrupted step cannot be done: the function that commit() calls communicates "
+                               "with other ranks, which have done it")  # fmt: skip
         else:  # the interrupted step; where it fails twice, it always does
             self._cannot_advance, self.failed = objects is self.failed, objects
             with tensors.stepped(self._new, objects) as misled:

@@ -218,7 +218,7 @@ def test_a_step_of_another_integer_type_is_an_integer(step, monkeypatch):
     """It is told in an arrival, which is JSON."""
     live = LiveState()
     live._training = Recording()
-    live._ports = SimpleNamespace(call=None, before=(), left=None, settled=None)
+    live._ports = SimpleNamespace(call=None, before=(), left=None, settled=None, communicates=False)
     monkeypatch.setattr("nvrx_core.inprocess.live_state.tensors.versions", lambda objects: ())
     live.start(step)
     live.commit(step)
@@ -385,3 +385,42 @@ def test_different_steps_are_told_as_they_were_given(model, optimizer, monkeypat
     ports.starts = starts
     with pytest.raises(RuntimeError, match=f"ranks {text}"):
         ports._refuse_different([4, -1, 4])
+
+
+class Groups:
+    """How many collectives the groups have begun."""
+
+    def __init__(self, monkeypatch):
+        self.begun = 0
+        monkeypatch.setattr("nvrx_core.inprocess.live_state.counts_of_groups", lambda: {"0": self.begun})
+
+    def reduce(self):
+        self.begun += 1
+
+
+def test_an_advance_that_communicates_each_time_is_told_once(caplog, monkeypatch):
+    groups, job = Groups(monkeypatch), Alone(caplog, shared=(), make=lambda optimizer: None)
+    job.inside.append(groups.reduce)
+    assert job.passes(2) == "", "they may be those of a thread"
+    assert job.passes(3).count("communicates with other ranks") == 1
+
+
+def test_a_collective_of_a_thread_during_an_advance_is_none_of_it(caplog, monkeypatch):
+    groups, job = Groups(monkeypatch), Alone(caplog, shared=(), make=lambda optimizer: None)
+    job.inside.append(groups.reduce)
+    job.passes(1)
+    job.inside.append(groups.reduce)
+    assert job.passes(3) == ""
+
+
+def test_an_interrupted_step_that_would_wait_for_others_is_given_up(monkeypatch):
+    """Those who have done it have its parameters; where nobody has them, a checkpoint has."""
+    trainer = Trainer()
+    old = given(trainer, trainer.optimizer.step)
+    trainer.reset()
+    ports = ports_for(given(trainer, trainer.optimizer.step), monkeypatch)
+    ports.old_communicates = True
+    with pytest.raises(RuntimeError, match="the interrupted step cannot be done"):
+        advance(ports, old)
+    assert ports.is_changed()
+    assert ports.communicates, "also after a further fault"
