@@ -121,7 +121,10 @@ class LiveState:
             call._handles.votes.register(self)
         left, failed = (None, None) if self._ports is None else (self._ports.left, self._ports.failed)
         if left is not None:
-            self._notice_changes(left, new)
+            before = self._ports
+            self._notice_changes(
+                left, new, may_load=before is not None and before.has_resumed and not before.has_committed
+            )
             if not self._schedules_advance:
                 left.restore_settings()
         communicated = self._ports is not None and self._ports.communicates
@@ -184,18 +187,25 @@ class LiveState:
         passed = self._training.memory.passed
         return () if passed is None else passed.stamp
 
-    def _notice_changes(self, left: Left, new: Objects) -> None:
-        """Keep only what the function has left as it was: a model that outlives it is in its reach before resume()."""
+    def _notice_changes(self, left: Left, new: Objects, *, may_load: bool = False) -> None:
+        """Keep only what the function has left as it was: a model that outlives it is in its reach before resume().
+
+        Args:
+            left: the objects, as they were left.
+            new: those of this iteration.
+            may_load: no commit has followed the last resume: a checkpoint may have been half loaded.
+        """
         memory = self._training.memory
         if memory.objects is not left.objects or memory.torn:
             return
         pending = memory.pending
         if pending is not None and pending.due and pending.stamp != memory.version and left.are_gradients_changed():
             self._training.memory = memory = memory.cannot_advance()
-        if not tensors.shares(left.objects, new):
-            return
-        left.restore_settings()
-        self._refuse_changed(left)
+        is_kept = tensors.shares(left.objects, new)
+        if is_kept:
+            left.restore_settings()
+        if is_kept or may_load:
+            self._refuse_changed(left)
 
     def _refuse_changed(self, left: Left) -> None:
         if name := left.changed_parameter():
@@ -233,7 +243,7 @@ class LiveState:
             RuntimeError: when ranks commit different steps.
         """
         step, ports = int(operator.index(step)), self._here("commit")  # of any integer type
-        objects, expected = self._training.memory.objects, self._versions
+        objects, expected, ports.has_committed = self._training.memory.objects, self._versions, True
         if objects is not None and all(each.grad is None for each in objects.parameters):
             self._warn("gradients", "no parameter that resume() was given has a gradient in commit(): if another model "
                        "is trained, nothing of it is kept")  # fmt: skip
@@ -320,6 +330,7 @@ class _Ports:
         left: the objects as the last commit has left them: at its vote, or after its advance.
         failed: the old objects with which the interrupted step could not be done.
         has_resumed: whether the resume of the iteration has ended.
+        has_committed: whether a commit has begun.
         starts: whether the next vote is that of `start`.
         communicates: whether three advances of the new objects or more have begun collectives, each the same number of
             each group: those of a thread differ.
@@ -339,7 +350,7 @@ class _Ports:
         self.before: tensors.Versions = ()
         self.settled: _Settled | None = None
         self._new, self.left, self.failed = new, left, failed
-        self._cannot_advance = self.has_resumed = self.starts = False
+        self._cannot_advance = self.has_resumed = self.has_committed = self.starts = False
         self._capacity = _ROOM
         self._advances, self._collectives = 0, dict[str, int]()
         self.old_communicates = False
