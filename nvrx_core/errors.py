@@ -2,7 +2,9 @@
 
 ```text
 BaseException
-├── RestartAbort ─ PeerExited       no further restart: every rank exits; a PeerExited is a SystemExit, too
+├── RestartAbort                    no further restart: every rank exits
+│   ├── PeerExited                  also a SystemExit
+│   └── UsageError                  a call that is wrong in the program: it ends the job on all ranks
 ├── SystemExit ─ StoreLost          the control store is lost: the process exits with code 75
 └── Exception
     ├── RestartError                base of the errors that a restart may raise
@@ -27,8 +29,8 @@ from nvrx_core.parsing import endpoint_text
 __all__ = [
     "BarrierError", "BarrierOverflow", "BarrierTimeout", "ConfigurationError", "FaultCounterExceeded",
     "HealthCheckError", "InternalError", "JobMismatch", "ParameterError", "ParameterTypeError", "PeerExited",
-    "RankAssignmentError", "RankDiscarded", "RestartAbort", "RestartError", "StoreLost", "TimeoutError", "first_line",
-    "require", "require_type", "shown",
+    "RankAssignmentError", "RankDiscarded", "RestartAbort", "RestartError", "StoreLost", "TimeoutError", "UsageError",
+    "first_line", "require", "require_type", "shown",
 ]  # fmt: skip
 
 STORE_LOST: Final = 75
@@ -80,6 +82,16 @@ class PeerExited(RestartAbort, SystemExit):
 
     def __reduce__(self) -> tuple[Callable[..., PeerExited], tuple[object, ...], dict[str, object]]:
         return functools.partial(type(self), exit_code=self.exit_code), self.args, vars(self)
+
+
+class UsageError(RestartAbort):
+    """A call that is wrong in the program, which no restart mends: the job ends, on all ranks.
+
+    Attributes:
+        culprit: the initial rank that has made it; None on that rank.
+    """
+
+    advice = "correct the call and start the job again"
 
 
 class StoreLost(_Explained, SystemExit):

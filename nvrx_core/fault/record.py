@@ -33,6 +33,7 @@ _READ: Final[Mapping[str, Callable[[object], Any]]] = {
     "InitialRank": integer,
     "str": string,
     "float": number,
+    "bool": bool,
 }
 
 
@@ -57,6 +58,7 @@ class FaultRecord:
         pid: the process id of the rank.
         exit_code: the exit code of a rank that has left by `sys.exit(n)`, Ctrl-C or a signal: n, or 128 + the number of
             the signal; 0 if it is not known, or the rank has failed otherwise.
+        behind_step: what has failed follows a step that a restart does not do again, in the code that has committed it.
     """
 
     initial_rank: InitialRank
@@ -74,6 +76,7 @@ class FaultRecord:
     host: str = ""
     pid: int = 0
     exit_code: int = 0
+    behind_step: bool = False
 
     def encode(self) -> str:
         """Return the record as JSON, each text cut to `MAX_TEXT` characters."""

@@ -4,8 +4,9 @@ An iteration counts when it was short, ended with the same exception type at the
 is the user's line and the line that raised, and no rank's step exceeded the highest step reported so far. A higher step
 is progress and resets the count to zero, as does an iteration that does not count; a job that reports no steps makes no
 progress. With a limit of 3, a job without steps gives up after 3 equal failures, and a job with steps after 3 equal
-failures without a new highest step. From the third one on, restarts back off: an error in the script must not restart
-hundreds of times in a second.
+failures without a new highest step. Where a training goes on behind its last step, without what has failed there,
+steps are no progress: each short iteration with an equal failure counts. From the third one on, restarts back off: an
+error in the script must not restart hundreds of times in a second.
 
 Invariant: the count is never negative, and only an iteration without progress raises it.
 """
@@ -113,6 +114,7 @@ class NoProgressLimit:
         culprit: int | None,
         counts: bool = True,
         message: str = "",
+        behind_step: bool = False,
     ) -> RetryDecision:
         """Record the end of an iteration and decide whether to give up.
 
@@ -124,20 +126,22 @@ class NoProgressLimit:
             culprit: the initial rank that failed, None when it is not known.
             counts: it was short, and the rank that failed can fail again.
             message: the text of this failure, for people; failures that differ in it are alike.
+            behind_step: a restart leaves out what has failed, and the steps go on without it.
         """
         before = self._state
         kind = error_type, origin, raised_at
         alike = kind == (before.error_type, before.origin, before.raised_at)
-        progressed = step is not None and (before.highest is None or step > before.highest)
+        rises = step is not None and (before.highest is None or step > before.highest)
+        progressed = rises and not behind_step
         count = 0 if progressed or not counts else before.count + 1 if alike else 1
-        highest = step if progressed else before.highest
+        highest = step if rises else before.highest
         self._state = NoProgressState(*kind, highest, count)
         reached = self.limit is not None and count >= self.limit
-        reason = self._reason(message, culprit, progressed)
+        reason = self._reason(message, culprit, progressed, behind_step)
         pause = 0.0 if self.limit is None else PAUSES.pause(count - BACK_OFF_FROM + 1)
         return RetryDecision(reached, count, culprit, reason, pause)
 
-    def _reason(self, message: str, culprit: int | None, progressed: bool) -> str:
+    def _reason(self, message: str, culprit: int | None, progressed: bool, behind_step: bool) -> str:
         state, first = self._state, message.strip().partition("\n")[0]
         failure = first if len(first) <= LONGEST_TEXT else f"{first[:LONGEST_TEXT]}..."
         failure = f"{failure or state.error_type}{f' at {state.origin}' if state.origin else ''}"
@@ -145,5 +149,7 @@ class NoProgressLimit:
         if state.count == 0:
             return f"{failure}{rank} after {f'progress to step {state.highest}' if progressed else 'a long iteration'}"
         beyond = "with no step reported" if state.highest is None else f"without a step beyond {state.highest}"
+        if behind_step:
+            beyond = "behind a commit, where a restart does not do it again"
         of = "no_progress_limit is off" if self.limit is None else f"no_progress_limit={self.limit}, None for no limit"
         return f"{failure}{rank}: {state.count} in a row {beyond} ({of})"

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import operator
+import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
@@ -16,13 +18,17 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
+from nvrx_core.errors import UsageError
 from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.live import objects as tensors, row as rows
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Recovery, Shard, Stamp
 from nvrx_core.inprocess.live.objects import Left, Objects
 from nvrx_core.inprocess.live.row import Stateful
 from nvrx_core.inprocess.live.training import LiveTraining
+from nvrx_core.inprocess.restart_record import last_restart
 from nvrx_core.inprocess.wrap import CallWrapper, current_call
+from nvrx_core.process.torch_calls import counts_of_groups
+from nvrx_core.values import value
 
 __all__ = ["LiveState"]
 
@@ -35,23 +41,27 @@ class LiveState:
     """The state of a training, kept in the ranks' memory. Make one outside of the wrapped function.
 
     It belongs to a call of the wrapped function: the next call begins with nothing in memory. Outside of a wrapped
-    function, `commit` calls the step, and nothing is kept. The first one of a process takes half a second: torch loads
-    what optimizers need, which a reserve would load otherwise while the others wait for it.
+    function, also without a process group, `resume` returns None, `commit` calls the step, and nothing is kept. The
+    first one of a process takes half a second: torch loads what optimizers need, which a reserve would load otherwise
+    while the others wait for it.
 
     Args:
         replicate: each vote carries the local state of all ranks to all ranks, some 10 KB each: who takes the place of
             a lost rank goes on with its random numbers and its position in the data. False: with fresh ones.
         schedules_advance: schedulers step in `advance`. False: they step after the commit, and the caller takes them
-            back to it; the settings that they have put into the optimizers' groups go back to it in `resume`.
+            and what else follows it back to it, to do it again; the settings that they have put into the optimizers'
+            groups go back to it in `resume`.
     """
 
     def __init__(self, *, replicate: bool = True, schedules_advance: bool = True) -> None:
         self.replicate, self._schedules_advance = replicate, schedules_advance
         self._training: LiveTraining[Objects, torch.Tensor, Sequence[torch.Tensor]] = LiveTraining()
         self._call: object = None
+        self._made_in = None if (call := current_call()) is None else weakref.ref(call)
         self._ports: _Ports | None = None
         self._versions: tensors.Versions | None = None
-        self._warned = False
+        self._settled: _Settled | None = None
+        self._warned: set[str] = set()
         weight = torch.nn.Parameter(torch.zeros(1))
         weight.grad = torch.zeros(1)
         torch.optim.AdamW([weight]).step()
@@ -91,6 +101,7 @@ class LiveState:
 
         Raises:
             TypeError, ValueError: for what cannot be kept in memory.
+            UsageError: before `init_process_group` in a wrapped function: the job ends.
             RuntimeError: when it has returned a step in this iteration already, or after a forward pass of fully_shard.
         """
         optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
@@ -110,15 +121,22 @@ class LiveState:
             call._handles.votes.register(self)
         left, failed = (None, None) if self._ports is None else (self._ports.left, self._ports.failed)
         if left is not None:
-            self._notice_changes(left, new)
+            before = self._ports
+            self._notice_changes(
+                left, new, may_load=before is not None and before.has_resumed and not before.has_committed
+            )
             if not self._schedules_advance:
                 left.restore_settings()
+        communicated = self._ports is not None and self._ports.communicates
         self._ports = ports = _Ports(call, new, replicate=self.replicate, left=left, failed=failed)
+        ports.old_communicates = communicated
+        made_here = call is not None and self._made_in is not None and self._made_in() is call
+        if made_here and self._schedules_advance and ports.rank == 0:
+            self._warn("made inside", "the LiveState was made inside of the wrapped function: unless something outside "
+                       "keeps it, a fault loses all steps; make it before the call")  # fmt: skip
         if self._training.memory.objects is None:
             tensors.check_shared(new)
-            if self._schedules_advance and not new.shared and tensors.is_scheduled(new):
-                log.warning("an optimizer has a scheduler, and resume() got no `shared`: after a fault, the scheduler "
-                            "would begin anew")  # fmt: skip
+            self._notice_scheduler(new)
         decided, knows = ((), False) if call is None else call._handles.votes.newest(self)
         newest = Stamp(*decided) if decided else None
         first = run(self._training.resume(ports, new, newest, knows=knows))
@@ -134,7 +152,12 @@ class LiveState:
             log.warning("going on after step %d: only ranks that do not train now have passed the vote of step %d",
                         recovery.newest.step, newest.step)  # fmt: skip
         tensors.drop_interrupted(new)
-        self._versions = tensors.versions(new)
+        self._versions, self._settled = tensors.versions(new), None
+        cause = None if call is None or (restart := last_restart()) is None else restart.cause
+        if first is not None and cause is not None and cause.behind_step and ports.rank == 0:
+            log.warning("the function has failed behind a commit, at %s: it goes on with step %d, and what follows a "
+                        "commit in its pass is not done again; put that before the next commit, as at the beginning of "
+                        "the pass", cause.origin, first)  # fmt: skip
         return first
 
     @property
@@ -164,18 +187,25 @@ class LiveState:
         passed = self._training.memory.passed
         return () if passed is None else passed.stamp
 
-    def _notice_changes(self, left: Left, new: Objects) -> None:
-        """Keep only what the function has left as it was: a model that outlives it is in its reach before resume()."""
+    def _notice_changes(self, left: Left, new: Objects, *, may_load: bool = False) -> None:
+        """Keep only what the function has left as it was: a model that outlives it is in its reach before resume().
+
+        Args:
+            left: the objects, as they were left.
+            new: those of this iteration.
+            may_load: no commit has followed the last resume: a checkpoint may have been half loaded.
+        """
         memory = self._training.memory
         if memory.objects is not left.objects or memory.torn:
             return
         pending = memory.pending
         if pending is not None and pending.due and pending.stamp != memory.version and left.are_gradients_changed():
             self._training.memory = memory = memory.cannot_advance()
-        if not tensors.shares(left.objects, new):
-            return
-        left.restore_settings()
-        self._refuse_changed(left)
+        is_kept = tensors.shares(left.objects, new)
+        if is_kept:
+            left.restore_settings()
+        if is_kept or may_load:
+            self._refuse_changed(left)
 
     def _refuse_changed(self, left: Left) -> None:
         if name := left.changed_parameter():
@@ -187,15 +217,18 @@ class LiveState:
 
         Raises:
             TypeError: for a step that is no integer.
-            RuntimeError: before `resume`, or with parameters on the meta device.
+            UsageError: before `resume`.
+            RuntimeError: with parameters on the meta device, or when ranks start with different steps.
         """
         step, ports = int(operator.index(step)), self._here("start")  # of any integer type
         objects = self._training.memory.objects
         if objects is not None and objects.device.type == "meta":
             raise RuntimeError("start() with parameters on the meta device: fill those that resume() was given")
+        ports.starts = True
         run(self._training.start(ports, step))
+        ports.starts = False
         assert self._training.memory.objects is not None
-        self._versions = tensors.versions(self._training.memory.objects)
+        self._versions, self._settled = tensors.versions(self._training.memory.objects), None
 
     def commit(self, step: int, *, watched: bool = True) -> None:
         """Call `advance` for `step` on all ranks, or on none; gradients are complete, clipped and unscaled.
@@ -206,28 +239,86 @@ class LiveState:
 
         Raises:
             TypeError: for a step that is no integer.
-            RuntimeError: before `resume`, when ranks commit different steps, or a step not greater than the last.
+            UsageError: before `resume`, or with a step not greater than the last: the job ends.
+            RuntimeError: when ranks commit different steps.
         """
         step, ports = int(operator.index(step)), self._here("commit")  # of any integer type
-        objects, expected = self._training.memory.objects, self._versions
-        if not self._warned and objects is not None and all(each.grad is None for each in objects.parameters):
-            self._warned = True
-            log.warning("no parameter that resume() was given has a gradient in commit(): if another model is trained, "
-                        "nothing of it is kept")  # fmt: skip
+        objects, expected, ports.has_committed = self._training.memory.objects, self._versions, True
+        if objects is not None and all(each.grad is None for each in objects.parameters):
+            self._warn("gradients", "no parameter that resume() was given has a gradient in commit(): if another model "
+                       "is trained, nothing of it is kept")  # fmt: skip
         run(self._training.commit(ports, step))
         assert objects is not None
-        if not self._warned and expected is not None and expected != ports.before:
-            self._warned, name = True, tensors.changed(objects, expected, ports.before)
-            log.warning("%s was changed outside of commit(): after a fault, ranks may go on with different values; "
-                            "change it in the function that commit() calls", name)  # fmt: skip
+        if expected is not None and expected != ports.before:
+            self._warn("change", "%s was changed outside of commit(): after a fault, ranks may go on with different "
+                       "values; change it in the function that commit() calls",
+                       tensors.changed(objects, expected, ports.before))  # fmt: skip
+        if ports.communicates:
+            self._warn("communicates", "the function that commit() calls communicates with other ranks: after a fault, "
+                       "a rank does the step alone, and would wait for them; do that before commit()")  # fmt: skip
+        self._notice_scheduler(objects)
+        if self._schedules_advance and self._settled and ports.settled and (
+            name := self._settled.differs(ports.settled, is_scheduled=tensors.is_scheduled(objects))
+        ):  # fmt: skip
+            self._warn("settings", "%s changed outside of commit(): after a fault, ranks may go on with different "
+                       "values; step schedulers, and update a GradScaler, in the function that commit() calls",
+                       name)  # fmt: skip
         self._versions = None if ports.left is None else ports.left.versions
+        self._settled = None if ports.left is None else _Settled.of(ports.left)
         if ports.call is not None:
             ports.call.progress(step, watched=watched)
+            if self._schedules_advance:
+                ports.call._handles.votes.committed(sys._getframe(1))
+
+    def _notice_scheduler(self, objects: Objects) -> None:
+        """Warn of a scheduler that is not registered; one that is made after `resume` is seen in the first commit."""
+        if self._schedules_advance and not objects.shared and tensors.is_scheduled(objects):
+            self._warn("scheduler", "an optimizer has a scheduler, and resume() got no `shared`: after a fault, the "
+                       "scheduler would begin anew; make it before resume()")  # fmt: skip
+
+    def _warn(self, of: str, text: str, *given: object) -> None:
+        """Log a warning, once of each kind."""
+        if of not in self._warned:
+            self._warned.add(of)
+            log.warning(text, *given)
 
     def _here(self, what: str) -> _Ports:
         if self._ports is None or self._ports.call is not current_call():  # each iteration resumes
-            raise RuntimeError(f"{what}() before resume()")
+            raise UsageError(f"{what}() before resume()")
         return self._ports
+
+
+@value
+class _Settled:
+    """What schedulers and scalers have come to, as far as it can be told without a wait for a GPU.
+
+    Attributes:
+        settings: of the optimizers' groups.
+        counted: by name of a shared object, the number of a scheduler's steps or of a scaler's updates; None for none.
+    """
+
+    settings: tensors.Settings
+    counted: Mapping[str, int | None]
+
+    @classmethod
+    def of(cls, left: Left) -> _Settled:
+        """Return it, with the settings that are known, and the counts of now."""
+        counted: dict[str, int | None] = {}
+        for name, each in left.objects.shared.items():
+            if isinstance(each, torch.optim.lr_scheduler.LRScheduler):
+                counted[name] = getattr(each, "last_epoch", None)
+            elif isinstance(each, torch.amp.GradScaler):  # its `state_dict` waits
+                counted[name] = None if each._scale is None else each._scale._version
+        return cls(left.settings, counted)
+
+    def differs(self, other: _Settled, *, is_scheduled: bool) -> str:
+        """Return the name of what is another; "" for none. Without a scheduler, a loop may set what it likes."""
+        for name, then in self.counted.items():
+            now = other.counted.get(name)
+            if then is not None and now is not None and then != now:
+                return f"shared object {name!r}"
+        same = not is_scheduled or tensors._same(self.settings, other.settings)
+        return "" if same else "the settings of an optimizer"
 
 
 class _Ports:
@@ -235,21 +326,39 @@ class _Ports:
 
     Attributes:
         before: the versions of all tensors before the last advance.
+        settled: what schedulers and scalers had come to before it.
         left: the objects as the last commit has left them: at its vote, or after its advance.
         failed: the old objects with which the interrupted step could not be done.
         has_resumed: whether the resume of the iteration has ended.
+        has_committed: whether a commit has begun.
+        starts: whether the next vote is that of `start`.
+        communicates: whether three advances of the new objects or more have begun collectives, each the same number of
+            each group: those of a thread differ.
+        old_communicates: whether those of the old objects have.
     """
 
     def __init__(
         self, call: CallWrapper | None, new: Objects, *, replicate: bool, left: Left | None, failed: Objects | None
     ) -> None:
         self._replicate, self._device = replicate, torch.device("cpu")
-        self.call, self.rank, self.iteration = call, dist.get_rank(), 0 if call is None else call.iteration
+        self._is_alone = call is None and not dist.is_initialized()  # a loop of one process, not wrapped
+        if not (self._is_alone or dist.is_initialized()):
+            raise UsageError("resume() before init_process_group(): it brings all ranks of the group to one step")
+        self.call, self.iteration = call, 0 if call is None else call.iteration
+        self.rank = 0 if self._is_alone else dist.get_rank()
         self._atomic = nullcontext() if call is None else call.atomic()
         self.before: tensors.Versions = ()
+        self.settled: _Settled | None = None
         self._new, self.left, self.failed = new, left, failed
-        self._cannot_advance = self.has_resumed = False
+        self._cannot_advance = self.has_resumed = self.has_committed = self.starts = False
         self._capacity = _ROOM
+        self._advances, self._collectives = 0, dict[str, int]()
+        self.old_communicates = False
+
+    @property
+    def communicates(self) -> bool:
+        none_since = self.old_communicates and self._advances == 0  # no restart in between tells otherwise
+        return none_since or (self._advances > 2 and bool(self._collectives))
 
     def shard_of(self, objects: Objects) -> Shard:
         return objects.shard
@@ -266,6 +375,8 @@ class _Ports:
 
     @operation
     def exchange(self, holding: Holding) -> Sequence[Holding]:
+        if self._is_alone:
+            return [holding]
         holdings: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(holdings, holding)
         return holdings
@@ -291,13 +402,15 @@ class _Ports:
     def _vote(self, row: torch.Tensor | None) -> Sequence[torch.Tensor] | None:
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
+        if self._is_alone and row is not None:
+            return [row] if self._replicate else ()
         row = rows.declined() if row is None else row
         while self._replicate:
             table = self._gather(row)
             headers = [rows.header_of(each) for each in table]
             if any(step == rows.NO_STEP for _, step in headers):
                 return None
-            _refuse_different([step for _, step in headers])
+            self._refuse_different([step for _, step in headers])
             longest = max(length for length, _ in headers)
             if longest <= self._capacity:
                 return table
@@ -308,7 +421,7 @@ class _Ports:
         least, greatest = extremes.tolist()
         if least == rows.NO_STEP:
             return None
-        _refuse_different([least, -greatest])
+        self._refuse_different([least, -greatest])
         return ()
 
     def _gather(self, row: torch.Tensor) -> list[torch.Tensor]:
@@ -338,9 +451,17 @@ class _Ports:
     def advance(self, objects: Objects) -> None:
         if self.left is None or self.left.objects is not objects:
             self.left = Left.of(objects)  # else as at the vote
-        self.before = self.left.versions
+        self.before, self.settled = self.left.versions, _Settled.of(self.left)
         if objects is self._new:
+            before = counts_of_groups()
             objects.advance()
+            begun = {name: count for name, each in counts_of_groups().items() if (count := each - before.get(name, 0))}
+            self._advances += 1
+            self._collectives = begun if self._advances == 1 or self._collectives == begun else {}
+        elif self.old_communicates:  # another rank that has done the step may have this one's shard
+            self._cannot_advance = True
+            raise RuntimeError("the interrupted step cannot be done: the function that commit() calls communicates "
+                               "with other ranks, which have done it")  # fmt: skip
         else:  # the interrupted step; where it fails twice, it always does
             self._cannot_advance, self.failed = objects is self.failed, objects
             with tensors.stepped(self._new, objects) as misled:
@@ -388,7 +509,8 @@ class _Ports:
         """A transfer takes as long as it takes: no timeout of the call applies to it, nor to those who wait for it."""
         return nullcontext() if self.call is None else self.call.disable_hang_protection()
 
-
-def _refuse_different(steps: Sequence[int]) -> None:
-    if len(set(steps)) > 1:
-        raise RuntimeError(f"ranks commit different steps: {', '.join(map(str, sorted(set(steps))))}")
+    def _refuse_different(self, steps: Sequence[int]) -> None:
+        if len(set(steps)) > 1:
+            what = "start with" if self.starts else "commit"
+            told = ", ".join(str(each + self.starts) for each in sorted(set(steps)))  # the vote is of the step before
+            raise RuntimeError(f"ranks {what} different steps: {told}")

@@ -131,6 +131,25 @@ def test_a_second_live_state_costs_the_first_one_no_step(prepare: Launch) -> Non
     assert ends(disturbed) == ends(undisturbed)
 
 
+def test_a_step_that_is_committed_twice_ends_the_job(prepare: Launch) -> None:
+    """A restart would go on behind it: each pass would lose its second step, without a word."""
+    job = trained(prepare, world=3, active=2, twice=True)
+    assert set(job.codes.values()) == {1}, job.codes
+    assert {line["iteration"] for line in job.lines("resumed")} == {0}
+    for rank in range(3):
+        assert "UsageError: commit(0) after step 0: each commit has a greater step" in job.errors(rank)
+
+
+@pytest.mark.parametrize(("place", "resumed"), [("begin", [0, 3, 3, 3]), ("end", [0, 3, 6])])
+def test_an_error_in_each_save_ends_the_job(prepare: Launch, place: str, resumed: list[int]) -> None:
+    """Before a step, it is done again, and fails again; behind one, the training would go on without any save."""
+    job = trained(prepare, unsaved=place, limit=3)
+    assert set(job.codes.values()) == {1}, job.codes
+    assert [line["step"] for line in job.lines("resumed", initial_rank=0)] == resumed
+    assert "OSError: no space left" in job.errors(0)
+    assert job.errors(0).count("the function has failed behind a commit, at ") == (2 if place == "end" else 0)
+
+
 def test_a_parameter_that_is_changed_elsewhere_is_named_once(prepare: Launch) -> None:
     job = trained(prepare, steps=8, touched=[3, 5])
     assert job.errors(0).count("0.weight was changed outside of commit()") == 1, job.errors(0)

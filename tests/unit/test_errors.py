@@ -21,6 +21,7 @@ TREE = {
     errors.StoreLost: SystemExit,
     errors.RestartAbort: BaseException,
     errors.PeerExited: (errors.RestartAbort, SystemExit),
+    errors.UsageError: errors.RestartAbort,
     errors.ParameterError: ValueError,
     errors.ParameterTypeError: TypeError,
 }
@@ -28,6 +29,7 @@ TREE = {
 CARRIED = [
     errors.RestartAbort("too few ranks", culprit=3),
     errors.PeerExited("too few ranks", exit_code=3, culprit=1),
+    errors.UsageError("commit(5) after step 5", culprit=1),
     errors.StoreLost("10.0.0.1", 29501),
     errors.HealthCheckError("the GPU hangs", initial_rank=2),
     errors.TimeoutError("sync hangs", what="sync", seconds=3.0),
@@ -63,7 +65,7 @@ def test_the_exit_of_a_peer_ends_the_process_with_its_code():
     assert error.code == pickle.loads(pickle.dumps(error)).code == 3
 
 
-@pytest.mark.parametrize("error", CARRIED[:9], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", CARRIED[:10], ids=lambda error: type(error).__name__)
 def test_an_error_says_what_to_do_next(error):
     assert str(error) == f"{error.args[0]}. Next: {error.advice}"
     assert len(error.advice) > 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from types import CodeType, FrameType, TracebackType
 from typing import Protocol
 
 import torch.distributed as dist
@@ -65,6 +66,7 @@ class PassedVotes:
         self._states = weakref.WeakSet[Voting]()
         self._teller: weakref.ref[Voting] | None = None
         self._newest: tuple[int, ...] = ()
+        self._committed_at: dict[int, tuple[CodeType, int]] = {}
 
     def register(self, state: Voting) -> None:
         """Add a live state that belongs to the call; it is not kept alive."""
@@ -77,8 +79,31 @@ class PassedVotes:
         return states[0].passed_vote() if len(states) == 1 else (), len(states) > 1
 
     def decided(self, newest: tuple[int, ...]) -> None:
-        """Note the newest vote that any living rank has told of; empty for none."""
-        self._newest = newest
+        """Note the newest vote that any living rank has told of, empty for none: an iteration begins."""
+        self._newest, self._committed_at = newest, {}
+
+    def committed(self, caller: FrameType | None) -> None:
+        """Note where the function has committed a step: a restart does not do again what follows it in its pass.
+
+        No frame is kept: frames have the function's process groups.
+        """
+        self._committed_at = {}
+        while caller is not None:
+            self._committed_at[id(caller)] = caller.f_code, caller.f_lineno
+            caller = caller.f_back
+
+    def follows_commit(self, trace: TracebackType | None) -> bool:
+        """Return whether an exception comes from a line behind the last commit, in the innermost frame of both.
+
+        What comes from a line before it belongs to the next step, in a loop.
+        """
+        behind = False
+        while trace is not None:
+            code, line = self._committed_at.get(id(trace.tb_frame), (None, 0))
+            if code is not trace.tb_frame.f_code:
+                break
+            behind, trace = trace.tb_lineno > line, trace.tb_next
+        return behind
 
     def newest(self, state: Voting) -> tuple[tuple[int, ...], bool]:
         """Return the newest vote, empty for none, and whether it is this live state that this rank has told of."""

@@ -142,6 +142,7 @@ class OwnFaults:
 
     Attributes:
         occurred: when the main thread last left the function, monotonic seconds.
+        behind_step: whether it has failed behind a step that a restart does not do again.
     """
 
     def __init__(
@@ -154,12 +155,12 @@ class OwnFaults:
         survived: SurvivedErrors,
     ) -> None:
         self._maker, self._state, self._events, self._rounds, self._survived = maker, state, events, rounds, survived
-        self.occurred = 0.0
+        self.occurred, self.behind_step = 0.0, False
 
     @operation
     def describe_fault(self, error: BaseException) -> FaultRecord:
         """Return the fault record of the error."""
-        return self._maker.of(error, self._state.rank, self.occurred)
+        return replace(self._maker.of(error, self._state.rank, self.occurred), behind_step=self.behind_step)
 
     @operation
     def describe_late(self, reason: str) -> FaultRecord:

@@ -134,6 +134,7 @@ class WrappedFunction:
 
     def _ended_by(self, error: BaseException, outside: BaseException | None) -> IterationResult:
         error = pending_exit(error, outside) or error
+        self.faults.behind_step = self.handles.votes.follows_commit(error.__traceback__)
         landed = self.abort.begun_in == self.state.iteration or self.interrupt.raised > 0
         by_signal = isinstance(error, SystemExit) and raised_by_handler(error)
         outcome = outcome_of(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from nvrx_core.errors import UsageError
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Mark, Memory, Recovery, Shard, Stamp, recover
 
 __all__ = ["LivePorts", "LiveTraining"]
@@ -106,10 +107,13 @@ class LiveTraining(Generic[Objects, Row, Rows]):
         """Advance by a step on all ranks, or on none; gradients are complete."""
         objects, version = self.memory.objects, self.memory.version
         if objects is None or version is None:
-            raise RuntimeError("commit() before resume(), or before start() where resume() has returned None")
+            raise UsageError("commit() before resume(), or before start() where resume() has returned None")
         stamp = Stamp(version.iteration, step)
         if stamp <= version:  # a rank that was interrupted in its vote could not tell whether it has done the step
-            raise RuntimeError(f"commit({step}) after step {version.step}: each commit has a greater step")
+            raise UsageError(
+                f"commit({step}) after step {version.step}: each commit has a greater step; where a pass has two, "
+                "number them 2 * step and 2 * step + 1"
+            )
         row = await ports.capture(objects, step)
         self.memory = self.memory.come_to_vote(Mark(stamp, ports.rank, row, due=True))
         rows = await ports.vote(row)  # outside of the atomic section: it waits for others
@@ -236,7 +240,7 @@ class LiveTraining(Generic[Objects, Row, Rows]):
     async def start(self, ports: LivePorts[Objects, Row, Rows], step: int) -> None:
         """Begin a branch: the objects of the last resume are at the beginning of `step`."""
         if self.memory.objects is None:
-            raise RuntimeError("start() before resume()")
+            raise UsageError("start() before resume()")
         await self._begin(ports, Memory(self.memory.objects, passed=self.memory.passed), step - 1)
 
     async def _begin(

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded, RestartAbort, StoreLost
-from nvrx_core.fault.exceptions import add_note
+from nvrx_core.errors import BarrierTimeout, JobMismatch, RankDiscarded, RestartAbort, StoreLost, UsageError
+from nvrx_core.fault.exceptions import add_note, type_name
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.fault.retry_limit import LONG, NoProgressLimit
 from nvrx_core.inprocess.protocol.decision import ArrivalStatus, RoundDecision
@@ -272,7 +272,7 @@ class MainThread:
 
     def _ends_by(self, decision: RoundDecision) -> BaseException | None:
         """Return the error with which the decision ends the call on this rank; None if it goes on."""
-        error: BaseException | None = _mismatch(decision)
+        error = _ends_job(decision)
         if error is None:
             error = self._limit_reached(decision)
         return _lost(self.state, decision) if error is None else error
@@ -290,6 +290,7 @@ class MainThread:
             culprit=cause.initial_rank,
             counts=not decision.long and cause.initial_rank not in decision.lost,
             message=cause.message,
+            behind_step=cause.behind_step,
         )
         self.pause_until = self.now() + verdict.pause if verdict.pause else 0.0
         if not verdict.reached:
@@ -396,10 +397,15 @@ def _lost(state: AssignmentState, decision: RoundDecision) -> RankDiscarded | No
     return RankDiscarded(f"initial rank {state.initial_rank} was declared lost by the others", rank=state.rank)
 
 
-def _mismatch(decision: RoundDecision) -> JobMismatch | None:
-    """Return the error that ends the job if the decision's cause is a contradiction between the ranks."""
+def _ends_job(decision: RoundDecision) -> BaseException | None:
+    """Return the error that ends the job if the decision's cause is one that no restart of any rank mends."""
     cause = decision.cause
-    return None if cause is None or cause.error_type != JOB_MISMATCH else JobMismatch(cause.message)
+    if cause is not None and cause.error_type == JOB_MISMATCH:
+        return JobMismatch(cause.message)
+    if cause is not None and cause.error_type == (name := type_name(UsageError)):
+        told = cause.message.removeprefix(f"{name}: ")
+        return UsageError(told, culprit=cause.initial_rank, advice="")  # the message has it
+    return None
 
 
 class MonitorThreadFlow:

@@ -7,9 +7,9 @@ from nvrx_core.errors import InternalError
 from nvrx_core.fault.retry_limit import NoProgressLimit, NoProgressState
 
 
-def ended(machine, error_type="ValueError", origin="train.py:7", step=None, culprit=1, counts=True, raised_at=""):
+def ended(machine, error_type="ValueError", origin="train.py:7", step=None, culprit=1, counts=True, **more):
     verdict = machine.iteration_ended(
-        error_type=error_type, origin=origin, raised_at=raised_at, step=step, culprit=culprit, counts=counts
+        error_type=error_type, origin=origin, step=step, culprit=culprit, counts=counts, **more
     )
     machine.check()
     return verdict
@@ -57,6 +57,21 @@ def test_a_step_beyond_the_highest_is_progress():
     machine = NoProgressLimit(2)
     steps = [{"step": step} for step in (5, 5, 6, 3, 6)]
     assert counts(machine, *steps) == [0, 1, 0, 1, 2]
+
+
+def test_steps_that_go_on_without_what_has_failed_are_no_progress():
+    """As where each checkpoint fails to be written, behind a step that is in memory."""
+    machine, behind = NoProgressLimit(3), {"behind_step": True}
+    assert counts(machine, *({"step": step, **behind} for step in (2, 5))) == [1, 2]
+    verdict = ended(machine, step=8, **behind)
+    assert verdict.reached
+    assert "1: 3 in a row behind a commit, where a restart does not do it again (" in verdict.reason
+    assert counts(machine, {"step": 9}, {"step": 9}) == [0, 1], "the highest step is known"
+
+
+def test_a_long_training_between_failures_behind_a_step_does_not_count():
+    behind = {"counts": False, "behind_step": True}
+    assert counts(NoProgressLimit(3), *({"step": step, **behind} for step in (2, 5))) == [0, 0]
 
 
 def test_no_step_after_steps_is_no_progress():

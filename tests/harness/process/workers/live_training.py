@@ -4,7 +4,8 @@
 `asynchronous`), `points`, `active` (the others are reserves), `sharded`, `least` (no kill below so many ranks),
 `touched` (the steps at which rank 0 changes a parameter elsewhere), `transfer` (seconds that one takes), `soft` (the
 soft timeout in seconds), `alternate` (the places move on by one process in each iteration: who has had the first one
-becomes a reserve) and `second` (a second live state follows the end of the first one's training).
+becomes a reserve), `second` (a second live state follows the end of the first one's training), `twice` (each step is
+committed twice), `limit` (of restarts without progress) and `unsaved` (at which place of a pass each third one fails).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from tests.harness.process.workers.record import Record
 
 PLAN: dict[str, Any] = {
     "steps": 30, "faults": 0, "seed": 0, "kinds": ["exception"], "active": None, "sharded": False, "least": 2,
-    "touched": [], "transfer": 0.0, "soft": 60.0, "alternate": False, "second": False,
+    "touched": [], "transfer": 0.0, "soft": 60.0, "alternate": False, "second": False, "twice": False,
+    "limit": None, "unsaved": "",
     "points": ["build", "resumed", "data", "forward", "backward", "ready", "advance", "advanced", "committed"],
     **json.loads(os.environ.get("NVRX_TEST_LIVE", "{}")),
 }  # fmt: skip
@@ -178,6 +180,8 @@ def train(live: inprocess.LiveState, second: inprocess.LiveState, call: inproces
     ddp = model if PLAN["sharded"] else DistributedDataParallel(model, init_sync=False, find_unused_parameters=True)
     for step in range(first, PLAN["steps"]):
         faults("data")
+        if PLAN["unsaved"] == "begin" and step and step % 3 == 0 and rank == 0:
+            raise OSError("no space left")
         batch = sampler.next(rank) + random.random()
         faults("forward")
         loss = (ddp(batch) - batch[:, :1]).square().mean()
@@ -188,7 +192,11 @@ def train(live: inprocess.LiveState, second: inprocess.LiveState, call: inproces
             with torch.no_grad():
                 next(model.parameters()).add_(0.0)
         live.commit(step)
+        if PLAN["twice"]:
+            live.commit(step)
         faults("committed")
+        if PLAN["unsaved"] == "end" and step % 3 == 2 and rank == 0:
+            raise OSError("no space left")
         optimizer.zero_grad()
     parameters = list(model.parameters())
     states = [optimizer.state[each][name] for each in parameters for name in ("exp_avg", "exp_avg_sq")]
@@ -241,7 +249,10 @@ def main() -> None:
     _Ports._gather = gather_and_fail  # type: ignore[method-assign]
     soft = timedelta(seconds=PLAN["soft"])
     inprocess.Wrapper(
-        rank_assignment=assignment, no_progress_limit=None, soft_timeout=soft, hard_timeout=soft + timedelta(seconds=30)
+        rank_assignment=assignment,
+        no_progress_limit=PLAN["limit"],
+        soft_timeout=soft,
+        hard_timeout=soft + timedelta(seconds=30),
     )(guarded)()
 
 

@@ -1,5 +1,6 @@
 """What a rank tells with its arrival: an endpoint, if the decision can tell who is the leader, and a passed vote."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -118,3 +119,55 @@ def test_a_rank_with_two_live_states_tells_of_none_until_one_is_released(page):
     del one
     assert told(page, votes) == (0, 9)
     assert not arrival(page, votes=votes).several
+
+
+class Loop:
+    """A loop of a user's, with a live state that only notes where it commits, and an exception in a chosen place."""
+
+    def __init__(self, place):
+        self.votes, self.place = PassedVotes(), place
+
+    def at(self, place):
+        if place == self.place:
+            raise ValueError(place)
+
+    def commit(self):
+        self.at("in the commit")
+        self.votes.committed(sys._getframe(1))
+
+    def run(self):
+        self.at("before the first commit")
+        for _ in range(2):
+            self.epoch()
+            self.at("after an epoch")
+        self.at("after the loop")
+
+    def epoch(self):
+        self.at("an epoch begins")
+        for number in range(2):
+            self.at(f"pass {number} begins")
+            self.commit()
+            self.at(f"pass {number} ends")
+
+    def fails_behind(self):
+        try:
+            self.run()
+        except ValueError as error:
+            return self.votes.follows_commit(error.__traceback__)
+
+
+@pytest.mark.parametrize(("place", "behind"), [
+    ("before the first commit", False), ("an epoch begins", False), ("pass 0 begins", False), ("pass 1 begins", False),
+    ("in the commit", False), ("pass 0 ends", True), ("pass 1 ends", True), ("after an epoch", True),
+    ("after the loop", True),
+])  # fmt: skip
+def test_what_fails_behind_a_commit_is_told_from_what_fails_before_the_next_one(place, behind):
+    assert Loop(place).fails_behind() is behind
+
+
+def test_a_step_of_an_earlier_iteration_is_not_what_a_failure_follows():
+    loop = Loop("pass 1 ends")
+    loop.votes.committed(sys._getframe(0))
+    loop.votes.decided(())
+    assert not loop.votes.follows_commit(None)
+    assert loop.votes._committed_at == {}

@@ -11,7 +11,9 @@ import pytest
 import torch
 import torch._dynamo  # noqa: F401 - the first optimizer does; it sets an environment variable
 
+from nvrx_core.errors import UsageError
 from nvrx_core.inprocess import LiveState
+from nvrx_core.inprocess.call.handles import PassedVotes
 from nvrx_core.inprocess.live import objects as tensors
 from nvrx_core.inprocess.live.memory import Mark, Memory, Stamp
 from nvrx_core.inprocess.live.objects import Left, Objects
@@ -92,10 +94,21 @@ def test_what_happens_to_another_model_does_not_matter(model, optimizer):
     assert reaches(live, NEXT)
 
 
+def test_who_has_half_loaded_a_checkpoint_that_is_newer_has_lost_its_step(model, optimizer, caplog):
+    """Its objects are at no step: another rank may not have begun to load them."""
+    live, _, left = in_vote(model, optimizer)
+    model.load_state_dict(torch.nn.Linear(3, 3).state_dict())
+    new = torch.nn.Linear(3, 3)
+    with caplog.at_level(logging.WARNING, "nvrx_core.inprocess"):
+        live._notice_changes(left, registered(new, torch.optim.AdamW(new.parameters())), may_load=True)
+    assert not reaches(live, AT)
+    assert "weight was changed before resume()" in caplog.text
+
+
 def test_each_iteration_resumes():
     live = LiveState()
     live._ports = SimpleNamespace(call="of another iteration")
-    with pytest.raises(RuntimeError, match=r"commit\(\) before resume\(\)"):
+    with pytest.raises(UsageError, match=r"commit\(\) before resume\(\)"):
         live.commit(1)
 
 
@@ -205,7 +218,8 @@ class Recording:
 
     async def start(self, ports, step):
         self.steps.append(step)
-        self.memory = Memory(SimpleNamespace(device=torch.device("cpu"), parameters=(), buffers={}))
+        objects = SimpleNamespace(device=torch.device("cpu"), parameters=(), buffers={}, shared={}, optimizers=())
+        self.memory = Memory(objects)
 
     commit = start
 
@@ -215,7 +229,7 @@ def test_a_step_of_another_integer_type_is_an_integer(step, monkeypatch):
     """It is told in an arrival, which is JSON."""
     live = LiveState()
     live._training = Recording()
-    live._ports = SimpleNamespace(call=None, before=(), left=None)
+    live._ports = SimpleNamespace(call=None, before=(), left=None, settled=None, communicates=False)
     monkeypatch.setattr("nvrx_core.inprocess.live_state.tensors.versions", lambda objects: ())
     live.start(step)
     live.commit(step)
@@ -233,3 +247,191 @@ def test_a_step_that_is_no_integer_is_refused():
 
 def test_a_live_state_without_a_past_has_passed_no_vote():
     assert LiveState().passed_vote() == ()
+
+
+class Alone:
+    """A job of one rank, which trains a model in a loop of its own."""
+
+    def __init__(self, caplog, *, shared=("scheduler",), make=None, **given):
+        self.caplog, self.live, self.step = caplog, LiveState(**given), 0
+        self.model = torch.nn.Linear(3, 3)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1.0)
+        make = make or (lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 100))
+        self.scheduler = make(self.optimizer)
+        self.inside = [self.take_step]
+        self.kept = SimpleNamespace(state_dict=dict, load_state_dict=dict)
+        named = {name: getattr(self, name) for name in shared}
+        self.live.resume(self.model, self.optimizer, lambda: [each() for each in self.inside], shared=named)
+        self.live.start(0)
+
+    def take_step(self):
+        self.optimizer.step()  # also if a scheduler has wrapped it since
+
+    def passes(self, count, *behind):
+        """Train; return the warnings."""
+        with self.caplog.at_level(logging.WARNING, "nvrx_core.inprocess"):
+            for _ in range(count):
+                self.model(torch.ones(2, 3)).sum().backward()
+                self.live.commit(self.step)
+                self.step += 1
+                for each in behind:
+                    each()
+        return self.caplog.text
+
+
+def test_a_scheduler_that_steps_outside_of_commit_is_named_once(caplog):
+    """Of one whose learning rate changes every 100 steps, the number of its steps tells it in the second one."""
+    job = Alone(caplog)
+    assert job.passes(1, job.scheduler.step) == ""
+    text = job.passes(4, job.scheduler.step)
+    assert text.count("shared object 'scheduler' changed outside of commit()") == 1
+
+
+def test_a_scheduler_that_steps_in_the_advance_is_right(caplog):
+    job = Alone(caplog)
+    job.inside.append(job.scheduler.step)
+    assert job.passes(3) == ""
+
+
+def test_a_caller_that_takes_its_schedulers_back_may_step_them_anywhere(caplog):
+    job = Alone(caplog, schedules_advance=False)
+    assert job.passes(3, job.scheduler.step) == ""
+
+
+def test_settings_that_a_scheduler_changes_outside_of_commit_are_told(caplog):
+    """As of one of a list, which is registered by an object of the user's."""
+    job = Alone(caplog, shared=("kept",), make=lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9))
+    assert "the settings of an optimizer changed outside of commit()" in job.passes(2, job.scheduler.step)
+
+
+def test_a_loop_may_set_the_learning_rate_of_each_step_itself(caplog):
+    job = Alone(caplog, shared=(), make=lambda optimizer: None)
+
+    def set_rate():
+        job.optimizer.param_groups[0]["lr"] = 1 / (1 + job.step)
+
+    assert job.passes(3, set_rate) == ""
+
+
+def test_an_update_of_a_scaler_outside_of_commit_is_told(caplog):
+    job = Alone(caplog, make=lambda optimizer: torch.amp.GradScaler("cpu"))
+    job.scheduler.scale(torch.ones(()))
+    job.inside = [lambda: job.scheduler.step(job.optimizer)]
+    assert "shared object 'scheduler' changed outside of commit()" in job.passes(3, job.scheduler.update)
+
+
+def test_an_update_of_a_scaler_in_the_advance_is_right(caplog):
+    job = Alone(caplog, make=lambda optimizer: torch.amp.GradScaler("cpu"))
+    job.scheduler.scale(torch.ones(()))
+    job.inside = [lambda: job.scheduler.step(job.optimizer), job.scheduler.update]
+    assert job.passes(3) == ""
+
+
+def test_a_scheduler_that_is_made_after_resume_is_told(caplog):
+    job = Alone(caplog, shared=(), make=lambda optimizer: None)
+    scheduler = torch.optim.lr_scheduler.StepLR(job.optimizer, 100)
+    job.inside.append(scheduler.step)
+    assert job.passes(2).count("an optimizer has a scheduler, and resume() got no `shared`") == 1
+
+
+def test_a_change_is_told_after_another_warning(caplog):
+    job = Alone(caplog, shared=(), make=lambda optimizer: None)
+    with caplog.at_level(logging.WARNING, "nvrx_core.inprocess"):
+        job.live.commit(0)
+    job.step = 1
+    assert "has a gradient in commit()" in caplog.text
+    with torch.no_grad():
+        job.model.weight.add_(1)
+    assert "weight was changed outside of commit()" in job.passes(1)
+
+
+@pytest.mark.parametrize("replicate", [True, False])
+def test_a_loop_runs_as_one_process_without_a_process_group(caplog, replicate):
+    """As a debugger has it, or a run on a laptop."""
+    job = Alone(caplog, replicate=replicate)
+    job.inside.append(job.scheduler.step)
+    before = job.model.weight.clone()
+    assert job.passes(2) == ""
+    assert not torch.equal(before, job.model.weight)
+    assert job.scheduler.last_epoch == 2
+    assert job.live.resume(job.model, job.optimizer, job.optimizer.step) is None, "nothing is kept"
+
+
+class Call:
+    """The handle of a wrapped function, as far as a live state uses it before its first vote."""
+
+    iteration = 0
+
+    def __init__(self):
+        self._handles = SimpleNamespace(votes=PassedVotes())
+
+    def atomic(self):
+        return None
+
+
+def test_a_wrapped_function_that_resumes_without_a_process_group_is_told(model, optimizer, monkeypatch):
+    call = Call()
+    monkeypatch.setattr("nvrx_core.inprocess.live_state.current_call", lambda: call)
+    with pytest.raises(UsageError, match=r"resume\(\) before init_process_group\(\)"):
+        LiveState().resume(model, optimizer, optimizer.step)
+
+
+@pytest.mark.parametrize(("inside", "told"), [(True, 1), (False, 0)])
+def test_a_live_state_that_is_made_inside_of_the_function_is_told(model, optimizer, monkeypatch, caplog, inside, told):
+    outside, call = LiveState(), Call()
+    monkeypatch.setattr("nvrx_core.inprocess.live_state.current_call", lambda: call)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    live = LiveState() if inside else outside
+    with caplog.at_level(logging.WARNING, "nvrx_core.inprocess"), pytest.raises(ValueError, match="Default"):
+        live.resume(model, optimizer, optimizer.step)  # there is no group after all
+    assert caplog.text.count("was made inside of the wrapped function") == told
+
+
+@pytest.mark.parametrize(
+    ("starts", "text"), [(True, "start with different steps: 0, 5"), (False, "commit different steps: -1, 4")]
+)
+def test_different_steps_are_told_as_they_were_given(model, optimizer, monkeypatch, starts, text):
+    ports = ports_for(registered(model, optimizer), monkeypatch)
+    ports.starts = starts
+    with pytest.raises(RuntimeError, match=f"ranks {text}"):
+        ports._refuse_different([4, -1, 4])
+
+
+class Groups:
+    """How many collectives the groups have begun."""
+
+    def __init__(self, monkeypatch):
+        self.begun = 0
+        monkeypatch.setattr("nvrx_core.inprocess.live_state.counts_of_groups", lambda: {"0": self.begun})
+
+    def reduce(self):
+        self.begun += 1
+
+
+def test_an_advance_that_communicates_each_time_is_told_once(caplog, monkeypatch):
+    groups, job = Groups(monkeypatch), Alone(caplog, shared=(), make=lambda optimizer: None)
+    job.inside.append(groups.reduce)
+    assert job.passes(2) == "", "they may be those of a thread"
+    assert job.passes(3).count("communicates with other ranks") == 1
+
+
+def test_a_collective_of_a_thread_during_an_advance_is_none_of_it(caplog, monkeypatch):
+    groups, job = Groups(monkeypatch), Alone(caplog, shared=(), make=lambda optimizer: None)
+    job.inside.append(groups.reduce)
+    job.passes(1)
+    job.inside.append(groups.reduce)
+    assert job.passes(3) == ""
+
+
+def test_an_interrupted_step_that_would_wait_for_others_is_given_up(monkeypatch):
+    """Those who have done it have its parameters; where nobody has them, a checkpoint has."""
+    trainer = Trainer()
+    old = given(trainer, trainer.optimizer.step)
+    trainer.reset()
+    ports = ports_for(given(trainer, trainer.optimizer.step), monkeypatch)
+    ports.old_communicates = True
+    with pytest.raises(RuntimeError, match="the interrupted step cannot be done"):
+        advance(ports, old)
+    assert ports.is_changed()
+    assert ports.communicates, "also after a further fault"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from nvrx_core.errors import UsageError
 from nvrx_core.inprocess.live.memory import (
     Holding,
     Incomplete,
@@ -31,7 +32,7 @@ SPARE = holding(shard=None)
 
 @pytest.mark.parametrize("flow", ["commit", "start"])
 def test_what_comes_before_resume_is_refused(flow):
-    with pytest.raises(RuntimeError, match=r"before resume\(\)"):
+    with pytest.raises(UsageError, match=r"before resume\(\)"):
         getattr(LiveTraining(), flow)(None, 0).send(None)
 
 
@@ -155,7 +156,7 @@ def test_a_step_that_is_not_greater_than_the_last_is_refused(step):
     """A rank that was interrupted in the second vote of a step would not do it."""
     training = LiveTraining()
     training.memory = Memory("objects", AT)
-    with pytest.raises(RuntimeError, match=rf"commit\({step}\) after step 4"):
+    with pytest.raises(UsageError, match=rf"commit\({step}\) after step 4"):
         training.commit(None, step).send(None)
 
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from nvrx_core.errors import JobMismatch, StoreLost
+from nvrx_core.errors import JobMismatch, StoreLost, UsageError
+from nvrx_core.fault.exceptions import text_of, type_name
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.inprocess.protocol.decision import RoundDecision
-from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread, _mismatch
+from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread, _ends_job
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
@@ -47,7 +48,18 @@ def test_a_contradiction_ends_the_job_and_nothing_else_does():
     decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=fault, culprits=(1,), step=-1)
     assert isinstance(limited_flow()._ends_by(decision), JobMismatch), "it is no failure to be counted"
     for cause in (None, replace(fault, error_type="ValueError")):
-        assert _mismatch(replace(decision, cause=cause)) is None
+        assert _ends_job(replace(decision, cause=cause)) is None
+
+
+def test_a_wrong_call_ends_the_job_on_the_ranks_that_have_not_made_it():
+    made = UsageError("commit(5) after step 5")
+    fault = FaultRecord(
+        initial_rank=1, rank=1, interruption="BASE_EXCEPTION", message=text_of(made), error_type=type_name(UsageError)
+    )
+    decision = RoundDecision(iteration=0, lost=(1,), terminated=(1,), cause=fault, culprits=(1,), step=5)
+    error = limited_flow()._ends_by(decision)
+    assert isinstance(error, UsageError)
+    assert (str(error), error.culprit) == (str(made), 1)
 
 
 def without_store(ended, loss, *, announced=None):
