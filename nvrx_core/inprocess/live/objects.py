@@ -39,6 +39,7 @@ __all__ = [
 
 _WATCHED: Final = 6
 """Parameters of which a value is compared, of those that an optimizer steps and of the others."""
+_EXTRA: Final = "the extra states of the model"
 Versions = tuple[int, ...]
 Settings = list[list[dict[str, Any]]]
 
@@ -56,7 +57,7 @@ class Objects:
         optimizers: of the parameters.
         advance: does a step without any other rank.
         shared: objects that only the advance changes, by name.
-        local: objects that change anywhere, by name.
+        local: objects that change anywhere, by name; the extra states of modules are one.
         coordinates: which part of the sharded parameters this rank has.
         part_names: what the coordinates count that the caller has named.
         copies: new objects copy the old tensors instead of using them: other tensors view theirs.
@@ -147,7 +148,7 @@ class Objects:
             )
         for each in model.modules():
             _refuse_module(each)
-        optimizers = tuple(optimizers)
+        optimizers, averages = tuple(optimizers), tuple(averages)
         for optimizer in optimizers:
             _refuse(optimizer)
         named: dict[str, torch.Tensor] = dict(model.named_parameters())
@@ -169,12 +170,61 @@ class Objects:
         buffers = {name: each for name, each in model.named_buffers() if id(each) in persistent}
         parts = (name.rpartition(".") for name in buffers)
         places = tuple((weakref.ref(model.get_submodule(owner)), name) for owner, _, name in parts)
+        if (extra := _ExtraStates.of((model, *averages))) is not None:
+            local = {**local, _EXTRA: extra}
         part = part or {}
         coordinates = (*(number for each in part.values() for number in each), *_coordinates_of(parameters))
         return cls(
             tuple(named), parameters, tuple(buffers.values()), places, optimizers, advance, shared, local,
             coordinates, _watched(parameters, optimizers), tuple(part), copies,
         )  # fmt: skip
+
+
+class _ExtraStates:
+    """What modules keep besides parameters and buffers, which their `state_dict` has and their code changes anywhere.
+
+    Args:
+        modules: by name, weakly.
+    """
+
+    def __init__(self, modules: Mapping[str, weakref.ref[torch.nn.Module]]) -> None:
+        self._modules = modules
+
+    @classmethod
+    def of(cls, models: Iterable[torch.nn.Module]) -> _ExtraStates | None:
+        """Return those of models and their modules; None if they have none.
+
+        Raises:
+            TypeError: for a state that cannot be copied.
+        """
+        own, found = torch.nn.Module, {}
+        for number, model in enumerate(models):
+            for name, each in model.named_modules():
+                kind = type(each)
+                if kind.get_extra_state is own.get_extra_state:
+                    continue
+                place = f"{number}.{name}" if number else name
+                if kind.set_extra_state is not own.set_extra_state:
+                    found[place] = weakref.ref(each)
+                elif each.get_extra_state() is not None:
+                    raise TypeError(
+                        f"module {place!r} ({kind.__name__}) has get_extra_state, but no set_extra_state: its extra "
+                        "state would be lost"
+                    )
+        return cls(found) if found else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the modules that have one."""
+        modules = {name: each() for name, each in self._modules.items()}
+        states = {name: each.get_extra_state() for name, each in modules.items() if each is not None}
+        return {name: each for name, each in states.items() if each is not None}
+
+    def load_state_dict(self, states: dict[str, Any]) -> None:
+        """Put states back into the modules."""
+        for name, state in states.items():
+            module = self._modules[name]()
+            assert module is not None
+            module.set_extra_state(state)
 
 
 @value
@@ -274,16 +324,19 @@ def is_scheduled(objects: Objects) -> bool:
 
 
 def check_shared(objects: Objects) -> None:
-    """Refuse shared objects whose state cannot be copied, before a fault needs it.
+    """Refuse shared objects, and extra states, that cannot be copied, before a fault needs it.
 
     Raises:
         TypeError: for the first one.
     """
-    for name, each in objects.shared.items():
+    told = {f"the state of shared object {name!r}": each for name, each in objects.shared.items()}
+    if _EXTRA in objects.local:
+        told[f"one of {_EXTRA}"] = objects.local[_EXTRA]
+    for what, each in told.items():
         try:
             torch.save(each.state_dict(), io.BytesIO())
         except Exception as error:  # boundary: the object of the user
-            raise TypeError(f"the state of shared object {name!r} cannot be saved: {error}") from error
+            raise TypeError(f"{what} cannot be saved: {error}") from error
 
 
 def drop_interrupted(objects: Objects) -> None:

@@ -152,6 +152,46 @@ def test_local_state_with_an_array_comes_back():
     assert loaded[0]["order"].tolist() == [0, 1, 2]
 
 
+class Scaled(torch.nn.Linear):
+    """Has a state that is no tensor of it."""
+
+    def __init__(self):
+        super().__init__(3, 3)
+        self.scale = {"factor": 1.0}
+
+    def get_extra_state(self):
+        return self.scale
+
+    def set_extra_state(self, state):
+        self.scale = state
+
+
+def test_the_extra_state_of_a_module_is_kept_as_at_the_vote():
+    model, new, cpu = torch.nn.Sequential(Scaled()), torch.nn.Sequential(Scaled()), torch.device("cpu")
+    model[0].scale["factor"] = 0.5
+    captured = row.capture(1, (), objects_of(model).local, cpu)
+    model[0].scale["factor"] = 0.1
+    row.restore(captured, (), objects_of(new).local, cpu)
+    assert new[0].scale == {"factor": 0.5}
+
+
+@pytest.mark.parametrize("kind", ["cannot be set", "cannot be saved"])
+def test_an_extra_state_that_cannot_be_copied_is_refused(kind):
+    model = torch.nn.Sequential(Scaled())
+    if kind == "cannot be set":
+        model[0].__class__ = type("Fixed", (torch.nn.Linear,), {"get_extra_state": Scaled.get_extra_state})
+    else:
+        model[0].scale["rule"] = lambda: 1
+    with pytest.raises(TypeError, match=r"module '0' \(Fixed\)|one of the extra states of the model cannot be saved"):
+        tensors.check_shared(objects_of(model))
+
+
+def test_a_module_whose_extra_state_is_none_needs_no_way_to_set_it():
+    model = torch.nn.Linear(3, 3)
+    model.__class__ = type("Empty", (torch.nn.Linear,), {"get_extra_state": lambda self: None})
+    assert objects_of(model).local == {}
+
+
 def test_a_model_on_the_meta_device_takes_over_tensors():
     old = torch.nn.BatchNorm1d(3)
     was = objects_of(old, trained(old))
