@@ -248,6 +248,7 @@ class _Ports:
         self._atomic = nullcontext() if call is None else call.atomic()
         self.before: tensors.Versions = ()
         self._new, self.left, self.failed = new, left, failed
+        self._required = () if left is None else left.required
         self._cannot_advance = self.has_resumed = False
         self._capacity = _ROOM
 
@@ -359,17 +360,19 @@ class _Ports:
 
     @operation
     def adopt(self, old: Objects, new: Objects) -> None:
-        tensors.adopt(old, new)
+        tensors.require_gradients(old, self._required)
+        self._tell(tensors.adopt(old, new))
 
     @operation
     def send(self, objects: Objects, to: int) -> None:
         with self._unwatched():
+            tensors.require_gradients(objects, self._required)
             tensors.send(objects, to)
 
     @operation
     def receive(self, objects: Objects, source: int) -> None:
         with self._unwatched():
-            tensors.receive(objects, source)
+            self._tell(tensors.receive(objects, source))
 
     @operation
     def send_row(self, row: torch.Tensor, to: int) -> None:
@@ -383,6 +386,10 @@ class _Ports:
             dist.recv_object_list(got, source)
         row: torch.Tensor = got[0]
         return row
+
+    def _tell(self, line: str) -> None:
+        if line and self.rank == 0:
+            log.warning("%s; where a part of a pass freezes parameters, unfreeze them before commit()", line)
 
     def _unwatched(self) -> Any:
         """A transfer takes as long as it takes: no timeout of the call applies to it, nor to those who wait for it."""

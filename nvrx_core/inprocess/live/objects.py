@@ -31,6 +31,7 @@ __all__ = [
     "drop_interrupted",
     "is_scheduled",
     "receive",
+    "require_gradients",
     "send",
     "shares",
     "stepped",
@@ -237,6 +238,7 @@ class Left:
         values: one of each watched parameter.
         settings: of the optimizers' groups, such as the learning rate.
         gradients: the identity and the version of each parameter's; None where it has none.
+        required: whether each parameter requires one: the function may freeze some, and unfreeze them at a later step.
     """
 
     objects: Objects
@@ -244,11 +246,13 @@ class Left:
     values: tuple[float, ...]
     settings: Settings
     gradients: tuple[tuple[int, int] | None, ...]
+    required: tuple[bool, ...]
 
     @classmethod
     def of(cls, objects: Objects) -> Left:
         """Return it as it is now."""
-        return cls(objects, versions(objects), _values(objects), _settings(objects), _gradients(objects))
+        required = tuple(each.requires_grad for each in objects.parameters)
+        return cls(objects, versions(objects), _values(objects), _settings(objects), _gradients(objects), required)
 
     def is_changed(self) -> bool:
         """Return whether anything of it has changed."""
@@ -380,8 +384,24 @@ def changed(objects: Objects, before: Versions, now: Versions) -> str:
     return next(found, "the state of an optimizer")
 
 
-def adopt(old: Objects, new: Objects) -> None:
-    """Let the new objects use the old tensors; nothing is copied but the buffers, or all with `copies`."""
+def require_gradients(objects: Objects, required: Iterable[bool]) -> str:
+    """Let parameters require gradients, or not; return a line about those for which that is new, "" if none is."""
+    found = []
+    for name, each, is_required in zip(objects.names, objects.parameters, required, strict=False):
+        if each.requires_grad != is_required and each.is_leaf:
+            each.requires_grad_(is_required)
+            found.append(name)
+    if not found:
+        return ""
+    others = f" and {len(found) - 1} more" if found[1:] else ""
+    return f"requires_grad of {found[0]}{others} is as at the last commit, and not as the function has set it"
+
+
+def adopt(old: Objects, new: Objects) -> str:
+    """Let the new objects use the old tensors; nothing is copied but the buffers, or all with `copies`.
+
+    Returns what `require_gradients` does.
+    """
     with torch.no_grad():
         for was, now in zip(old.parameters, new.parameters, strict=True):
             if was is now:
@@ -406,6 +426,7 @@ def adopt(old: Objects, new: Objects) -> None:
             now_of.state[now] = {key: _on_mesh(now, _local(each), _Sharding.of(each)) for key, each in state}
     if old is not new:
         _load_plain(new, _plain(old))
+    return require_gradients(new, [each.requires_grad for each in old.parameters])
 
 
 def send(objects: Objects, to: int) -> None:
@@ -414,16 +435,19 @@ def send(objects: Objects, to: int) -> None:
         {key: _Described.of(each, parameter) for key, each in optimizer.state.get(parameter, {}).items()}
         for optimizer, parameter in _optimized(objects)
     ]
-    dist.send_object_list([_plain(objects), states], to)
+    dist.send_object_list([_plain(objects), states, [each.requires_grad for each in objects.parameters]], to)
     for each in _sent(objects):
         dist.send(each.contiguous(), to)
 
 
-def receive(objects: Objects, source: int) -> None:
-    """Receive parameters and optimizer state into objects that are not used yet: a fault here loses nothing."""
-    got: list[Any] = [None, None]
+def receive(objects: Objects, source: int) -> str:
+    """Receive parameters and optimizer state into objects that are not used yet: a fault here loses nothing.
+
+    Returns what `require_gradients` does.
+    """
+    got: list[Any] = [None, None, None]
     dist.recv_object_list(got, source)
-    plain, states = got
+    plain, states, required = got
     with torch.no_grad():
         device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
         for each in (*objects.parameters, *objects.buffers):
@@ -445,6 +469,7 @@ def receive(objects: Objects, source: int) -> None:
             if made:
                 optimizer.state[parameter] = made
     _load_plain(objects, plain)
+    return require_gradients(objects, required)
 
 
 @value

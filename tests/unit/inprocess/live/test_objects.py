@@ -152,6 +152,28 @@ def test_local_state_with_an_array_comes_back():
     assert loaded[0]["order"].tolist() == [0, 1, 2]
 
 
+def frozen(required):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    model[0].requires_grad_(required)
+    return model, objects_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_parameters_that_a_training_has_unfrozen_stay_so():
+    (_, was), (new, now) = frozen(True), frozen(False)
+    line = tensors.adopt(was, now)
+    assert [each.requires_grad for each in new.parameters()] == [True] * 4
+    assert line.startswith("requires_grad of 0.weight and 1 more is as at the last commit")
+    assert tensors.adopt(was, now) == ""
+
+
+def test_parameters_that_were_frozen_for_a_part_of_a_pass_are_as_at_the_commit():
+    model, objects = frozen(True)
+    left = Left.of(objects)
+    model.requires_grad_(False)
+    tensors.require_gradients(objects, left.required)
+    assert [each.requires_grad for each in model.parameters()] == [True] * 4
+
+
 class Scaled(torch.nn.Linear):
     """Has a state that is no tensor of it."""
 
