@@ -125,6 +125,7 @@ class LiveState:
         ports.failed, ports.has_resumed = None, True
         if first is None:
             ports.left = None  # it would keep the old objects while a checkpoint is loaded
+            new.fill_before_loading()
         recovery = self._training.recovery
         if isinstance(recovery, Incomplete) and recovery.newest is not None and ports.rank == 0:
             missing = "; ".join(map(new.told, recovery.missing))
@@ -187,12 +188,13 @@ class LiveState:
 
         Raises:
             TypeError: for a step that is no integer.
-            RuntimeError: before `resume`, or with parameters on the meta device.
+            RuntimeError: before `resume`, or with parameters or the state of an optimizer on the meta device.
         """
         step, ports = int(operator.index(step)), self._here("start")  # of any integer type
         objects = self._training.memory.objects
-        if objects is not None and objects.device.type == "meta":
-            raise RuntimeError("start() with parameters on the meta device: fill those that resume() was given")
+        if objects is not None:
+            objects.take_filled()
+            objects.check_filled()
         run(self._training.start(ports, step))
         assert self._training.memory.objects is not None
         self._versions = tensors.versions(self._training.memory.objects)

@@ -11,6 +11,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import field
 from typing import Any, Final
 
 import torch
@@ -62,6 +63,9 @@ class Objects:
         coordinates: which part of the sharded parameters this rank has.
         part_names: what the coordinates count that the caller has named.
         copies: new objects copy the old tensors instead of using them: other tensors view theirs.
+        unfilled: the tensors that were on the meta device, with the names, the modules and the names there: what fills
+            the model may replace them.
+        rebuilt: of these, the buffers that are not persistent, by name: nothing else fills them after a fault.
         watched: the indices of some parameters, with and without an optimizer: what changes them by `.data` changes no
             version, but their values.
     """
@@ -78,6 +82,8 @@ class Objects:
     watched: tuple[int, ...] = ()
     part_names: tuple[str, ...] = ()
     copies: bool = False
+    unfilled: tuple[tuple[str, weakref.ref[torch.nn.Module], str, torch.Tensor], ...] = ()
+    rebuilt: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -122,6 +128,51 @@ class Objects:
                     registered.copy_(now)
                 else:  # a buffer that grows: the layout is another one from now on
                     registered.data = now.detach().clone()
+
+    def take_filled(self) -> None:
+        """Give the tensors that were on the meta device what the model has in their place, and put them there.
+
+        `to_empty` and `load_state_dict(assign=True)` replace tensors; the optimizer has those that were registered.
+        """
+        seen = set()
+        for _, module, name, registered in self.unfilled:
+            if (there := module()) is None:
+                continue
+            tensors: dict[str, Any] = there._parameters if name in there._parameters else there._buffers
+            now = tensors.get(name)
+            if now is None or now is registered or now.is_meta:
+                continue
+            if id(registered) not in seen:  # else it is tied to one that was filled
+                _fill(registered, _local(now).detach())
+                registered.requires_grad_(now.requires_grad)
+            tensors[name] = registered
+            seen.add(id(registered))
+
+    def check_filled(self) -> None:
+        """Refuse tensors on the meta device.
+
+        Raises:
+            RuntimeError: for the first one.
+        """
+        if name := next((name for name, *_, each in self.unfilled if each.is_meta), ""):
+            raise RuntimeError(f"start() with {name} on the meta device: fill the model that resume() was given")
+        if any(each.is_meta for owner, parameter in _optimized(self) for each in _tensors(owner, parameter)):
+            raise RuntimeError(
+                "start() with an optimizer that has loaded its state before the model was filled, which has lost it: "
+                "load the model first"
+            )
+
+    def fill_before_loading(self) -> None:
+        """Let optimizers fill their parameters before they load a state, which goes to the device of these."""
+        reference = weakref.ref(self)
+
+        def fill(*_: object) -> None:
+            objects = reference()
+            if objects is not None and any(each.is_meta for *_, each in objects.unfilled):
+                objects.take_filled()
+
+        for optimizer in self.optimizers if self.unfilled else ():
+            optimizer.register_load_state_dict_pre_hook(fill)
 
     @classmethod
     def of(
@@ -175,9 +226,12 @@ class Objects:
             local = {**local, _EXTRA: extra}
         part = part or {}
         coordinates = (*(number for each in part.values() for number in each), *_coordinates_of(parameters))
+        unfilled = tuple(_unfilled((model, *averages)))
+        lost = {id(each) for *_, each in unfilled} - known - persistent
         return cls(
             tuple(named), parameters, tuple(buffers.values()), places, optimizers, advance, shared, local,
-            coordinates, _watched(parameters, optimizers), tuple(part), copies,
+            coordinates, _watched(parameters, optimizers), tuple(part), copies, unfilled,
+            {name: each for name, _, _, each in unfilled if id(each) in lost},
         )  # fmt: skip
 
 
@@ -274,6 +328,18 @@ class Left:
     def restore_settings(self) -> None:
         """Undo what has changed the optimizers' groups, such as a scheduler that was made anew."""
         _load_settings(self.objects, self.settings)
+
+
+def _unfilled(
+    models: Iterable[torch.nn.Module],
+) -> Iterator[tuple[str, weakref.ref[torch.nn.Module], str, torch.Tensor]]:
+    """Return the tensors on the meta device, each at all its places."""
+    for number, model in enumerate(models):
+        for prefix, module in model.named_modules():
+            for name, each in (*module._parameters.items(), *module._buffers.items()):
+                if each is not None and each.is_meta:
+                    path = ".".join(part for part in (prefix, name) if part)
+                    yield f"averages[{number - 1}].{path}" if number else path, weakref.ref(module), name, each
 
 
 def _refuse(optimizer: torch.optim.Optimizer) -> None:
@@ -415,7 +481,8 @@ def adopt(old: Objects, new: Objects) -> str:
                 now._local_tensor = was._local_tensor  # fully_shard takes it over before its next forward pass
             else:
                 now.data = was.data
-        for was, now in zip(old.buffers, new.buffers, strict=True):
+        rebuilt = ((old.rebuilt[name], each) for name, each in new.rebuilt.items() if name in old.rebuilt)
+        for was, now in (*zip(old.buffers, new.buffers, strict=True), *rebuilt):
             if now.is_meta and not was.is_meta:
                 _fill(now, was.clone())
             elif was is not now:
@@ -435,7 +502,9 @@ def send(objects: Objects, to: int) -> None:
         {key: _Described.of(each, parameter) for key, each in optimizer.state.get(parameter, {}).items()}
         for optimizer, parameter in _optimized(objects)
     ]
-    dist.send_object_list([_plain(objects), states, [each.requires_grad for each in objects.parameters]], to)
+    required = [each.requires_grad for each in objects.parameters]
+    rebuilt = {name: each.detach().cpu() for name, each in objects.rebuilt.items()}
+    dist.send_object_list([_plain(objects), states, required, rebuilt], to)
     for each in _sent(objects):
         dist.send(each.contiguous(), to)
 
@@ -445,9 +514,9 @@ def receive(objects: Objects, source: int) -> str:
 
     Returns what `require_gradients` does.
     """
-    got: list[Any] = [None, None, None]
+    got: list[Any] = [None, None, None, None]
     dist.recv_object_list(got, source)
-    plain, states, required = got
+    plain, states, required, rebuilt = got
     with torch.no_grad():
         device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
         for each in (*objects.parameters, *objects.buffers):
@@ -458,6 +527,9 @@ def receive(objects: Objects, source: int) -> str:
             dist.recv(received, source)
             if received is not local:
                 local.copy_(received)
+        for name, buffer in objects.rebuilt.items():
+            if buffer.is_meta and name in rebuilt:
+                _fill(buffer, rebuilt[name].to(device))
         for (optimizer, parameter), state in zip(_optimized(objects), states, strict=True):
             made = {}
             for key, described in state.items():
@@ -540,6 +612,7 @@ def _fill(tensor: torch.Tensor, local: torch.Tensor) -> None:
         filled = _on_mesh(tensor, local, _Sharding.of(tensor))
     if isinstance(tensor, torch.nn.Parameter):
         filled = torch.nn.Parameter(filled, requires_grad=tensor.requires_grad)
+    filled.__dict__.update(tensor.__dict__)  # what marks a parameter, such as for an optimizer
     torch.utils.swap_tensors(tensor, filled)
 
 

@@ -230,6 +230,86 @@ def test_a_model_on_the_meta_device_takes_over_tensors():
     optimizer.step()
 
 
+class Rotary(torch.nn.Module):
+    """Has a tied weight, and buffers of both kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3, bias=False)
+        self.second.weight = self.first.weight
+        self.first.weight.decays = False
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("angles", torch.arange(3.0), persistent=False)
+
+
+def fill_by_to_empty(model, trained):
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for name, each in (*model.named_parameters(), *model.named_buffers()):
+            each.copy_(dict((*trained.named_parameters(), *trained.named_buffers()))[name.replace("second", "first")])
+
+
+def fill_by_to_empty_and_swap(model, trained):
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        fill_by_to_empty(model, trained)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def fill_by_assigning(model, trained):
+    model.load_state_dict(trained.state_dict(), assign=True)
+    model.angles = trained.angles.clone()
+
+
+def on_meta():
+    with torch.device("meta"):
+        model = Rotary()
+    optimizer = torch.optim.AdamW(model.parameters())
+    return model, optimizer, objects_of(model, optimizer)
+
+
+@pytest.mark.parametrize("fill", [fill_by_to_empty, fill_by_to_empty_and_swap, fill_by_assigning])
+def test_a_model_on_the_meta_device_is_filled_in_place_of_what_was_registered(fill):
+    trained = Rotary()
+    trained.first.weight.grad = torch.ones(3, 3)
+    before = torch.optim.AdamW(trained.parameters())
+    before.step()
+    model, optimizer, objects = on_meta()
+    with pytest.raises(RuntimeError, match=r"start\(\) with mean on the meta device: fill the model"):
+        objects.check_filled()
+    objects.fill_before_loading()
+    fill(model, trained)
+    optimizer.load_state_dict(before.state_dict())
+    objects.take_filled()
+    objects.check_filled()
+    weight = model.first.weight
+    assert weight is model.second.weight is optimizer.param_groups[0]["params"][0] is objects.parameters[0]
+    assert fill is fill_by_to_empty_and_swap or weight.decays is False  # torch itself drops it there
+    assert torch.equal(weight, trained.first.weight)
+    assert optimizer.state[weight]["exp_avg"].device.type == "cpu"
+    assert (objects.buffers[0] is model.mean, objects.rebuilt["angles"] is model.angles) == (True, True)
+    new, new_optimizer, taking = on_meta()
+    tensors.adopt(objects, taking)
+    assert new.first.weight is new.second.weight is new_optimizer.param_groups[0]["params"][0]
+    assert torch.equal(new.first.weight, weight)
+    assert torch.equal(new.angles, torch.arange(3.0))
+    assert not any(each.is_meta for each in (*new.parameters(), *new.buffers()))
+
+
+def test_an_optimizer_that_has_loaded_its_state_before_its_model_was_filled_has_none():
+    trained = Rotary()
+    trained.first.weight.grad = torch.ones(3, 3)
+    before = torch.optim.AdamW(trained.parameters())
+    before.step()
+    model, optimizer, objects = on_meta()
+    optimizer.load_state_dict(before.state_dict())
+    fill_by_to_empty(model, trained)
+    objects.take_filled()
+    with pytest.raises(RuntimeError, match="loaded its state before the model was filled"):
+        objects.check_filled()
+
+
 def test_only_states_on_the_device_of_the_parameter_are_sent_as_tensors():
     step = torch.zeros(())
     assert tensors._Described.of(step, torch.zeros(3, device="meta")) is step
