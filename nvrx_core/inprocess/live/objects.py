@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Placement
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from nvrx_core.inprocess.live.memory import Shard as ShardOfRank
 from nvrx_core.inprocess.live.row import Stateful
@@ -209,6 +210,7 @@ class Objects:
             named |= {f"averages[{number}].{name}": tensor for name, tensor in tensors.items()}
         if not named:
             raise ValueError("resume() was given a model without parameters")
+        _refuse_lazy({**dict(model.named_buffers()), **named})
         parameters = tuple(named.values())
         known = {id(each) for each in parameters}
         for number, optimizer in enumerate(optimizers):
@@ -220,6 +222,7 @@ class Objects:
         # By identity: wrappers, such as those of activation checkpointing, give other names in `state_dict`.
         persistent = {id(each) for each in model.state_dict(keep_vars=True).values()}
         buffers = {name: each for name, each in model.named_buffers() if id(each) in persistent}
+        _refuse_expanded({**named, **buffers})
         parts = (name.rpartition(".") for name in buffers)
         places = tuple((weakref.ref(model.get_submodule(owner)), name) for owner, _, name in parts)
         if (extra := _ExtraStates.of((model, *averages))) is not None:
@@ -351,6 +354,22 @@ def _refuse(optimizer: torch.optim.Optimizer) -> None:
             f"{kind.__module__}.{kind.__name__} has state outside of its `state`, so that it cannot be kept in memory: "
             "resume from checkpoints with it"
         )
+
+
+def _refuse_lazy(named: Mapping[str, torch.Tensor]) -> None:
+    for name, each in named.items():
+        if is_lazy(each):
+            raise ValueError(f"{name!r} has no shape yet, as of a lazy module: call the model once before resume()")
+
+
+def _refuse_expanded(named: Mapping[str, torch.Tensor]) -> None:
+    for name, each in named.items():
+        local = _local(each)
+        if any(size > 1 and stride == 0 for size, stride in zip(local.shape, local.stride(), strict=True)):
+            raise ValueError(
+                f"{name!r} is expanded: several of its elements are one in memory, so that no state can be copied into "
+                "it, that of a checkpoint neither; register a clone() of it, or persistent=False"
+            )
 
 
 def _gradients(objects: Objects) -> tuple[tuple[int, int] | None, ...]:

@@ -86,6 +86,21 @@ def test_another_group_of_an_optimizer_is_another_layout():
     assert objects.shard != before
 
 
+def test_parameters_without_a_shape_are_refused_by_name():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LazyLinear(3))
+    with pytest.raises(ValueError, match=r"'1\.weight' has no shape yet"):
+        objects_of(model)
+
+
+def test_a_persistent_buffer_that_is_expanded_is_refused_by_name():
+    model = torch.nn.Linear(3, 3)
+    model.register_buffer("mask", torch.ones(1, 3).expand(2, 3), persistent=False)
+    objects_of(model)
+    model.register_buffer("mask", torch.ones(1, 3).expand(2, 3))
+    with pytest.raises(ValueError, match="'mask' is expanded"):
+        objects_of(model)
+
+
 def change_gradients(model, optimizer):
     optimizer.zero_grad()
 
