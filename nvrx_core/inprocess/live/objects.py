@@ -219,6 +219,7 @@ class Objects:
                     f"optimizer {number} ({type(optimizer).__name__}) has parameters that the model has not, which "
                     "would be lost: give resume() one module that has all, and make optimizers after fully_shard"
                 )
+            _refuse_hidden(optimizer, known)
         # By identity: wrappers, such as those of activation checkpointing, give other names in `state_dict`.
         persistent = {id(each) for each in model.state_dict(keep_vars=True).values()}
         buffers = {name: each for name, each in model.named_buffers() if id(each) in persistent}
@@ -349,11 +350,43 @@ def _refuse(optimizer: torch.optim.Optimizer) -> None:
     kind = type(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"resume() takes torch optimizers, not {kind.__name__}")
-    if kind.__name__ == "ZeroRedundancyOptimizer" or kind.__module__.startswith("bitsandbytes"):
+    if kind.__name__ == "ZeroRedundancyOptimizer" or kind.__module__.startswith(("bitsandbytes", "torchao")):
         raise TypeError(
             f"{kind.__module__}.{kind.__name__} has state outside of its `state`, so that it cannot be kept in memory: "
             "resume from checkpoints with it"
         )
+
+
+def _refuse_hidden(optimizer: torch.optim.Optimizer, known: set[int]) -> None:
+    """Refuse an optimizer with tensors that are neither parameters nor in its `state`, and states of other types.
+
+    A single number is none of them: fused optimizers have a flag for an overflow, which they set at each step.
+    """
+
+    def hides(each: Any, depth: int = 3) -> bool:
+        if isinstance(each, torch.Tensor):
+            return id(each) not in known and each.numel() > 1
+        if isinstance(each, torch.optim.Optimizer):
+            return each.state is not optimizer.state
+        if isinstance(each, Mapping | list | tuple) and depth:
+            return any(hides(one, depth - 1) for one in (each.values() if isinstance(each, Mapping) else each))
+        return False
+
+    kind = f"{type(optimizer).__module__}.{type(optimizer).__name__}"
+    for name, each in vars(optimizer).items():
+        if name not in ("state", "param_groups", "defaults") and hides(each):
+            raise TypeError(
+                f"{kind} has state in its {name!r}, outside of its `state`, so that it cannot "
+                "be kept in memory: resume from checkpoints with it"
+            )
+    for state in optimizer.state.values():
+        for name, each in state.items() if isinstance(state, Mapping) else ():
+            plain = (torch.Tensor, torch.nn.Parameter, DTensor)
+            if isinstance(each, torch.Tensor) and type(each) not in plain:
+                raise TypeError(
+                    f"{kind} has a state {name!r} of type {type(each).__name__}, which cannot "
+                    "be sent to another rank: resume from checkpoints with it"
+                )
 
 
 def _refuse_lazy(named: Mapping[str, torch.Tensor]) -> None:

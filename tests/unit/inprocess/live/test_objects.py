@@ -86,6 +86,36 @@ def test_another_group_of_an_optimizer_is_another_layout():
     assert objects.shard != before
 
 
+class Hiding(torch.optim.SGD):
+    """Has state outside of `state`."""
+
+    def __init__(self, model, **hidden):
+        super().__init__(model.parameters(), lr=0.1)
+        vars(self).update(hidden)
+
+
+@pytest.mark.parametrize("kind", ["a tensor", "a table", "an optimizer", "a type"])
+def test_an_optimizer_that_hides_state_is_refused_by_name(kind):
+    model = torch.nn.Linear(3, 3)
+    hidden = {
+        "a tensor": {"slow": torch.zeros(3)},
+        "a table": {"slow": {"weight": [torch.zeros(3)]}},
+        "an optimizer": {"slow": torch.optim.SGD(model.parameters(), lr=0.1)},
+    }
+    optimizer = Hiding(model, **hidden.get(kind, {}))
+    if kind == "a type":
+        optimizer.state[model.weight]["slow"] = torch.zeros(3).as_subclass(type("Eight", (torch.Tensor,), {}))
+    with pytest.raises(TypeError, match=r"Hiding has (state in its 'slow', outside|a state 'slow' of type Eight)"):
+        objects_of(model, optimizer)
+
+
+def test_an_optimizer_that_has_its_parameters_and_a_flag_hides_nothing():
+    model = torch.nn.Linear(3, 3)
+    objects_of(model, Hiding(model, flag=torch.zeros(1), own=list(model.parameters())))
+    objects_of(model, torch.optim.LBFGS(model.parameters()))
+    objects_of(model, torch.optim.AdamW(model.parameters(), lr=torch.tensor([0.1])))
+
+
 def test_parameters_without_a_shape_are_refused_by_name():
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LazyLinear(3))
     with pytest.raises(ValueError, match=r"'1\.weight' has no shape yet"):
