@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
@@ -43,9 +44,14 @@ class LiveState:
             a lost rank goes on with its random numbers and its position in the data. False: with fresh ones.
         schedules_advance: schedulers step in `advance`. False: they step after the commit, and the caller takes them
             back to it; the settings that they have put into the optimizers' groups go back to it in `resume`.
+        compare_replicas: `resume` compares the parameters of ranks that have the same shard, by a hash, as `start`
+            always does: a line names the first one that differs. The same on all ranks.
     """
 
-    def __init__(self, *, replicate: bool = True, schedules_advance: bool = True) -> None:
+    def __init__(
+        self, *, replicate: bool = True, schedules_advance: bool = True, compare_replicas: bool = False
+    ) -> None:
+        self._compares = compare_replicas
         self.replicate, self._schedules_advance = replicate, schedules_advance
         self._training: LiveTraining[Objects, torch.Tensor, Sequence[torch.Tensor]] = LiveTraining()
         self._call: object = None
@@ -134,6 +140,8 @@ class LiveState:
         if isinstance(recovery, Recovery) and newest is not None and recovery.newest < newest and ports.rank == 0:
             log.warning("going on after step %d: only ranks that do not train now have passed the vote of step %d",
                         recovery.newest.step, newest.step)  # fmt: skip
+        if self._compares and first is not None and (different := ports.different_replicas(new)) and ports.rank == 0:
+            log.warning("%s at step %d: an earlier step was not the same on all", different, first)
         tensors.drop_interrupted(new)
         self._versions = tensors.versions(new)
         return first
@@ -188,13 +196,17 @@ class LiveState:
 
         Raises:
             TypeError: for a step that is no integer.
-            RuntimeError: before `resume`, or with parameters or the state of an optimizer on the meta device.
+            RuntimeError: before `resume`, with parameters or the state of an optimizer on the meta device, or where the
+                parameters of ranks with the same shard differ.
         """
         step, ports = int(operator.index(step)), self._here("start")  # of any integer type
         objects = self._training.memory.objects
         if objects is not None:
             objects.take_filled()
             objects.check_filled()
+            if different := ports.different_replicas(objects, step):
+                raise RuntimeError(f"start() where {different}: load the same checkpoint, or make the model with the "
+                                   "same seed, or broadcast it; name parts of a model by resume(part=)")  # fmt: skip
         run(self._training.start(ports, step))
         assert self._training.memory.objects is not None
         self._versions = tensors.versions(self._training.memory.objects)
@@ -322,6 +334,31 @@ class _Ports:
         table = row.new_empty((dist.get_world_size(), self._capacity), device=device)
         dist.all_gather(list(table), mine.to(device))
         return list(table.cpu())
+
+    def different_replicas(self, objects: Objects, step: int = 0) -> str:
+        """Return which parameter differs first between ranks with the same shard; "" for none. All ranks call it.
+
+        Args:
+            objects: the objects.
+            step: at which this rank is; where ranks are at different ones, it does not matter what differs.
+        """
+        shard, digests = objects.shard, tensors.digests(objects)
+        row = torch.tensor([*(zlib.crc32(repr(each).encode()) for each in (shard, digests)), step])
+        table = row.new_empty((dist.get_world_size(), len(row)), device=self._voting_device())
+        dist.all_gather(list(table), row.to(table.device))
+        found = [tuple(row) for row in table.tolist()]
+        if len({step for *_, step in found}) > 1 or len({*found}) == len({shard for shard, *_ in found}):
+            return ""
+        told: list[Any] = [None] * len(found)
+        dist.all_gather_object(told, (shard, digests, objects.names))
+        first: dict[Shard, tuple[int, tuple[int, ...]]] = {}
+        for rank, (theirs, numbers, names) in enumerate(told):
+            other, expected = first.setdefault(theirs, (rank, numbers))
+            if name := next(
+                (name for name, mine, its in zip(names, numbers, expected, strict=True) if mine != its), ""
+            ):
+                return f"{name} differs between ranks {other} and {rank}, which have the same shard"
+        return ""
 
     def _voting_device(self) -> torch.device:
         if dist.get_backend() != "nccl":

@@ -197,6 +197,24 @@ def test_local_state_with_an_array_comes_back():
     assert loaded[0]["order"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("size", [0, 1, 10000])
+def test_parameters_have_the_same_digest_where_all_their_bits_are_the_same(dtype, size):
+    parameter = torch.nn.Parameter(torch.randn(size, dtype=dtype, generator=torch.Generator().manual_seed(1)))
+    model = torch.nn.ParameterList([parameter, torch.nn.Parameter(torch.zeros(()))])
+    objects = objects_of(model)
+    before = tensors.digests(objects)
+    assert tensors.digests(objects) == before
+    for at in range(0, size, 997):
+        with torch.no_grad():
+            kept = parameter[at].clone()
+            parameter[at] = parameter[at - 1]
+        assert (tensors.digests(objects) != before) is (size > 1)
+        with torch.no_grad():
+            parameter[at] = kept
+    assert tensors.digests(objects) == before
+
+
 def frozen(required):
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
     model[0].requires_grad_(required)
