@@ -477,8 +477,12 @@ def drop_interrupted(objects: Objects) -> None:
 
 def versions(objects: Objects) -> Versions:
     """Return the versions of all tensors that only the advance changes, as autograd counts changes in place."""
-    states = (each for optimizer, parameter in _optimized(objects) for each in _tensors(optimizer, parameter))
-    return tuple(each._version for each in (*objects.parameters, *states))
+    found = [each._version for each in objects.parameters]
+    for optimizer in objects.optimizers:
+        for state in optimizer.state.values():  # to look each parameter up takes several times as long
+            if isinstance(state, dict):
+                found += [each._version for each in state.values() if isinstance(each, torch.Tensor)]
+    return tuple(found)
 
 
 def digests(objects: Objects) -> tuple[int, ...]:
