@@ -11,6 +11,7 @@ import logging
 import operator
 import sys
 import weakref
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
@@ -51,9 +52,14 @@ class LiveState:
         schedules_advance: schedulers step in `advance`. False: they step after the commit, and the caller takes them
             and what else follows it back to it, to do it again; the settings that they have put into the optimizers'
             groups go back to it in `resume`.
+        compare_replicas: `resume` compares the parameters of ranks that have the same shard, by a hash, as `start`
+            always does: a line names the first one that differs. The same on all ranks.
     """
 
-    def __init__(self, *, replicate: bool = True, schedules_advance: bool = True) -> None:
+    def __init__(
+        self, *, replicate: bool = True, schedules_advance: bool = True, compare_replicas: bool = False
+    ) -> None:
+        self._compares = compare_replicas
         self.replicate, self._schedules_advance = replicate, schedules_advance
         self._training: LiveTraining[Objects, torch.Tensor, Sequence[torch.Tensor]] = LiveTraining()
         self._call: object = None
@@ -143,22 +149,33 @@ class LiveState:
         ports.failed, ports.has_resumed = None, True
         if first is None:
             ports.left = None  # it would keep the old objects while a checkpoint is loaded
+            new.fill_before_loading()
+        different = ports.different_replicas(new) if self._compares and first is not None else ""
+        if ports.rank == 0:
+            self._tell(call, new, newest, first, different)
+        tensors.drop_interrupted(new)
+        self._versions, self._settled = tensors.versions(new), None
+        return first
+
+    def _tell(
+        self, call: CallWrapper | None, new: Objects, newest: Stamp | None, first: int | None, different: str
+    ) -> None:
+        """Say what is lost or not as it should be after `resume`."""
         recovery = self._training.recovery
-        if isinstance(recovery, Incomplete) and recovery.newest is not None and ports.rank == 0:
+        if isinstance(recovery, Incomplete) and recovery.newest is not None:
             missing = "; ".join(map(new.told, recovery.missing))
             log.warning("step %d is not whole in memory: no rank that trains has %s of it; a checkpoint is needed",
                         recovery.newest.step, missing)  # fmt: skip
-        if isinstance(recovery, Recovery) and newest is not None and recovery.newest < newest and ports.rank == 0:
+        if isinstance(recovery, Recovery) and newest is not None and recovery.newest < newest:
             log.warning("going on after step %d: only ranks that do not train now have passed the vote of step %d",
                         recovery.newest.step, newest.step)  # fmt: skip
-        tensors.drop_interrupted(new)
-        self._versions, self._settled = tensors.versions(new), None
+        if different:
+            log.warning("%s at step %d: an earlier step was not the same on all", different, first)
         cause = None if call is None or (restart := last_restart()) is None else restart.cause
-        if first is not None and cause is not None and cause.behind_step and ports.rank == 0:
+        if first is not None and cause is not None and cause.behind_step:
             log.warning("the function has failed behind a commit, at %s: it goes on with step %d, and what follows a "
                         "commit in its pass is not done again; put that before the next commit, as at the beginning of "
                         "the pass", cause.origin, first)  # fmt: skip
-        return first
 
     @property
     def shard(self) -> Shard | None:
@@ -217,13 +234,18 @@ class LiveState:
 
         Raises:
             TypeError: for a step that is no integer.
-            UsageError: before `resume`.
-            RuntimeError: with parameters on the meta device, or when ranks start with different steps.
+            UsageError: before `resume`, or where the parameters of ranks with the same shard differ.
+            RuntimeError: with parameters or the state of an optimizer on the meta device, or when ranks start with
+                different steps.
         """
         step, ports = int(operator.index(step)), self._here("start")  # of any integer type
         objects = self._training.memory.objects
-        if objects is not None and objects.device.type == "meta":
-            raise RuntimeError("start() with parameters on the meta device: fill those that resume() was given")
+        if objects is not None:
+            objects.take_filled()
+            objects.check_filled()
+            if different := ports.different_replicas(objects, step):
+                raise UsageError(f"start() where {different}: load the same checkpoint, or make the model with the "
+                                 "same seed, or broadcast it; name parts of a model by resume(part=)")  # fmt: skip
         ports.starts = True
         run(self._training.start(ports, step))
         ports.starts = False
@@ -351,6 +373,7 @@ class _Ports:
         self.settled: _Settled | None = None
         self._new, self.left, self.failed = new, left, failed
         self._cannot_advance = self.has_resumed = self.has_committed = self.starts = False
+        self._required = () if left is None else left.required
         self._capacity = _ROOM
         self._advances, self._collectives = 0, dict[str, int]()
         self.old_communicates = False
@@ -433,6 +456,33 @@ class _Ports:
         dist.all_gather(list(table), mine.to(device))
         return list(table.cpu())
 
+    def different_replicas(self, objects: Objects, step: int = 0) -> str:
+        """Return which parameter differs first between ranks with the same shard; "" for none. All ranks call it.
+
+        Args:
+            objects: the objects.
+            step: at which this rank is; where ranks are at different ones, it does not matter what differs.
+        """
+        if self._is_alone:
+            return ""
+        shard, digests = objects.shard, tensors.digests(objects)
+        row = torch.tensor([*(zlib.crc32(repr(each).encode()) for each in (shard, digests)), step])
+        table = row.new_empty((dist.get_world_size(), len(row)), device=self._voting_device())
+        dist.all_gather(list(table), row.to(table.device))
+        found = [tuple(row) for row in table.tolist()]
+        if len({step for *_, step in found}) > 1 or len({*found}) == len({shard for shard, *_ in found}):
+            return ""
+        told: list[Any] = [None] * len(found)
+        dist.all_gather_object(told, (shard, digests, objects.names))
+        first: dict[Shard, tuple[int, tuple[int, ...]]] = {}
+        for rank, (theirs, numbers, names) in enumerate(told):
+            other, expected = first.setdefault(theirs, (rank, numbers))
+            if name := next(
+                (name for name, mine, its in zip(names, numbers, expected, strict=True) if mine != its), ""
+            ):
+                return f"{name} differs between ranks {other} and {rank}, which have the same shard"
+        return ""
+
     def _voting_device(self) -> torch.device:
         if dist.get_backend() != "nccl":
             return torch.device("cpu")
@@ -480,17 +530,19 @@ class _Ports:
 
     @operation
     def adopt(self, old: Objects, new: Objects) -> None:
-        tensors.adopt(old, new)
+        tensors.require_gradients(old, self._required)
+        self._tell(tensors.adopt(old, new))
 
     @operation
     def send(self, objects: Objects, to: int) -> None:
         with self._unwatched():
+            tensors.require_gradients(objects, self._required)
             tensors.send(objects, to)
 
     @operation
     def receive(self, objects: Objects, source: int) -> None:
         with self._unwatched():
-            tensors.receive(objects, source)
+            self._tell(tensors.receive(objects, source))
 
     @operation
     def send_row(self, row: torch.Tensor, to: int) -> None:
@@ -504,6 +556,10 @@ class _Ports:
             dist.recv_object_list(got, source)
         row: torch.Tensor = got[0]
         return row
+
+    def _tell(self, line: str) -> None:
+        if line and self.rank == 0:
+            log.warning("%s; where a part of a pass freezes parameters, unfreeze them before commit()", line)
 
     def _unwatched(self) -> Any:
         """A transfer takes as long as it takes: no timeout of the call applies to it, nor to those who wait for it."""

@@ -156,6 +156,20 @@ def test_a_parameter_that_is_changed_elsewhere_is_named_once(prepare: Launch) ->
     assert "outside of commit()" not in job.errors(1)
 
 
+def test_ranks_that_begin_with_other_weights_are_refused_by_name(prepare: Launch) -> None:
+    job = trained(prepare, steps=4, seeds=True, limit=2)
+    assert 0 not in job.codes.values(), job.codes
+    assert "start() where 0.weight differs between ranks 0 and 1, which have the same shard" in job.errors(0)
+    sharded = trained(prepare, steps=4, seeds=True, sharded=True)
+    assert set(sharded.codes.values()) == {0}, sharded.errors(0)
+
+
+def test_replicas_that_differ_after_a_fault_are_named_where_it_is_asked_for(prepare: Launch) -> None:
+    job = trained(prepare, steps=8, touched=[0], amount=1.0, compare=True, faults=1, seed=1, points=["committed"])
+    line = "0.weight differs between ranks 0 and 1, which have the same shard at step"
+    assert [job.errors(rank).count(line) for rank in (0, 1)] == [1, 0], job.errors(0)
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("sharded", [False, True], ids=["replicas", "shards"])
 @pytest.mark.parametrize("seed", range(40))

@@ -11,12 +11,14 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import field
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Placement
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from nvrx_core.inprocess.live.memory import Shard as ShardOfRank
 from nvrx_core.inprocess.live.row import Stateful
@@ -28,9 +30,11 @@ __all__ = [
     "adopt",
     "changed",
     "check_shared",
+    "digests",
     "drop_interrupted",
     "is_scheduled",
     "receive",
+    "require_gradients",
     "send",
     "shares",
     "stepped",
@@ -39,6 +43,11 @@ __all__ = [
 
 _WATCHED: Final = 6
 """Parameters of which a value is compared, of those that an optimizer steps and of the others."""
+_WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_COLUMNS: Final = 4096
+_WEIGHT: Final = 0x9E3779B97F4A7C1 | 1
+"""Odd, and large enough for products to wrap around, which keeps all bits of a sum."""
+_EXTRA: Final = "the extra states of the model"
 Versions = tuple[int, ...]
 Settings = list[list[dict[str, Any]]]
 
@@ -56,10 +65,13 @@ class Objects:
         optimizers: of the parameters.
         advance: does a step without any other rank.
         shared: objects that only the advance changes, by name.
-        local: objects that change anywhere, by name.
+        local: objects that change anywhere, by name; the extra states of modules are one.
         coordinates: which part of the sharded parameters this rank has.
         part_names: what the coordinates count that the caller has named.
         copies: new objects copy the old tensors instead of using them: other tensors view theirs.
+        unfilled: the tensors that were on the meta device, with the names, the modules and the names there: what fills
+            the model may replace them.
+        rebuilt: of these, the buffers that are not persistent, by name: nothing else fills them after a fault.
         watched: the indices of some parameters, with and without an optimizer: what changes them by `.data` changes no
             version, but their values.
     """
@@ -76,6 +88,8 @@ class Objects:
     watched: tuple[int, ...] = ()
     part_names: tuple[str, ...] = ()
     copies: bool = False
+    unfilled: tuple[tuple[str, weakref.ref[torch.nn.Module], str, torch.Tensor], ...] = ()
+    rebuilt: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -121,6 +135,51 @@ class Objects:
                 else:  # a buffer that grows: the layout is another one from now on
                     registered.data = now.detach().clone()
 
+    def take_filled(self) -> None:
+        """Give the tensors that were on the meta device what the model has in their place, and put them there.
+
+        `to_empty` and `load_state_dict(assign=True)` replace tensors; the optimizer has those that were registered.
+        """
+        seen = set()
+        for _, module, name, registered in self.unfilled:
+            if (there := module()) is None:
+                continue
+            tensors: dict[str, Any] = there._parameters if name in there._parameters else there._buffers
+            now = tensors.get(name)
+            if now is None or now is registered or now.is_meta:
+                continue
+            if id(registered) not in seen:  # else it is tied to one that was filled
+                _fill(registered, _local(now).detach())
+                registered.requires_grad_(now.requires_grad)
+            tensors[name] = registered
+            seen.add(id(registered))
+
+    def check_filled(self) -> None:
+        """Refuse tensors on the meta device.
+
+        Raises:
+            RuntimeError: for the first one.
+        """
+        if name := next((name for name, *_, each in self.unfilled if each.is_meta), ""):
+            raise RuntimeError(f"start() with {name} on the meta device: fill the model that resume() was given")
+        if any(each.is_meta for owner, parameter in _optimized(self) for each in _tensors(owner, parameter)):
+            raise RuntimeError(
+                "start() with an optimizer that has loaded its state before the model was filled, which has lost it: "
+                "load the model first"
+            )
+
+    def fill_before_loading(self) -> None:
+        """Let optimizers fill their parameters before they load a state, which goes to the device of these."""
+        reference = weakref.ref(self)
+
+        def fill(*_: object) -> None:
+            objects = reference()
+            if objects is not None and any(each.is_meta for *_, each in objects.unfilled):
+                objects.take_filled()
+
+        for optimizer in self.optimizers if self.unfilled else ():
+            optimizer.register_load_state_dict_pre_hook(fill)
+
     @classmethod
     def of(
         cls,
@@ -147,7 +206,7 @@ class Objects:
             )
         for each in model.modules():
             _refuse_module(each)
-        optimizers = tuple(optimizers)
+        optimizers, averages = tuple(optimizers), tuple(averages)
         for optimizer in optimizers:
             _refuse(optimizer)
         named: dict[str, torch.Tensor] = dict(model.named_parameters())
@@ -156,6 +215,7 @@ class Objects:
             named |= {f"averages[{number}].{name}": tensor for name, tensor in tensors.items()}
         if not named:
             raise ValueError("resume() was given a model without parameters")
+        _refuse_lazy({**dict(model.named_buffers()), **named})
         parameters = tuple(named.values())
         known = {id(each) for each in parameters}
         for number, optimizer in enumerate(optimizers):
@@ -164,17 +224,71 @@ class Objects:
                     f"optimizer {number} ({type(optimizer).__name__}) has parameters that the model has not, which "
                     "would be lost: give resume() one module that has all, and make optimizers after fully_shard"
                 )
+            _refuse_hidden(optimizer, known)
         # By identity: wrappers, such as those of activation checkpointing, give other names in `state_dict`.
         persistent = {id(each) for each in model.state_dict(keep_vars=True).values()}
         buffers = {name: each for name, each in model.named_buffers() if id(each) in persistent}
+        _refuse_expanded({**named, **buffers})
         parts = (name.rpartition(".") for name in buffers)
         places = tuple((weakref.ref(model.get_submodule(owner)), name) for owner, _, name in parts)
+        if (extra := _ExtraStates.of((model, *averages))) is not None:
+            local = {**local, _EXTRA: extra}
         part = part or {}
         coordinates = (*(number for each in part.values() for number in each), *_coordinates_of(parameters))
+        unfilled = tuple(_unfilled((model, *averages)))
+        lost = {id(each) for *_, each in unfilled} - known - persistent
         return cls(
             tuple(named), parameters, tuple(buffers.values()), places, optimizers, advance, shared, local,
-            coordinates, _watched(parameters, optimizers), tuple(part), copies,
+            coordinates, _watched(parameters, optimizers), tuple(part), copies, unfilled,
+            {name: each for name, _, _, each in unfilled if id(each) in lost},
         )  # fmt: skip
+
+
+class _ExtraStates:
+    """What modules keep besides parameters and buffers, which their `state_dict` has and their code changes anywhere.
+
+    Args:
+        modules: by name, weakly.
+    """
+
+    def __init__(self, modules: Mapping[str, weakref.ref[torch.nn.Module]]) -> None:
+        self._modules = modules
+
+    @classmethod
+    def of(cls, models: Iterable[torch.nn.Module]) -> _ExtraStates | None:
+        """Return those of models and their modules; None if they have none.
+
+        Raises:
+            TypeError: for a state that cannot be copied.
+        """
+        own, found = torch.nn.Module, {}
+        for number, model in enumerate(models):
+            for name, each in model.named_modules():
+                kind = type(each)
+                if kind.get_extra_state is own.get_extra_state:
+                    continue
+                place = f"{number}.{name}" if number else name
+                if kind.set_extra_state is not own.set_extra_state:
+                    found[place] = weakref.ref(each)
+                elif each.get_extra_state() is not None:
+                    raise TypeError(
+                        f"module {place!r} ({kind.__name__}) has get_extra_state, but no set_extra_state: its extra "
+                        "state would be lost"
+                    )
+        return cls(found) if found else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the modules that have one."""
+        modules = {name: each() for name, each in self._modules.items()}
+        states = {name: each.get_extra_state() for name, each in modules.items() if each is not None}
+        return {name: each for name, each in states.items() if each is not None}
+
+    def load_state_dict(self, states: dict[str, Any]) -> None:
+        """Put states back into the modules."""
+        for name, state in states.items():
+            module = self._modules[name]()
+            assert module is not None
+            module.set_extra_state(state)
 
 
 @value
@@ -187,6 +301,7 @@ class Left:
         values: one of each watched parameter.
         settings: of the optimizers' groups, such as the learning rate.
         gradients: the identity and the version of each parameter's; None where it has none.
+        required: whether each parameter requires one: the function may freeze some, and unfreeze them at a later step.
     """
 
     objects: Objects
@@ -194,11 +309,13 @@ class Left:
     values: tuple[float, ...]
     settings: Settings
     gradients: tuple[tuple[int, int] | None, ...]
+    required: tuple[bool, ...]
 
     @classmethod
     def of(cls, objects: Objects) -> Left:
         """Return it as it is now."""
-        return cls(objects, versions(objects), _values(objects), _settings(objects), _gradients(objects))
+        required = tuple(each.requires_grad for each in objects.parameters)
+        return cls(objects, versions(objects), _values(objects), _settings(objects), _gradients(objects), required)
 
     def is_changed(self) -> bool:
         """Return whether anything of it has changed."""
@@ -222,15 +339,75 @@ class Left:
         _load_settings(self.objects, self.settings)
 
 
+def _unfilled(
+    models: Iterable[torch.nn.Module],
+) -> Iterator[tuple[str, weakref.ref[torch.nn.Module], str, torch.Tensor]]:
+    """Return the tensors on the meta device, each at all its places."""
+    for number, model in enumerate(models):
+        for prefix, module in model.named_modules():
+            for name, each in (*module._parameters.items(), *module._buffers.items()):
+                if each is not None and each.is_meta:
+                    path = ".".join(part for part in (prefix, name) if part)
+                    yield f"averages[{number - 1}].{path}" if number else path, weakref.ref(module), name, each
+
+
 def _refuse(optimizer: torch.optim.Optimizer) -> None:
     kind = type(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"resume() takes torch optimizers, not {kind.__name__}")
-    if kind.__name__ == "ZeroRedundancyOptimizer" or kind.__module__.startswith("bitsandbytes"):
+    if kind.__name__ == "ZeroRedundancyOptimizer" or kind.__module__.startswith(("bitsandbytes", "torchao")):
         raise TypeError(
             f"{kind.__module__}.{kind.__name__} has state outside of its `state`, so that it cannot be kept in memory: "
             "resume from checkpoints with it"
         )
+
+
+def _refuse_hidden(optimizer: torch.optim.Optimizer, known: set[int]) -> None:
+    """Refuse an optimizer with tensors that are neither parameters nor in its `state`, and states of other types.
+
+    A single number is none of them: fused optimizers have a flag for an overflow, which they set at each step.
+    """
+
+    def hides(each: Any, depth: int = 3) -> bool:
+        if isinstance(each, torch.Tensor):
+            return id(each) not in known and each.numel() > 1
+        if isinstance(each, torch.optim.Optimizer):
+            return each.state is not optimizer.state
+        if isinstance(each, Mapping | list | tuple) and depth:
+            return any(hides(one, depth - 1) for one in (each.values() if isinstance(each, Mapping) else each))
+        return False
+
+    kind = f"{type(optimizer).__module__}.{type(optimizer).__name__}"
+    for name, each in vars(optimizer).items():
+        if name not in ("state", "param_groups", "defaults") and hides(each):
+            raise TypeError(
+                f"{kind} has state in its {name!r}, outside of its `state`, so that it cannot "
+                "be kept in memory: resume from checkpoints with it"
+            )
+    for state in optimizer.state.values():
+        for name, each in state.items() if isinstance(state, Mapping) else ():
+            plain = (torch.Tensor, torch.nn.Parameter, DTensor)
+            if isinstance(each, torch.Tensor) and type(each) not in plain:
+                raise TypeError(
+                    f"{kind} has a state {name!r} of type {type(each).__name__}, which cannot "
+                    "be sent to another rank: resume from checkpoints with it"
+                )
+
+
+def _refuse_lazy(named: Mapping[str, torch.Tensor]) -> None:
+    for name, each in named.items():
+        if is_lazy(each):
+            raise ValueError(f"{name!r} has no shape yet, as of a lazy module: call the model once before resume()")
+
+
+def _refuse_expanded(named: Mapping[str, torch.Tensor]) -> None:
+    for name, each in named.items():
+        local = _local(each)
+        if any(size > 1 and stride == 0 for size, stride in zip(local.shape, local.stride(), strict=True)):
+            raise ValueError(
+                f"{name!r} is expanded: several of its elements are one in memory, so that no state can be copied into "
+                "it, that of a checkpoint neither; register a clone() of it, or persistent=False"
+            )
 
 
 def _gradients(objects: Objects) -> tuple[tuple[int, int] | None, ...]:
@@ -274,16 +451,19 @@ def is_scheduled(objects: Objects) -> bool:
 
 
 def check_shared(objects: Objects) -> None:
-    """Refuse shared objects whose state cannot be copied, before a fault needs it.
+    """Refuse shared objects, and extra states, that cannot be copied, before a fault needs it.
 
     Raises:
         TypeError: for the first one.
     """
-    for name, each in objects.shared.items():
+    told = {f"the state of shared object {name!r}": each for name, each in objects.shared.items()}
+    if _EXTRA in objects.local:
+        told[f"one of {_EXTRA}"] = objects.local[_EXTRA]
+    for what, each in told.items():
         try:
             torch.save(each.state_dict(), io.BytesIO())
         except Exception as error:  # boundary: the object of the user
-            raise TypeError(f"the state of shared object {name!r} cannot be saved: {error}") from error
+            raise TypeError(f"{what} cannot be saved: {error}") from error
 
 
 def drop_interrupted(objects: Objects) -> None:
@@ -297,8 +477,31 @@ def drop_interrupted(objects: Objects) -> None:
 
 def versions(objects: Objects) -> Versions:
     """Return the versions of all tensors that only the advance changes, as autograd counts changes in place."""
-    states = (each for optimizer, parameter in _optimized(objects) for each in _tensors(optimizer, parameter))
-    return tuple(each._version for each in (*objects.parameters, *states))
+    found = [each._version for each in objects.parameters]
+    for optimizer in objects.optimizers:
+        for state in optimizer.state.values():  # to look each parameter up takes several times as long
+            if isinstance(state, dict):
+                found += [each._version for each in state.values() if isinstance(each, torch.Tensor)]
+    return tuple(found)
+
+
+def digests(objects: Objects) -> tuple[int, ...]:
+    """Return a number for each parameter, equal where all its bits are; on a GPU, they are read once, together.
+
+    Sums over the rows and the columns of a table of its words, with weights, need no copy of the parameter.
+    """
+    found = []
+    with torch.no_grad():
+        for each in objects.parameters:
+            local = _local(each).detach()
+            words = local.contiguous().reshape(-1).view(_WORDS[min(local.element_size(), 8)])
+            whole = len(words) // _COLUMNS * _COLUMNS
+            table = words[:whole].view(-1, _COLUMNS)
+            sums = [table.sum(0, dtype=torch.int64), table.sum(1, dtype=torch.int64), words[whole:].long()]
+            numbers = torch.cat(sums)
+            weights = torch.arange(1, len(numbers) + 1, device=numbers.device) * _WEIGHT
+            found.append((numbers * weights).sum())
+    return tuple(torch.stack(found).tolist())
 
 
 def _watched(parameters: tuple[torch.Tensor, ...], optimizers: tuple[torch.optim.Optimizer, ...]) -> tuple[int, ...]:
@@ -327,8 +530,24 @@ def changed(objects: Objects, before: Versions, now: Versions) -> str:
     return next(found, "the state of an optimizer")
 
 
-def adopt(old: Objects, new: Objects) -> None:
-    """Let the new objects use the old tensors; nothing is copied but the buffers, or all with `copies`."""
+def require_gradients(objects: Objects, required: Iterable[bool]) -> str:
+    """Let parameters require gradients, or not; return a line about those for which that is new, "" if none is."""
+    found = []
+    for name, each, is_required in zip(objects.names, objects.parameters, required, strict=False):
+        if each.requires_grad != is_required and each.is_leaf:
+            each.requires_grad_(is_required)
+            found.append(name)
+    if not found:
+        return ""
+    others = f" and {len(found) - 1} more" if found[1:] else ""
+    return f"requires_grad of {found[0]}{others} is as at the last commit, and not as the function has set it"
+
+
+def adopt(old: Objects, new: Objects) -> str:
+    """Let the new objects use the old tensors; nothing is copied but the buffers, or all with `copies`.
+
+    Returns what `require_gradients` does.
+    """
     with torch.no_grad():
         for was, now in zip(old.parameters, new.parameters, strict=True):
             if was is now:
@@ -342,7 +561,8 @@ def adopt(old: Objects, new: Objects) -> None:
                 now._local_tensor = was._local_tensor  # fully_shard takes it over before its next forward pass
             else:
                 now.data = was.data
-        for was, now in zip(old.buffers, new.buffers, strict=True):
+        rebuilt = ((old.rebuilt[name], each) for name, each in new.rebuilt.items() if name in old.rebuilt)
+        for was, now in (*zip(old.buffers, new.buffers, strict=True), *rebuilt):
             if now.is_meta and not was.is_meta:
                 _fill(now, was.clone())
             elif was is not now:
@@ -353,6 +573,7 @@ def adopt(old: Objects, new: Objects) -> None:
             now_of.state[now] = {key: _on_mesh(now, _local(each), _Sharding.of(each)) for key, each in state}
     if old is not new:
         _load_plain(new, _plain(old))
+    return require_gradients(new, [each.requires_grad for each in old.parameters])
 
 
 def send(objects: Objects, to: int) -> None:
@@ -361,16 +582,21 @@ def send(objects: Objects, to: int) -> None:
         {key: _Described.of(each, parameter) for key, each in optimizer.state.get(parameter, {}).items()}
         for optimizer, parameter in _optimized(objects)
     ]
-    dist.send_object_list([_plain(objects), states], to)
+    required = [each.requires_grad for each in objects.parameters]
+    rebuilt = {name: each.detach().cpu() for name, each in objects.rebuilt.items()}
+    dist.send_object_list([_plain(objects), states, required, rebuilt], to)
     for each in _sent(objects):
         dist.send(each.contiguous(), to)
 
 
-def receive(objects: Objects, source: int) -> None:
-    """Receive parameters and optimizer state into objects that are not used yet: a fault here loses nothing."""
-    got: list[Any] = [None, None]
+def receive(objects: Objects, source: int) -> str:
+    """Receive parameters and optimizer state into objects that are not used yet: a fault here loses nothing.
+
+    Returns what `require_gradients` does.
+    """
+    got: list[Any] = [None, None, None, None]
     dist.recv_object_list(got, source)
-    plain, states = got
+    plain, states, required, rebuilt = got
     with torch.no_grad():
         device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
         for each in (*objects.parameters, *objects.buffers):
@@ -381,6 +607,9 @@ def receive(objects: Objects, source: int) -> None:
             dist.recv(received, source)
             if received is not local:
                 local.copy_(received)
+        for name, buffer in objects.rebuilt.items():
+            if buffer.is_meta and name in rebuilt:
+                _fill(buffer, rebuilt[name].to(device))
         for (optimizer, parameter), state in zip(_optimized(objects), states, strict=True):
             made = {}
             for key, described in state.items():
@@ -392,6 +621,7 @@ def receive(objects: Objects, source: int) -> None:
             if made:
                 optimizer.state[parameter] = made
     _load_plain(objects, plain)
+    return require_gradients(objects, required)
 
 
 @value
@@ -462,6 +692,7 @@ def _fill(tensor: torch.Tensor, local: torch.Tensor) -> None:
         filled = _on_mesh(tensor, local, _Sharding.of(tensor))
     if isinstance(tensor, torch.nn.Parameter):
         filled = torch.nn.Parameter(filled, requires_grad=tensor.requires_grad)
+    filled.__dict__.update(tensor.__dict__)  # what marks a parameter, such as for an optimizer
     torch.utils.swap_tensors(tensor, filled)
 
 

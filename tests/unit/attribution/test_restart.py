@@ -38,7 +38,10 @@ LEFT = replace(FAULT, interruption="BASE_EXCEPTION", error_type="SystemExit", me
         (replace(ENDED, message="the rank left"), "unknown", Action.RESTART, 2),
         (replace(ENDED, message="process ended", exit_code=0), "unknown", Action.RESTART, 2),
         (LEFT, "unknown", Action.RESTART, 2),
-        (replace(FAULT, interruption="BASE_EXCEPTION", message="KeyboardInterrupt"), "operator_kill", Action.RESTART, 2),
+        (
+            replace(FAULT, interruption="BASE_EXCEPTION", message="KeyboardInterrupt"),
+            "operator_kill", Action.RESTART, 2,
+        ),
         (replace(FAULT, interruption="UNRESPONSIVE", rank=-1, host="unknown host",
             message="no sign of life for 30 s (heartbeat_timeout)"), "peer_lost", Action.RESTART, None),
     ],

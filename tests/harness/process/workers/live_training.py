@@ -5,7 +5,9 @@
 `touched` (the steps at which rank 0 changes a parameter elsewhere), `transfer` (seconds that one takes), `soft` (the
 soft timeout in seconds), `alternate` (the places move on by one process in each iteration: who has had the first one
 becomes a reserve), `second` (a second live state follows the end of the first one's training), `twice` (each step is
-committed twice), `limit` (of restarts without progress) and `unsaved` (at which place of a pass each third one fails).
+committed twice), `limit` (of restarts without progress), `unsaved` (at which place of a pass each third one fails),
+`amount` (by how much a parameter is changed elsewhere), `seeds` (each rank begins with other weights) and `compare`
+(the live state compares replicas).
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from tests.harness.process.workers.record import Record
 PLAN: dict[str, Any] = {
     "steps": 30, "faults": 0, "seed": 0, "kinds": ["exception"], "active": None, "sharded": False, "least": 2,
     "touched": [], "transfer": 0.0, "soft": 60.0, "alternate": False, "second": False, "twice": False,
-    "limit": None, "unsaved": "",
+    "limit": None, "unsaved": "", "amount": 0.0, "seeds": False, "compare": False,
     "points": ["build", "resumed", "data", "forward", "backward", "ready", "advance", "advanced", "committed"],
     **json.loads(os.environ.get("NVRX_TEST_LIVE", "{}")),
 }  # fmt: skip
@@ -128,7 +130,7 @@ class Sampler:
 
 def make_model(rank: int) -> torch.nn.Module:
     """Return the model, equal on all ranks; the random numbers that follow are the rank's."""
-    torch.manual_seed(7)
+    torch.manual_seed(7 + rank * PLAN["seeds"])
     normalized = [] if PLAN["sharded"] else [torch.nn.BatchNorm1d(WIDTH)]
     model = torch.nn.Sequential(
         torch.nn.Linear(WIDTH, WIDTH), *normalized, torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(WIDTH, 1)
@@ -190,7 +192,7 @@ def train(live: inprocess.LiveState, second: inprocess.LiveState, call: inproces
         faults("ready")
         if step in PLAN["touched"] and rank == 0:
             with torch.no_grad():
-                next(model.parameters()).add_(0.0)
+                next(model.parameters()).add_(PLAN["amount"])
         live.commit(step)
         if PLAN["twice"]:
             live.commit(step)
@@ -215,7 +217,7 @@ def main() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1))  # torch imports its compiler in the first step
     parameter.grad = torch.zeros(1)
     torch.optim.AdamW([parameter], foreach=True).step()
-    live, second = inprocess.LiveState(), inprocess.LiveState()
+    live, second = inprocess.LiveState(compare_replicas=PLAN["compare"]), inprocess.LiveState()
     active = PLAN["active"]
     assignment = (
         inprocess.Compose(rank_assignment.MaxActiveWorldSize(active), rank_assignment.FillGaps())

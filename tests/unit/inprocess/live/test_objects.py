@@ -86,6 +86,51 @@ def test_another_group_of_an_optimizer_is_another_layout():
     assert objects.shard != before
 
 
+class Hiding(torch.optim.SGD):
+    """Has state outside of `state`."""
+
+    def __init__(self, model, **hidden):
+        super().__init__(model.parameters(), lr=0.1)
+        vars(self).update(hidden)
+
+
+@pytest.mark.parametrize("kind", ["a tensor", "a table", "an optimizer", "a type"])
+def test_an_optimizer_that_hides_state_is_refused_by_name(kind):
+    model = torch.nn.Linear(3, 3)
+    hidden = {
+        "a tensor": {"slow": torch.zeros(3)},
+        "a table": {"slow": {"weight": [torch.zeros(3)]}},
+        "an optimizer": {"slow": torch.optim.SGD(model.parameters(), lr=0.1)},
+    }
+    optimizer = Hiding(model, **hidden.get(kind, {}))
+    if kind == "a type":
+        optimizer.state[model.weight]["slow"] = torch.zeros(3).as_subclass(type("Eight", (torch.Tensor,), {}))
+    with pytest.raises(TypeError, match=r"Hiding has (state in its 'slow', outside|a state 'slow' of type Eight)"):
+        objects_of(model, optimizer)
+
+
+def test_an_optimizer_that_has_its_parameters_and_a_flag_hides_nothing():
+    model = torch.nn.Linear(3, 3)
+    objects_of(model, Hiding(model, flag=torch.zeros(1), own=list(model.parameters())))
+    objects_of(model, torch.optim.LBFGS(model.parameters()))
+    objects_of(model, torch.optim.AdamW(model.parameters(), lr=torch.tensor([0.1])))
+
+
+def test_parameters_without_a_shape_are_refused_by_name():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.LazyLinear(3))
+    with pytest.raises(ValueError, match=r"'1\.weight' has no shape yet"):
+        objects_of(model)
+
+
+def test_a_persistent_buffer_that_is_expanded_is_refused_by_name():
+    model = torch.nn.Linear(3, 3)
+    model.register_buffer("mask", torch.ones(1, 3).expand(2, 3), persistent=False)
+    objects_of(model)
+    model.register_buffer("mask", torch.ones(1, 3).expand(2, 3))
+    with pytest.raises(ValueError, match="'mask' is expanded"):
+        objects_of(model)
+
+
 def change_gradients(model, optimizer):
     optimizer.zero_grad()
 
@@ -152,6 +197,86 @@ def test_local_state_with_an_array_comes_back():
     assert loaded[0]["order"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.complex128])
+@pytest.mark.parametrize("size", [0, 1, 10000])
+def test_parameters_have_the_same_digest_where_all_their_bits_are_the_same(dtype, size):
+    parameter = torch.nn.Parameter(torch.randn(size, dtype=dtype, generator=torch.Generator().manual_seed(1)))
+    model = torch.nn.ParameterList([parameter, torch.nn.Parameter(torch.zeros(()))])
+    objects = objects_of(model)
+    before = tensors.digests(objects)
+    assert tensors.digests(objects) == before
+    for at in range(0, size, 997):
+        with torch.no_grad():
+            kept = parameter[at].clone()
+            parameter[at] = parameter[at - 1]
+        assert (tensors.digests(objects) != before) is (size > 1)
+        with torch.no_grad():
+            parameter[at] = kept
+    assert tensors.digests(objects) == before
+
+
+def frozen(required):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    model[0].requires_grad_(required)
+    return model, objects_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_parameters_that_a_training_has_unfrozen_stay_so():
+    (_, was), (new, now) = frozen(True), frozen(False)
+    line = tensors.adopt(was, now)
+    assert [each.requires_grad for each in new.parameters()] == [True] * 4
+    assert line.startswith("requires_grad of 0.weight and 1 more is as at the last commit")
+    assert tensors.adopt(was, now) == ""
+
+
+def test_parameters_that_were_frozen_for_a_part_of_a_pass_are_as_at_the_commit():
+    model, objects = frozen(True)
+    left = Left.of(objects)
+    model.requires_grad_(False)
+    tensors.require_gradients(objects, left.required)
+    assert [each.requires_grad for each in model.parameters()] == [True] * 4
+
+
+class Scaled(torch.nn.Linear):
+    """Has a state that is no tensor of it."""
+
+    def __init__(self):
+        super().__init__(3, 3)
+        self.scale = {"factor": 1.0}
+
+    def get_extra_state(self):
+        return self.scale
+
+    def set_extra_state(self, state):
+        self.scale = state
+
+
+def test_the_extra_state_of_a_module_is_kept_as_at_the_vote():
+    model, new, cpu = torch.nn.Sequential(Scaled()), torch.nn.Sequential(Scaled()), torch.device("cpu")
+    model[0].scale["factor"] = 0.5
+    captured = row.capture(1, (), objects_of(model).local, cpu)
+    model[0].scale["factor"] = 0.1
+    row.restore(captured, (), objects_of(new).local, cpu)
+    assert new[0].scale == {"factor": 0.5}
+
+
+@pytest.mark.parametrize("kind", ["cannot be set", "cannot be saved"])
+def test_an_extra_state_that_cannot_be_copied_is_refused(kind):
+    model = torch.nn.Sequential(Scaled())
+    if kind == "cannot be set":
+        model[0].__class__ = type("Fixed", (torch.nn.Linear,), {"get_extra_state": Scaled.get_extra_state})
+    else:
+        model[0].scale["rule"] = lambda: 1
+    with pytest.raises(TypeError, match=r"module '0' \(Fixed\)|one of the extra states of the model cannot be saved"):
+        tensors.check_shared(objects_of(model))
+
+
+def test_a_module_whose_extra_state_is_none_needs_no_way_to_set_it():
+    model = torch.nn.Linear(3, 3)
+    model.__class__ = type("Empty", (torch.nn.Linear,), {"get_extra_state": lambda self: None})
+    assert objects_of(model).local == {}
+
+
 def test_a_model_on_the_meta_device_takes_over_tensors():
     old = torch.nn.BatchNorm1d(3)
     was = objects_of(old, trained(old))
@@ -166,6 +291,86 @@ def test_a_model_on_the_meta_device_takes_over_tensors():
     assert new.weight is optimizer.param_groups[0]["params"][0] is now.parameters[0]
     new(torch.ones(2, 3)).sum().backward()
     optimizer.step()
+
+
+class Rotary(torch.nn.Module):
+    """Has a tied weight, and buffers of both kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3, bias=False)
+        self.second.weight = self.first.weight
+        self.first.weight.decays = False
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("angles", torch.arange(3.0), persistent=False)
+
+
+def fill_by_to_empty(model, trained):
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for name, each in (*model.named_parameters(), *model.named_buffers()):
+            each.copy_(dict((*trained.named_parameters(), *trained.named_buffers()))[name.replace("second", "first")])
+
+
+def fill_by_to_empty_and_swap(model, trained):
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        fill_by_to_empty(model, trained)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def fill_by_assigning(model, trained):
+    model.load_state_dict(trained.state_dict(), assign=True)
+    model.angles = trained.angles.clone()
+
+
+def on_meta():
+    with torch.device("meta"):
+        model = Rotary()
+    optimizer = torch.optim.AdamW(model.parameters())
+    return model, optimizer, objects_of(model, optimizer)
+
+
+@pytest.mark.parametrize("fill", [fill_by_to_empty, fill_by_to_empty_and_swap, fill_by_assigning])
+def test_a_model_on_the_meta_device_is_filled_in_place_of_what_was_registered(fill):
+    trained = Rotary()
+    trained.first.weight.grad = torch.ones(3, 3)
+    before = torch.optim.AdamW(trained.parameters())
+    before.step()
+    model, optimizer, objects = on_meta()
+    with pytest.raises(RuntimeError, match=r"start\(\) with mean on the meta device: fill the model"):
+        objects.check_filled()
+    objects.fill_before_loading()
+    fill(model, trained)
+    optimizer.load_state_dict(before.state_dict())
+    objects.take_filled()
+    objects.check_filled()
+    weight = model.first.weight
+    assert weight is model.second.weight is optimizer.param_groups[0]["params"][0] is objects.parameters[0]
+    assert fill is fill_by_to_empty_and_swap or weight.decays is False  # torch itself drops it there
+    assert torch.equal(weight, trained.first.weight)
+    assert optimizer.state[weight]["exp_avg"].device.type == "cpu"
+    assert (objects.buffers[0] is model.mean, objects.rebuilt["angles"] is model.angles) == (True, True)
+    new, new_optimizer, taking = on_meta()
+    tensors.adopt(objects, taking)
+    assert new.first.weight is new.second.weight is new_optimizer.param_groups[0]["params"][0]
+    assert torch.equal(new.first.weight, weight)
+    assert torch.equal(new.angles, torch.arange(3.0))
+    assert not any(each.is_meta for each in (*new.parameters(), *new.buffers()))
+
+
+def test_an_optimizer_that_has_loaded_its_state_before_its_model_was_filled_has_none():
+    trained = Rotary()
+    trained.first.weight.grad = torch.ones(3, 3)
+    before = torch.optim.AdamW(trained.parameters())
+    before.step()
+    model, optimizer, objects = on_meta()
+    optimizer.load_state_dict(before.state_dict())
+    fill_by_to_empty(model, trained)
+    objects.take_filled()
+    with pytest.raises(RuntimeError, match="loaded its state before the model was filled"):
+        objects.check_filled()
 
 
 def test_only_states_on_the_device_of_the_parameter_are_sent_as_tensors():
