@@ -3,16 +3,14 @@
 ```text
 BaseException
 ├── RestartAbort                    no further restart: every rank exits
-│   ├── PeerExited                  also a SystemExit
-│   └── UsageError                  a call that is wrong in the program: it ends the job on all ranks
+│   └── PeerExited, UsageError      also a SystemExit; a call that is wrong in the program
 ├── SystemExit ─ StoreLost          the control store is lost: the process exits with code 75
 └── Exception
     ├── RestartError                base of the errors that a restart may raise
     │   ├── BarrierError            ─ BarrierTimeout, BarrierOverflow
     │   ├── RankDiscarded           this rank is excluded from the next iteration
     │   ├── RankAssignmentError     no valid assignment; also a RuntimeError
-    │   ├── HealthCheckError, FaultCounterExceeded, TimeoutError, JobMismatch
-    │   └── InternalError           an invariant of nvrx is broken
+    │   └── HealthCheckError, FaultCounterExceeded, TimeoutError, JobMismatch, InternalError
     └── ParameterError, ConfigurationError, both a ValueError; ParameterTypeError, a TypeError
 ```
 """

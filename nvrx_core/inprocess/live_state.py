@@ -107,8 +107,8 @@ class LiveState:
 
         Raises:
             TypeError, ValueError: for what cannot be kept in memory.
-            UsageError: before `init_process_group` in a wrapped function: the job ends.
-            RuntimeError: when it has returned a step in this iteration already, or after a forward pass of fully_shard.
+            RuntimeError: without a process group in a wrapped function, when it has returned a step in this iteration
+                already, or after a forward pass of fully_shard.
         """
         optimizers = (optimizer,) if isinstance(optimizer, torch.optim.Optimizer) else tuple(optimizer)
         new = Objects.of(
@@ -152,13 +152,13 @@ class LiveState:
             new.fill_before_loading()
         different = ports.different_replicas(new) if self._compares and first is not None else ""
         if ports.rank == 0:
-            self._tell(call, new, newest, first, different)
+            self._tell(call, new, newest, first=first, different=different)
         tensors.drop_interrupted(new)
         self._versions, self._settled = tensors.versions(new), None
         return first
 
     def _tell(
-        self, call: CallWrapper | None, new: Objects, newest: Stamp | None, first: int | None, different: str
+        self, call: CallWrapper | None, new: Objects, newest: Stamp | None, *, first: int | None, different: str
     ) -> None:
         """Say what is lost or not as it should be after `resume`."""
         recovery = self._training.recovery
@@ -365,7 +365,10 @@ class _Ports:
         self._replicate, self._device = replicate, torch.device("cpu")
         self._is_alone = call is None and not dist.is_initialized()  # a loop of one process, not wrapped
         if not (self._is_alone or dist.is_initialized()):
-            raise UsageError("resume() before init_process_group(): it brings all ranks of the group to one step")
+            raise RuntimeError(
+                "resume() without a process group: call init_process_group() before; a fault on another rank may have "
+                "aborted it"
+            )
         self.call, self.iteration = call, 0 if call is None else call.iteration
         self.rank = 0 if self._is_alone else dist.get_rank()
         self._atomic = nullcontext() if call is None else call.atomic()

@@ -372,7 +372,7 @@ class Call:
 def test_a_wrapped_function_that_resumes_without_a_process_group_is_told(model, optimizer, monkeypatch):
     call = Call()
     monkeypatch.setattr("nvrx_core.inprocess.live_state.current_call", lambda: call)
-    with pytest.raises(UsageError, match=r"resume\(\) before init_process_group\(\)"):
+    with pytest.raises(RuntimeError, match=r"resume\(\) without a process group: call init_process_group\(\)"):
         LiveState().resume(model, optimizer, optimizer.step)
 
 
