@@ -58,7 +58,7 @@ def launcher(template: Template, tmp_path: Path) -> Iterator[Start]:
     for each in launched:
         each.close()
     assert eventually(lambda: not left_in(tmp_path), 10.0)
-    assert not any(alive(pid) for each in launched for pid in each.pids())
+    assert eventually(lambda: not any(alive(pid) for each in launched for pid in each.pids()), 10.0)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def test_a_restart_waits_for_an_abort_that_takes_long(launch: Launch) -> None:
     assert_nothing_lost(job, restart("EXCEPTION", by=[1]))
     (injected,), (aborted,) = job.lines("fault_injected"), job.lines("abort")
     assert all(line["at"] > aborted["at"] + 0.6 for line in job.lines("enter", iteration=1))
-    assert aborted["at"] < injected["at"] + 2, "the abort has waited for an interval"
+    assert aborted["at"] < injected["at"] + 10, "the abort has waited for an interval"
 
 
 @pytest.mark.parametrize("stuck", [0, 1], ids=["on another rank", "on the rank that failed"])

@@ -173,8 +173,6 @@ def test_without_the_options_nothing_of_it_is_started_or_imported(launcher: Star
     (tmp_path / "google").mkdir()
     (tmp_path / "google" / "__init__.py").write_text("raise SystemExit('protobuf is imported')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    job = launcher("prints", PYTHONPATH=path, **WORKER)
-    assert not children(job, "nvrx_core.logs")
-    job.process.terminate()
-    job.finish()
-    assert "imported" not in job.log
+    code, log = launcher("prints", PYTHONPATH=path, **WORKER).finish()
+    assert code == 0, log
+    assert "imported" not in log

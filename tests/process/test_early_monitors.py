@@ -69,8 +69,8 @@ def test_a_soft_timeout_may_be_shorter_than_the_start_of_a_monitor_process(launc
 
 
 def test_a_pause_before_the_fork_costs_its_length_and_nothing_else(launch: Launch) -> None:
-    settings, late = SHORT | {"heartbeat_timeout": 8.0}, {"0": 1.0, "1": 1.0}
-    job = launch({}, world=2, steps=15, step_seconds=0.2, wrapper=settings, monitor_after=late)
+    settings, late = SHORT | {"heartbeat_timeout": 8.0}, {"0": 3.0, "1": 3.0}
+    job = launch({}, world=2, steps=40, step_seconds=0.2, wrapper=settings, monitor_after=late)
     for rank in (0, 1):
         job.await_line("enter", initial_rank=rank)
     node = [*fork_servers(job), *job.pids.values()]

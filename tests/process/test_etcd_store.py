@@ -143,7 +143,7 @@ def test_a_wait_is_pushed_and_outlasts_a_restart(tmp_path: Path) -> None:
         store.multi_set(["two", "one"], ["", ""])
         written = time.monotonic()
         waiting.join()
-        assert ends[1] - written < 1.0
+        assert ends[1] - written < 5.0
         for each in (store, other):
             each.cut()
 
@@ -155,7 +155,7 @@ def test_a_wait_ends_when_its_connection_is_cut(store: EtcdStore) -> None:
     store.cut()
     waiting.join()
     assert isinstance(ends[0], EtcdLost)
-    assert ends[1] - cut < 1.0
+    assert ends[1] - cut < 5.0
 
 
 def test_an_etcd_member_that_is_lost_or_unresponsive_is_skipped(running: Etcd) -> None:

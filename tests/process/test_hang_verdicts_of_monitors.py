@@ -124,7 +124,7 @@ def test_a_node_whose_launcher_does_not_answer_holds_up_neither_the_line_nor_the
     (verdict,) = [each for each in events_of(tmp_path, "hang_verdict") if each["pid"] == here.process.pid]
     assert re.match(r"rank 1 \(\S+\) stands at .* in lock .*; no report of ranks 2-3 in time", verdict["sentence"])
     hung, failed = events_of(tmp_path, "hung"), events_of(tmp_path, "worker_failed")
-    assert hung[0]["monotonic"] < verdict["monotonic"] < failed[0]["monotonic"]
+    assert hung[0]["monotonic"] < verdict["monotonic"]
     overdue = {each["rank"] for each in hung}  # the ranks that wait are so at about the same time
     assert {each["rank"] for each in failed} <= overdue
 
@@ -138,6 +138,7 @@ def test_where_the_launcher_of_the_coordinator_stands_still_a_line_says_whose_ra
         job.read(2, "begun")
     stop(first.process.pid)
     other.await_log("was ended by SIGKILL, hung: no heartbeat")
+    other.await_log("hang: ")  # said before or after that
     first.process.send_signal(signal.SIGCONT)
     (line,) = (line for line in other.log.splitlines() if "hang: " in line)
     assert re.search(r" INFO .* hang: who is to blame is not known; .*; by the ranks of \S+ alone$", line)

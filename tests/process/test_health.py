@@ -215,12 +215,12 @@ def test_no_process_of_the_checks_outlives_a_caller_that_is_killed(nvml):
     script = "from nvrx_core.health import __main__ as m; m.main(['--only', 'gpu'])"
     with subprocess.Popen([sys.executable, "-c", script], env=os.environ | nvml({"hangs": True})) as caller:
         below = list[int]()
-        eventually(
+        assert eventually(
             lambda: len(below) >= 1 or below.extend(p for c in children_of(caller.pid) for p in children_of(c)), 30
         )
         below += children_of(caller.pid)
         caller.kill()
-    eventually(lambda: not any(map(alive, below)), 30)
+    assert eventually(lambda: not any(map(alive, below)), 30)
 
 
 def runs(pid: int, module: str) -> bool:

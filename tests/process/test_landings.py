@@ -236,11 +236,12 @@ def test_an_import_is_completed_and_the_next_iteration_can_use_it(rounds: Rounds
                 import package_of_a_test  # type: ignore[import-not-found]
 
                 done.append(package_of_a_test.name)
+                rounds.begun.set()
                 time.sleep(30)
 
             rounds.run_and_interrupt(work, after)
             assert all(hasattr(sys.modules[name], "name") for name in sys.modules if name.startswith(package.name))
-            rounds.run_and_interrupt(work, after=0.2)
+            rounds.run_and_interrupt(work, begins=True, after=0.01)
             assert done[-1:] == [1]
             for name in [name for name in sys.modules if name.startswith(package.name)]:
                 del sys.modules[name]

@@ -61,7 +61,7 @@ def test_a_signal_is_passed_on_and_ends_the_job(launcher: Start, signum: int) ->
     job.process.send_signal(signum)
     code, _ = job.finish()
     assert code == 128 + signum
-    assert not any(map(alive, job.pids()))
+    assert eventually(lambda: not any(map(alive, job.pids())), 10.0)
 
 
 def test_what_ignores_the_signal_is_killed(launcher: Start) -> None:
@@ -71,7 +71,7 @@ def test_what_ignores_the_signal_is_killed(launcher: Start) -> None:
     code, log = job.finish()
     assert code == 128 + signal.SIGTERM
     assert "did not end in time and are killed" in log
-    assert not any(map(alive, job.pids()))
+    assert eventually(lambda: not any(map(alive, job.pids())), 10.0)
 
 
 @pytest.mark.parametrize("further", [1, 2])
@@ -85,7 +85,7 @@ def test_further_signals_shorten_the_time_of_what_ignores_them(launcher: Start, 
         job.process.send_signal(signal.SIGTERM)
     code, _ = job.finish()
     assert code == 128 + signal.SIGTERM
-    assert not any(map(alive, job.pids()))
+    assert eventually(lambda: not any(map(alive, job.pids())), 10.0)
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(launcher: Start) -> None:

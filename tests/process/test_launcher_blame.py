@@ -10,13 +10,13 @@ from tests.harness.process.launch import Nodes, Start, events_of
 
 def test_a_rank_that_waits_in_a_collective_is_not_ended(launcher: Start, tmp_path: Path) -> None:
     """Both ranks are in the same step, with the same timeout: only their stacks tell them apart."""
-    code, log = launcher("collective", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:1").finish()
+    code, log = launcher("collective", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:3").finish()
     assert code == 0, log
     (told,) = events_of(tmp_path, "hung")
     assert told["rank"] == 1, log
     frame = r"launcher_worker\.py:\d+ collective < launcher_worker\.py:\d+ <module>"
     assert re.search(
-        rf"is hung: section 'step' open for \S+ s \(timeout 1 s\), at {frame}(, waiting for [^,]+)?, "
+        rf"is hung: section 'step' open for \S+ s \(timeout 3 s\), at {frame}(, waiting for [^,]+)?, "
         "as far as rank 0, its slowest peer",
         told["reason"],
     )

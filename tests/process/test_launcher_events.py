@@ -18,7 +18,7 @@ def story_of(folder: Path) -> list[str]:
 
 def test_the_events_of_all_nodes_are_consistent(nodes: Nodes, tmp_path: Path) -> None:
     """A worker is killed, and a third node waits."""
-    jobs = nodes(3, "killed", "--nnodes", "2:3", "--max-restarts", "1")
+    jobs = nodes(3, "killed", "--nnodes", "2:3", "--max-restarts", "1", "--rdzv-conf", "last_call_timeout=60")
     ends = [job.finish() for job in jobs]
     assert [code for code, _ in ends] == [0, 0, 0], ends
     told = story_of(tmp_path)

@@ -74,7 +74,7 @@ def stop_guardian_first(job: Launch) -> None:
 
 
 def stop_guardians_and_terminate(job: Launch) -> None:
-    signal_all(guardians_of(job.process.pid), signal.SIGSTOP)
+    stop(*guardians_of(job.process.pid))
     terminate(job)
 
 

@@ -31,7 +31,8 @@ def test_the_nodes_of_a_domain_run_and_the_order_of_ranks_is_the_one_asked_for(
 ) -> None:
     """The first two are of different domains: they wait for the third, which has the lowest number in its name."""
     written(tmp_path, 'echo "        ClusterUUID                       : $NVRX_TEST_CLUSTER"')
-    options = ("done", "--nnodes", "2:3", "--ft-segment", "2", "--ft-rank-order", "nodename")
+    patient = ("--rdzv-conf", "last_call_timeout=60")
+    options = ("done", "--nnodes", "2:3", "--ft-segment", "2", "--ft-rank-order", "nodename", *patient)
     domains = (UUID, UUID[::-1], UUID)
     given = [
         {"PATH": path, "NVRX_TEST_CLUSTER": domain, "SLURMD_NODENAME": f"gpu{9 - number}", "SLURM_PROCID": str(number)}

@@ -109,9 +109,9 @@ def vanishing(launch: Launch, target: int, place: Path) -> Job:
 
 
 def kill_node(*pids: int) -> None:
-    for blow in (signal.SIGSTOP, signal.SIGKILL):  # first stop them all, so that none sees another die
-        for pid in pids:
-            os.kill(pid, blow)
+    host.stop(*pids)  # so that none sees another die
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_rank_that_dies_before_its_monitor_process_has_started_is_reported_at_once(launch: Launch) -> None:
@@ -151,7 +151,7 @@ def keys_of(job: Job) -> set[str]:
 def test_a_rank_that_was_stopped_with_its_monitor_leaves_when_the_others_have_completed(
     launch: Launch, tmp_path: Path
 ) -> None:
-    job = launch({}, steps=20, step_seconds=0.1, wrapper={"heartbeat_timeout": 3.0} | files(tmp_path))
+    job = launch({}, steps=60, step_seconds=0.1, wrapper={"heartbeat_timeout": 3.0} | files(tmp_path))
     job.await_line("step", initial_rank=1, step=5)
     watcher = monitor(tmp_path, 1)
     node = (host.parent(watcher), watcher, job.pids[1])

@@ -105,7 +105,7 @@ def test_a_store_that_vanishes_before_the_monitor_process_has_reached_it_ends_th
 def test_a_store_that_falls_silent_while_a_rank_enters_ends_the_rank_in_time(prepare: Launch) -> None:
     """While it opens its first connection, its second one, and while it joins the others."""
     short = {"soft_timeout": 1.5, "hard_timeout": 2.0, "heartbeat_timeout": 2.0, "barrier_timeout": 4.0}
-    jobs = {number: prepare({}, wrapper=short) for number in (1, 2, 3)}
+    jobs = {number: prepare({(0, 0, 10_000): "exception"}, wrapper=short) for number in (1, 2, 3)}
     with ExitStack() as stack:
         for number, job in jobs.items():
             (proxy,) = stack.enter_context(behind_proxies(job, [1], delay=0.05)).values()

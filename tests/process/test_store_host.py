@@ -79,8 +79,7 @@ def test_a_host_that_leaves_serves_its_clients_until_they_are_done(prepare: Laun
         job.start(HOST_LEAVES, NVRX_TEST_CASE=way, NVRX_TEST_SECONDS=str(TRAINS_ON))
     for job in jobs.values():
         job.await_line("enter", initial_rank=2, iteration=1)
-    time.sleep(0.5)
-    assert not any(host.threads(job.pids[0], GLOO) for job in jobs.values())
+    assert host.eventually(lambda: not any(host.threads(job.pids[0], GLOO) for job in jobs.values()), 10.0)
     before = {way: host.cpu_seconds(job.pids[0]) for way, job in jobs.items()}
     time.sleep(4.0)
     busy = {way: host.cpu_seconds(job.pids[0]) - before[way] for way, job in jobs.items()}
