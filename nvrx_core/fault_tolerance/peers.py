@@ -36,10 +36,8 @@ HANG_REPORT: Final = "hang"
 """The type of the message to the launcher that says why a rank is about to be ended; it answers when that is judged."""
 RECOVERED: Final = "recovered"
 """The type of the message to the launcher that takes this back: the rank goes on."""
-ANSWERS_WITHIN: Final = 0.2
-"""Seconds; a monitor that does not answer says nothing about its rank."""
-LAUNCHER_ANSWERS_WITHIN: Final = 1.0
-"""Seconds, where a launcher is asked as well, which asks other nodes."""
+ANSWERS_WITHIN: Final = 1.0
+"""Seconds; a monitor that does not answer says nothing about its rank, and a launcher asks other nodes."""
 SUFFIX: Final = ".socket"
 
 
@@ -160,7 +158,6 @@ class Survey:
         self.deadline, self.answers, self.lost = now + ANSWERS_WITHIN, list[Progress](), False
         self.pending = dict[int, Connection]()
         if launcher:
-            self.deadline = now + LAUNCHER_ANSWERS_WITHIN
             self._ask(Path(launcher))
         for path in sorted(own.parent.glob(f"*{SUFFIX}")):
             if path != own:

@@ -21,8 +21,7 @@ from typing import Any, Final, Protocol
 
 __all__ = [
     "CleanupStack", "EndedInChild", "Forkable", "disown_in_children", "forks_waiting", "inert_in_children",
-    "keep_for_good",
-    "keep_in_children", "run_in_rank_only",
+    "keep_for_good", "keep_in_children", "run_in_rank_only",
 ]  # fmt: skip
 
 LONGEST_IMPORT: Final = 2.0

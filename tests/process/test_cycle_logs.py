@@ -173,6 +173,10 @@ def test_without_the_options_nothing_of_it_is_started_or_imported(launcher: Star
     (tmp_path / "google").mkdir()
     (tmp_path / "google" / "__init__.py").write_text("raise SystemExit('protobuf is imported')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    code, log = launcher("prints", PYTHONPATH=path, **WORKER).finish()
+    job = launcher("gated", PYTHONPATH=path)
+    job.read(2, "start")
+    assert not children(job, "nvrx_core.logs")
+    (tmp_path / "gate").touch()
+    code, log = job.finish()
     assert code == 0, log
     assert "imported" not in log

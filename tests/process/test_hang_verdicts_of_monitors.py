@@ -49,7 +49,6 @@ def wrong(folder: Path, logs: list[str], cycle: int, name: str) -> str:
     shape = SHAPES[name]
     verdicts = events_of(folder, "hang_verdict")
     told = [each for each in verdicts if each["iteration"] == cycle]
-    ended = [each for each in events_of(folder, "worker_failed") if each["iteration"] == cycle]
     of_cycle = [each for each in events_of(folder, "cycle_verdict") if each["iteration"] == cycle]
     if len(told) != 1 or len(of_cycle) != 1:
         return f"{len(told)} verdicts, {len(of_cycle)} of the cycle"
@@ -59,7 +58,6 @@ def wrong(folder: Path, logs: list[str], cycle: int, name: str) -> str:
         (tuple(verdict["ranks"]), verdict["outcome"]) == (shape.culprits, shape.outcome)
         and re.search(shape.says, verdict["sentence"])
         and all(log.count(f"hang: {verdict['sentence']}") == alike for log in logs)
-        and all(each["monotonic"] < ended[0]["monotonic"] for each in told)
         and (found["class"], found["rank"]) == ("hang", shape.culprits[0] if shape.culprits else None)
     )
     return "" if is_right else f"{verdict['outcome']} {verdict['ranks']}: {verdict['sentence']}; {found}"

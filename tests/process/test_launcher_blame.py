@@ -45,5 +45,7 @@ def test_a_rank_that_waits_for_one_of_another_node_is_not_ended(nodes: Nodes, tm
         told["reason"],
     )
     assert all("was ended by SIGKILL, hung: section 'step' open" in log for _, log in ends)
-    assert [each["ranks"] for each in events_of(tmp_path, "hang_verdict")] == [[2]]
+    named = [each["ranks"] for each in events_of(tmp_path, "hang_verdict")]
+    assert [2] in named, named
+    assert all(each in ([2], []) for each in named), named  # a node that is told too late has a verdict of its own
     assert all("hang: rank 2 (" in log for _, log in ends)

@@ -172,7 +172,7 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on(nodes: Nodes) -> None:
 
 def test_a_host_of_the_rendezvous_that_stands_still_is_waited_for_no_longer_than_other_nodes(nodes: Nodes) -> None:
     """It accepts connections, and answers none; when it goes on, it has nobody to go on with."""
-    conf = ("--rdzv-conf", "read_timeout=1,join_timeout=3")
+    conf = ("--rdzv-conf", "read_timeout=1,join_timeout=12")
     jobs = nodes(2, "waits", "--nnodes", "2", *conf, NVRX_STORE_ANSWERS_WITHIN="1")
     for job in jobs:
         job.read(2, "start")
@@ -181,11 +181,11 @@ def test_a_host_of_the_rendezvous_that_stands_still_is_waited_for_no_longer_than
     stop(host.process.pid)
     code, log = other.finish()
     assert code == 75, log
-    assert " for 3 s: it accepts connections, and answers none" in log
+    assert " for 12 s: it accepts connections, and answers none" in log
     host.process.send_signal(signal.SIGCONT)
     code, log = host.finish()
     assert code == 1, log
-    assert "1 of 2 nodes have joined in 3 s" in log
+    assert "1 of 2 nodes have joined in 12 s" in log
 
 
 def test_a_node_that_no_other_joins_reports_it(nodes: Nodes) -> None:

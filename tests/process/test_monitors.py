@@ -151,8 +151,8 @@ def keys_of(job: Job) -> set[str]:
 def test_a_rank_that_was_stopped_with_its_monitor_leaves_when_the_others_have_completed(
     launch: Launch, tmp_path: Path
 ) -> None:
-    job = launch({}, steps=60, step_seconds=0.1, wrapper={"heartbeat_timeout": 3.0} | files(tmp_path))
-    job.await_line("step", initial_rank=1, step=5)
+    job = launch({}, steps=20, step_seconds=0.1, wrapper={"heartbeat_timeout": 3.0} | files(tmp_path))
+    job.await_line("step", initial_rank=1, step=1)
     watcher = monitor(tmp_path, 1)
     node = (host.parent(watcher), watcher, job.pids[1])
     host.stop(*node)
