@@ -59,7 +59,7 @@ class LiveState:
     def __init__(
         self, *, replicate: bool = True, schedules_advance: bool = True, compare_replicas: bool = False
     ) -> None:
-        self._compares = compare_replicas
+        self._compares, self._differs = compare_replicas, False
         self.replicate, self._schedules_advance = replicate, schedules_advance
         self._training: LiveTraining[Objects, torch.Tensor, Sequence[torch.Tensor]] = LiveTraining()
         self._call: object = None
@@ -127,10 +127,7 @@ class LiveState:
             call._handles.votes.register(self)
         left, failed = (None, None) if self._ports is None else (self._ports.left, self._ports.failed)
         if left is not None:
-            before = self._ports
-            self._notice_changes(
-                left, new, may_load=before is not None and before.has_resumed and not before.has_committed
-            )
+            self._notice_changes(left, new)
             if not self._schedules_advance:
                 left.restore_settings()
         communicated = self._ports is not None and self._ports.communicates
@@ -146,7 +143,7 @@ class LiveState:
         decided, knows = ((), False) if call is None else call._handles.votes.newest(self)
         newest = Stamp(*decided) if decided else None
         first = run(self._training.resume(ports, new, newest, knows=knows))
-        ports.failed, ports.has_resumed = None, True
+        ports.failed, ports.has_resumed, self._differs = None, True, False
         if first is None:
             ports.left = None  # it would keep the old objects while a checkpoint is loaded
             new.fill_before_loading()
@@ -204,24 +201,16 @@ class LiveState:
         passed = self._training.memory.passed
         return () if passed is None else passed.stamp
 
-    def _notice_changes(self, left: Left, new: Objects, *, may_load: bool = False) -> None:
-        """Keep only what the function has left as it was: a model that outlives it is in its reach before resume().
-
-        Args:
-            left: the objects, as they were left.
-            new: those of this iteration.
-            may_load: no commit has followed the last resume: a checkpoint may have been half loaded.
-        """
+    def _notice_changes(self, left: Left, new: Objects) -> None:
+        """Keep only what the function has left as it was: a model that outlives it is in its reach before resume()."""
         memory = self._training.memory
         if memory.objects is not left.objects or memory.torn:
             return
         pending = memory.pending
         if pending is not None and pending.due and pending.stamp != memory.version and left.are_gradients_changed():
             self._training.memory = memory = memory.cannot_advance()
-        is_kept = tensors.shares(left.objects, new)
-        if is_kept:
+        if tensors.shares(left.objects, new):
             left.restore_settings()
-        if is_kept or may_load:
             self._refuse_changed(left)
 
     def _refuse_changed(self, left: Left) -> None:
@@ -234,7 +223,7 @@ class LiveState:
 
         Raises:
             TypeError: for a step that is no integer.
-            UsageError: before `resume`, or where the parameters of ranks with the same shard differ.
+            UsageError: before `resume`.
             RuntimeError: with parameters or the state of an optimizer on the meta device, or when ranks start with
                 different steps.
         """
@@ -243,9 +232,7 @@ class LiveState:
         if objects is not None:
             objects.take_filled()
             objects.check_filled()
-            if different := ports.different_replicas(objects, step):
-                raise UsageError(f"start() where {different}: load the same checkpoint, or make the model with the "
-                                 "same seed, or broadcast it; name parts of a model by resume(part=)")  # fmt: skip
+            self._differs = bool(ports.different_replicas(objects, step))
         ports.starts = True
         run(self._training.start(ports, step))
         ports.starts = False
@@ -261,14 +248,20 @@ class LiveState:
 
         Raises:
             TypeError: for a step that is no integer.
-            UsageError: before `resume`, or with a step not greater than the last: the job ends.
-            RuntimeError: when ranks commit different steps.
+            UsageError: before `resume`, with a step not greater than the last three times in succession, or where ranks
+                with the same shard have begun with different parameters: the job ends.
+            RuntimeError: with a step not greater than the last, or when ranks commit different steps.
         """
         step, ports = int(operator.index(step)), self._here("commit")  # of any integer type
-        objects, expected, ports.has_committed = self._training.memory.objects, self._versions, True
+        objects, expected = self._training.memory.objects, self._versions
         if objects is not None and all(each.grad is None for each in objects.parameters):
             self._warn("gradients", "no parameter that resume() was given has a gradient in commit(): if another model "
                        "is trained, nothing of it is kept")  # fmt: skip
+        if self._differs and objects is not None:  # nothing has made them equal since, as DDP does by default
+            self._differs = False
+            if different := ports.different_replicas(objects, step):
+                raise UsageError(f"{different} since start(): load the same checkpoint, or make the model with the "
+                                 "same seed, or broadcast it; name parts of a model by resume(part=)")  # fmt: skip
         run(self._training.commit(ports, step))
         assert objects is not None
         if expected is not None and expected != ports.before:
@@ -305,8 +298,10 @@ class LiveState:
             log.warning(text, *given)
 
     def _here(self, what: str) -> _Ports:
-        if self._ports is None or self._ports.call is not current_call():  # each iteration resumes
+        if self._ports is None:
             raise UsageError(f"{what}() before resume()")
+        if self._ports.call is not current_call():  # each iteration resumes
+            raise RuntimeError(f"{what}() before resume() in this iteration")
         return self._ports
 
 
@@ -352,7 +347,6 @@ class _Ports:
         left: the objects as the last commit has left them: at its vote, or after its advance.
         failed: the old objects with which the interrupted step could not be done.
         has_resumed: whether the resume of the iteration has ended.
-        has_committed: whether a commit has begun.
         starts: whether the next vote is that of `start`.
         communicates: whether three advances of the new objects or more have begun collectives, each the same number of
             each group: those of a thread differ.
@@ -375,7 +369,7 @@ class _Ports:
         self.before: tensors.Versions = ()
         self.settled: _Settled | None = None
         self._new, self.left, self.failed = new, left, failed
-        self._cannot_advance = self.has_resumed = self.has_committed = self.starts = False
+        self._cannot_advance = self.has_resumed = self.starts = False
         self._required = () if left is None else left.required
         self._capacity = _ROOM
         self._advances, self._collectives = 0, dict[str, int]()
@@ -468,7 +462,8 @@ class _Ports:
         """
         if self._is_alone:
             return ""
-        shard, digests = objects.shard, tensors.digests(objects)
+        with self._unwatched():
+            shard, digests = objects.shard, tensors.digests(objects)
         row = torch.tensor([*(zlib.crc32(repr(each).encode()) for each in (shard, digests)), step])
         table = row.new_empty((dist.get_world_size(), len(row)), device=self._voting_device())
         dist.all_gather(list(table), row.to(table.device))

@@ -34,6 +34,8 @@ SILENT_STORE: Final = 10.0
 
 IDLE: Final = 1.0
 """Seconds for which no idle work was given before it is done: then no restart is in progress, most likely."""
+MAX_IDLE_WORK: Final = 16
+"""Of more, the first are left out."""
 ENDS_WITHIN: Final = 10.0
 
 
@@ -81,7 +83,7 @@ class MainThreadWatchdog:
         self.page, self.interval, self.fork_server = page, interval, fork_server
         self._interrupt, self._observer, self._losses = interrupt, observer, losses
         self._work: deque[Callable[[], None]] = deque()
-        self._idle_work: deque[Callable[[], None]] = deque()
+        self._idle_work: deque[Callable[[], None]] = deque(maxlen=MAX_IDLE_WORK)
         self._idle_at = 0.0
         self._heartbeat = heartbeat_of_this_thread()
         self._ending = self._store_reported = False

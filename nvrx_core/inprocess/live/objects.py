@@ -45,6 +45,7 @@ _WATCHED: Final = 6
 """Parameters of which a value is compared, of those that an optimizer steps and of the others."""
 _WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _COLUMNS: Final = 4096
+_PIECE: Final = 1 << 22
 _WEIGHT: Final = 0x9E3779B97F4A7C1 | 1
 """Odd, and large enough for products to wrap around, which keeps all bits of a sum."""
 _EXTRA: Final = "the extra states of the model"
@@ -488,19 +489,23 @@ def versions(objects: Objects) -> Versions:
 def digests(objects: Objects) -> tuple[int, ...]:
     """Return a number for each parameter, equal where all its bits are; on a GPU, they are read once, together.
 
-    Sums over the rows and the columns of a table of its words, with weights, need no copy of the parameter.
+    Averages have 0: their buffers may be each rank's own. Sums over the rows and the columns of a table of the words,
+    with weights, are made piece by piece: a sum converts what it adds up.
     """
     found = []
     with torch.no_grad():
-        for each in objects.parameters:
+        for name, each in zip(objects.names, objects.parameters, strict=True):
             local = _local(each).detach()
+            total = torch.zeros((), dtype=torch.int64, device=local.device)
             words = local.contiguous().reshape(-1).view(_WORDS[min(local.element_size(), 8)])
-            whole = len(words) // _COLUMNS * _COLUMNS
-            table = words[:whole].view(-1, _COLUMNS)
-            sums = [table.sum(0, dtype=torch.int64), table.sum(1, dtype=torch.int64), words[whole:].long()]
-            numbers = torch.cat(sums)
-            weights = torch.arange(1, len(numbers) + 1, device=numbers.device) * _WEIGHT
-            found.append((numbers * weights).sum())
+            for piece in () if name.startswith("averages[") else words.split(_PIECE):
+                whole = len(piece) // _COLUMNS * _COLUMNS
+                table = piece[:whole].view(-1, _COLUMNS)
+                sums = [table.sum(0, dtype=torch.int64), table.sum(1, dtype=torch.int64), piece[whole:].long()]
+                numbers = torch.cat(sums)
+                weights = torch.arange(1, len(numbers) + 1, device=numbers.device) * _WEIGHT
+                total = total * _WEIGHT + (numbers * weights).sum()
+            found.append(total)
     return tuple(torch.stack(found).tolist())
 
 
@@ -531,11 +536,14 @@ def changed(objects: Objects, before: Versions, now: Versions) -> str:
 
 
 def require_gradients(objects: Objects, required: Iterable[bool]) -> str:
-    """Let parameters require gradients, or not; return a line about those for which that is new, "" if none is."""
+    """Let parameters require gradients; return a line about those for which that is new, "" if none is.
+
+    None is frozen: one that a part of a pass freezes is trained by the next part.
+    """
     found = []
     for name, each, is_required in zip(objects.names, objects.parameters, required, strict=False):
-        if each.requires_grad != is_required and each.is_leaf:
-            each.requires_grad_(is_required)
+        if is_required and not each.requires_grad and each.is_leaf:
+            each.requires_grad_()
             found.append(name)
     if not found:
         return ""

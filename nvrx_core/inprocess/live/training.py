@@ -6,12 +6,15 @@ They are driven in production and, with simulated ports, by the checker; `memory
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from nvrx_core.errors import UsageError
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Mark, Memory, Recovery, Shard, Stamp, recover
 
 __all__ = ["LivePorts", "LiveTraining"]
+
+REPEATS: Final = 3
+"""Iterations in succession with a commit of a step that was done: a pass that was retried once is restarted."""
 
 Objects = TypeVar("Objects")
 Objects_contra = TypeVar("Objects_contra", contravariant=True)
@@ -102,6 +105,7 @@ class LiveTraining(Generic[Objects, Row, Rows]):
     def __init__(self) -> None:
         self.memory: Memory[Objects, Row, Rows] = Memory()
         self.recovery: Recovery | Incomplete | None = None
+        self._repeated_in, self._repeats = -1, 0
 
     async def commit(self, ports: LivePorts[Objects, Row, Rows], step: int) -> None:
         """Advance by a step on all ranks, or on none; gradients are complete."""
@@ -110,7 +114,9 @@ class LiveTraining(Generic[Objects, Row, Rows]):
             raise UsageError("commit() before resume(), or before start() where resume() has returned None")
         stamp = Stamp(version.iteration, step)
         if stamp <= version:  # a rank that was interrupted in its vote could not tell whether it has done the step
-            raise UsageError(
+            self._repeats = self._repeats + 1 if ports.iteration == self._repeated_in + 1 else 1
+            self._repeated_in = ports.iteration
+            raise (UsageError if self._repeats >= REPEATS else RuntimeError)(
                 f"commit({step}) after step {version.step}: each commit has a greater step; where a pass has two, "
                 "number them 2 * step and 2 * step + 1"
             )

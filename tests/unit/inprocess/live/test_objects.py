@@ -237,6 +237,24 @@ def test_parameters_that_were_frozen_for_a_part_of_a_pass_are_as_at_the_commit()
     assert [each.requires_grad for each in model.parameters()] == [True] * 4
 
 
+def test_no_parameter_is_frozen_that_the_function_trains():
+    """As a part of a pass freezes the discriminator of a GAN, in whose commit a fault comes."""
+    (_, was), (new, now) = frozen(False), frozen(True)
+    assert tensors.adopt(was, now) == ""
+    assert [each.requires_grad for each in new.parameters()] == [True] * 4
+
+
+def test_averages_are_not_compared():
+    """Their buffers may be each rank's own."""
+    model, average = torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    objects = Objects.of(model, (optimizer,), lambda: None, shared={}, local={}, averages=[average])
+    numbers = dict(zip(objects.names, tensors.digests(objects), strict=True))
+    assert {name for name, number in numbers.items() if not number} == {
+        name for name in objects.names if name.startswith("averages[")
+    }
+
+
 class Scaled(torch.nn.Linear):
     """Has a state that is no tensor of it."""
 

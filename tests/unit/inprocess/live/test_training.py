@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import replace
 
 import pytest
@@ -153,11 +154,18 @@ def test_fresh_local_state_is_left_as_it_is():
 
 @pytest.mark.parametrize("step", [3, 4])
 def test_a_step_that_is_not_greater_than_the_last_is_refused(step):
-    """A rank that was interrupted in the second vote of a step would not do it."""
+    """A rank that was interrupted in the second vote of a step would not do it; one may retry a pass once."""
     training = LiveTraining()
     training.memory = Memory("objects", AT)
-    with pytest.raises(UsageError, match=rf"commit\({step}\) after step 4"):
-        training.commit(None, step).send(None)
+    for iteration, kind in (
+        (5, RuntimeError),
+        (6, RuntimeError),
+        (8, RuntimeError),
+        (9, RuntimeError),
+        (10, UsageError),
+    ):
+        with pytest.raises(kind, match=rf"commit\({step}\) after step 4"):
+            training.commit(types.SimpleNamespace(iteration=iteration), step).send(None)
 
 
 def test_who_has_lost_its_gradients_does_not_reach_the_step_of_its_vote():
