@@ -15,7 +15,6 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,6 +61,8 @@ MAX_RECORDS: Final = 1 << 10
 """Records of the kernel, the last ones, that are looked at."""
 INITIAL_NAMESPACE: Final = "pid:[4026531836]"
 """The namespace whose pids the kernel's log has (PROC_PID_INIT_INO)."""
+NO_STOP: Final = ("; it printed last: ", ", hung: ", "KeyboardInterrupt", "CANCELLED")
+"""In a report whose failure may be another's."""
 _PID: Final = re.compile(r"\bpid (\d+)\)")
 _KILLED: Final = re.compile(r"[Kk]illed process (\d+)\b")
 
@@ -332,11 +333,17 @@ def _failures(
 
 
 def says_stop_by_reports(evidence: CycleEvidence, failure: str) -> bool:
-    """Return whether the reports of launchers alone, without a log, name this class of failure, and say to stop."""
+    """Return whether the first report of the launchers alone, without a log, names this class, and says to stop.
+
+    It counts where a worker has failed with an exit code, by the exception that it has ended with: not by one that it
+    has printed before, nor by what another rank or node has failed with since.
+    """
     from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
 
-    failures = tuple(FailureReport(host, text) for host, text in evidence.failures)
-    found = verdict_of_cycle(CycleReport(evidence.ranks, failures, hang=evidence.hang))
+    host, text = next(iter(evidence.failures), (None, ""))
+    if " has failed with exit code " not in text or any(each in text for each in NO_STOP):
+        return False
+    found = verdict_of_cycle(CycleReport(evidence.ranks, (FailureReport(host, text),), hang=evidence.hang))
     return found.action.value == STOP and found.failure == failure
 
 
@@ -372,8 +379,11 @@ def of_kernel(evidence: CycleEvidence) -> tuple[str, ...]:
     if evidence.kernel is None:
         return ()
     own = {pid for host, text in evidence.failures if host == evidence.host for pid in _PID.findall(text)}
-    with suppress(OSError):
-        own = own if os.readlink("/proc/self/ns/pid") == INITIAL_NAMESPACE else set()
+    try:
+        is_initial = os.readlink("/proc/self/ns/pid") == INITIAL_NAMESPACE
+    except OSError:
+        is_initial = False
+    own = own if is_initial else set()
     found = deque[str](maxlen=MAX_RECORDS)
     for text in evidence.kernel.texts():
         killed = _KILLED.search(text)

@@ -145,6 +145,7 @@ def _without_text_of_survivors(failures: Sequence[Finding]) -> list[Finding]:
 
     A launcher does not report the ranks that it has ended itself. The text of one of them, or of one that has lost
     another rank since, is no failure: a sample, an allocation that it has tried again, what it does on a preemption.
+    Where those that have ended have lost another rank, it may be this one, and its text says why.
     """
     ends = [each for each in failures if each.kind is Kind.ENDED and _rank(each) is not None]
     of_launcher = [each for each in ends if each.line.number == 0]
@@ -156,12 +157,12 @@ def _without_text_of_survivors(failures: Sequence[Finding]) -> list[Finding]:
         if each.line.number == 0 or (rank is None and each.failure != "hang"):
             return False
         if each.kind is Kind.SCHEDULER:
-            return bool(reported) and rank not in reported
+            return bool(reported - waited) and rank not in reported
         if each.failure == "hang" and each.kind is Kind.CAUSE:  # launchers and monitors say it with a level
             is_printed = each.line.text.startswith("hang: ") and each.line.origin.level not in ("ERROR", "CRITICAL")
             return bool(of_launcher) and is_printed
         is_text = each.kind is Kind.CAUSE and not each.is_raised
-        return is_text and (rank not in ended or (rank in waited and bool(ended - waited)))
+        return is_text and bool(ended - waited) and (rank not in ended or rank in waited)
 
     return [each for each in failures if not ends or not is_of_survivor(each)]
 

@@ -27,7 +27,7 @@ _WITHOUT_DIGITS: Final = str.maketrans("", "", "0123456789")
 _END: Final = re.compile(
     r"(?P<how>rank (?P<rank>\d{1,7}) \([^)]*\) (?:was ended by [\w+]+(?: \d+)?|has failed with exit code \d+)"
     r"(?:, and the kernel's OOM killer was active in its cgroup)?)"
-    r"(?:: (?P<error>.*?))??(?P<hung>, hung: .*)?$"
+    r"(?:(?:: |; it printed last: )(?P<error>.*?))??(?P<hung>, hung: .*)?$"
 )
 
 _RESTARTED: Final = re.compile(r"restart \d+ in [\d.]+ ms \(this rank\)")

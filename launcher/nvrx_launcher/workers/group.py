@@ -32,6 +32,8 @@ _START_ERRORS: Final = (
     "ModuleNotFoundError:", "ImportError:", "SyntaxError:", "IndentationError:", "TabError:",
     "_Error: No module named",  # of `python -m`
 )  # fmt: skip
+PRINTED: Final = "; it printed last: "
+"""Before an exception that a worker has printed, in the line on its end: it need not be why the worker has ended."""
 _OURS: Final = ("nvrx_core", "nvrx_lightning", "nvrx_megatron")
 
 
@@ -252,14 +254,14 @@ def _raised(path: Path) -> tuple[str, str]:
 
 def _printed(output: bytes) -> str:
     trace = last_traceback(output)
-    return _with_place(trace.splitlines()[-1], trace) if trace else ""
+    return _with_place(trace.splitlines()[-1], trace, before=PRINTED) if trace else ""
 
 
-def _with_place(detail: str, trace: str, *, is_shown: bool = False) -> str:
+def _with_place(detail: str, trace: str, *, is_shown: bool = False, before: str = ": ") -> str:
     line, _, rest = detail.partition("\n")
     line = line.removesuffix(": ")  # an exception without a text
     if line == "ModuleNotFoundError: No module named 'nvrx'":
         line += f"; nvrx is imported as {', '.join(_OURS)}"
     place = origin_in(trace)
     at = f", at {place}" if place else ""
-    return f": {line}{at}\n{rest if is_shown else trace or rest}".rstrip()
+    return f"{before}{line}{at}\n{rest if is_shown else trace or rest}".rstrip()

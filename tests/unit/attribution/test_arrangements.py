@@ -428,3 +428,10 @@ def test_what_a_line_is_about(text: str, failure: str, rank: int | None) -> None
 )
 def test_a_hang_that_a_worker_has_printed_names_nobody(verdict: Verdict, failure: str, rank: int) -> None:
     assert said(verdict) == (failure, rank)
+
+
+def test_the_text_of_a_rank_that_the_others_have_lost_says_why() -> None:
+    verdict = cycle(
+        1, "has failed with exit code 1", r0="CUDA out of memory", r1="RuntimeError: Connection closed by peer"
+    )
+    assert said(verdict) == ("cuda_out_of_memory", 0)

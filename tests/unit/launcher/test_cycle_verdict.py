@@ -120,6 +120,32 @@ def test_a_job_may_be_stopped_by_what_launchers_have_reported_not_by_what_was_pr
     assert world.verdicts.says_stop(0) is stops
 
 
+@pytest.mark.parametrize(
+    ("reports", "stops"),
+    [
+        (("has failed with exit code 1: OSError: [Errno 28] No space left on device, at a.py:1",), True),
+        (
+            ("has failed with exit code 1; it printed last: OSError: [Errno 28] No space left on device, at a.py:1",),
+            False,
+        ),
+        (("was ended by SIGKILL; it printed last: OSError: [Errno 28] No space left on device, at a.py:1",), False),
+        (("has failed with exit code 1: KeyboardInterrupt",), False),
+        (("was ended by SIGSEGV", "has failed with exit code 1: AssertionError: peers"), False),
+    ],
+    ids=["raised", "printed", "printed, then killed", "interrupted", "a consequence"],
+)
+def test_a_stop_is_by_the_first_report_and_what_a_worker_has_ended_with(
+    tmp_path: Path, reports: tuple[str, ...], stops: bool
+) -> None:
+    texts = [f"rank {rank} (local rank {rank}, pid 7) {text}" for rank, text in enumerate(reports)]
+    evidence = of_this_node(tmp_path, *texts)
+    assert evidence.kernel is not None
+    evidence.kernel.close()
+    named = {"OSError": "disk_full", "Assertion": "assertion", "Keyboard": "operator_kill"}
+    failure = next(name for part, name in named.items() if part in texts[-1])
+    assert cycle_verdict.says_stop_by_reports(evidence, failure) is stops
+
+
 def test_the_next_cycle_is_waited_for_within_bounds(world: World) -> None:
     world.decided(run(), stop(), now=5.0)
     assert world.verdicts.deadline == 6.0

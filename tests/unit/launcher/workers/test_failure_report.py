@@ -40,7 +40,7 @@ def test_without_an_error_file_the_traceback_is_that_of_the_output(tmp_path: Pat
     printed = TRACE.replace("injected", "printed")
     output = f"step 1\n{printed}\nterminated\n".encode()
     report = failure_report(failure(tmp_path, written=False), output=output)
-    assert report == f"{LINE}: TypeError: printed\n{printed}"
+    assert report == f"{LINE}; it printed last: TypeError: printed\n{printed}"
     assert failure_report(failure(tmp_path, written=False), output=b"no trace") == LINE
     assert failure_report(failure(tmp_path), output=output) == f"{LINE}: TypeError: injected\n{TRACE}"
 
