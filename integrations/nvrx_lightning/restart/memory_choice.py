@@ -66,7 +66,7 @@ class Kept:
         """Return what a store has kept."""
         fields: dict[str, Any] = json.loads(text)
         if (holding := fields["holding"]) is not None:
-            for name in ("pending", "passed"):
+            for name in ("pending", "passed", "beginning"):
                 holding[name] = holding[name] and (Stamp(*holding[name][0]), holding[name][1])
             holding["version"] = holding["version"] and Stamp(*holding["version"])
             for name in ("shard", "needs"):
@@ -182,9 +182,11 @@ def _nothing(kept: Sequence[Kept]) -> str:
 def _was_at(holding: Holding, stamp: Stamp) -> bool:
     """Return whether the state of the Trainer that a rank has at this step is of it.
 
-    A rank that was interrupted in the advance has no parameters of the step, and all else.
+    A rank that was interrupted in the advance has no parameters of the step, and all else; one that was interrupted in
+    the vote by which an iteration begins has come to the step before.
     """
-    return stamp in (holding.version, holding.pending and holding.pending[0])
+    come_to = (each[0] for each in (holding.pending, holding.beginning) if each is not None)
+    return stamp in (holding.version, *come_to)
 
 
 def _stage(kept: Sequence[Kept], step: int, at_newest: Sequence[int]) -> Choice | str:

@@ -60,6 +60,17 @@ def test_a_rank_without_parameters_that_has_voted_has_its_own_state():
     assert choose((has(3, VOTE, ENDED, needs_batch=True), torn)) == Choice(3, VOTE, 0, ())
 
 
+def test_a_rank_that_was_interrupted_in_the_vote_that_begins_an_iteration_has_its_own_state():
+    before, begun = Stamp(0, 3), Stamp(1, 3)
+    held = (
+        Holding(begun, None, (begun, 0), False, REPLICA, REPLICA, 2),
+        Holding(before, None, (before, 1), False, REPLICA, REPLICA, 2, (begun, 1)),
+    )
+    kept = tuple(Kept(each, (REPLICA,) * 2, ((3, VOTE, False),), needs_batch=True) for each in held)
+    assert choose(kept) == Choice(3, VOTE, 0, ())
+    assert choose(tuple(Kept.read(each.written()) for each in kept)) == Choice(3, VOTE, 0, ())
+
+
 def test_random_numbers_of_a_lost_rank_are_known_at_the_vote_alone():
     drawn = has(3, VOTE, VALIDATION, ENDED, draws=True)
     assert choose((drawn, has(3, VOTE, VALIDATION, ENDED, draws=True, rank=1))) == Choice(3, ENDED, 0, ())
