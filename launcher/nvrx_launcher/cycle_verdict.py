@@ -63,6 +63,7 @@ INITIAL_NAMESPACE: Final = "pid:[4026531836]"
 """The namespace whose pids the kernel's log has (PROC_PID_INIT_INO)."""
 NO_STOP: Final = ("; it printed last: ", ", hung: ", "KeyboardInterrupt", "CANCELLED")
 """In a report whose failure may be another's."""
+_FAILED: Final = re.compile(r"rank \d+ \([^)]*\) has failed with exit code \d")
 _PID: Final = re.compile(r"\bpid (\d+)\)")
 _KILLED: Final = re.compile(r"[Kk]illed process (\d+)\b")
 
@@ -341,7 +342,7 @@ def says_stop_by_reports(evidence: CycleEvidence, failure: str) -> bool:
     from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
 
     host, text = next(iter(evidence.failures), (None, ""))
-    if " has failed with exit code " not in text or any(each in text for each in NO_STOP):
+    if _FAILED.match(text) is None or any(each in text for each in NO_STOP):
         return False
     found = verdict_of_cycle(CycleReport(evidence.ranks, (FailureReport(host, text),), hang=evidence.hang))
     return found.action.value == STOP and found.failure == failure

@@ -435,3 +435,11 @@ def test_the_text_of_a_rank_that_the_others_have_lost_says_why() -> None:
         1, "has failed with exit code 1", r0="CUDA out of memory", r1="RuntimeError: Connection closed by peer"
     )
     assert said(verdict) == ("cuda_out_of_memory", 0)
+
+
+def test_what_ended_a_rank_that_the_others_have_lost_is_in_its_text() -> None:
+    verdict = cycle(
+        1, EXIT, r0="slurmstepd: error: *** STEP 7.0 ON n0 CANCELLED AT 2026-07-03T10:00:00 DUE TO TIME LIMIT ***",
+        r1="RuntimeError: Connection closed by peer",
+    )  # fmt: skip
+    assert verdict.failure == "time_limit"

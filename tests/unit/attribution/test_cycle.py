@@ -187,3 +187,14 @@ def test_where_it_is_not_known_who_is_to_blame_the_monitors_own_lines_count() ->
     ended = failed(1, "was ended by SIGKILL, hung: no heartbeat for 45.0 s, at train.py:9 load")
     line = "who is to blame is not known; no report of ranks 0-3 in time"
     assert verdict_of_cycle(CycleReport(RANKS, (ended,), hang=hang(line))).rank == 1
+
+
+def test_an_exception_that_a_worker_has_printed_last_has_its_class() -> None:
+    found = verdict_of_cycle(
+        CycleReport({0: None}, (failed(0, "has failed with exit code 1; it printed last: MemoryError, at train.py:3"),))
+    )
+    raised = verdict_of_cycle(
+        CycleReport({0: None}, (failed(0, "has failed with exit code 1: MemoryError, at train.py:3"),))
+    )
+    assert (found.failure, found.error_type, found.rank) == (raised.failure, raised.error_type, 0)
+    assert found.failure != "unknown"

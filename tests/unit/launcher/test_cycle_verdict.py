@@ -386,6 +386,34 @@ def of_this_node(folder: Path, *failures: str) -> cycle_verdict.CycleEvidence:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        "n1 is lost: the check has failed with exit code 1: OSError: [Errno 28] No space left on device",
+        f"{FAILED.partition(' has')[0]} was ended by SIGABRT: OSError: [Errno 28] No space left on device",
+        f"{FAILED.partition(' has')[0]} was ended by SIGABRT: OSError: [Errno 28] tar has failed with exit code 2",
+        f"{FAILED}: OSError: [Errno 28] No space left on device, hung: no heartbeat",
+        f"{FAILED}: OSError: [Errno 28] No space left on device, CANCELLED",
+    ],
+    ids=["node", "signal", "signal, with the words of an exit", "hang", "cancelled"],
+)
+def test_a_first_report_of_anything_but_an_exit_code_stops_nothing(tmp_path: Path, first: str) -> None:
+    evidence = of_this_node(tmp_path, first, f"{FAILED}: OSError: [Errno 28] No space left on device")
+    assert evidence.kernel is not None
+    evidence.kernel.close()
+    assert not cycle_verdict.says_stop_by_reports(evidence, "disk_full")
+
+
+def test_no_process_is_the_jobs_where_the_namespace_of_pids_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: str) -> str:
+        raise OSError
+
+    monkeypatch.setattr("os.readlink", fails)
+    assert cycle_verdict.of_kernel(of_this_node(tmp_path, ENDED)) == (XID,)
+
+
 @pytest.mark.parametrize("is_initial", [True, False])
 def test_of_the_kernels_log_counts_what_is_new_and_about_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_initial: bool
