@@ -20,12 +20,13 @@ import torch
 import torch.distributed as dist
 
 from nvrx_core.errors import UsageError
+from nvrx_core.fault.exceptions import type_name
 from nvrx_core.flow import operation, run
 from nvrx_core.inprocess.live import objects as tensors, row as rows
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Recovery, Shard, Stamp
 from nvrx_core.inprocess.live.objects import Left, Objects
 from nvrx_core.inprocess.live.row import Stateful
-from nvrx_core.inprocess.live.training import LiveTraining
+from nvrx_core.inprocess.live.training import LiveTraining, StepRepeatedError
 from nvrx_core.inprocess.restart_record import last_restart
 from nvrx_core.inprocess.wrap import CallWrapper, current_call
 from nvrx_core.process.torch_calls import counts_of_groups
@@ -131,7 +132,8 @@ class LiveState:
             if not self._schedules_advance:
                 left.restore_settings()
         communicated = self._ports is not None and self._ports.communicates
-        self._ports = ports = _Ports(call, new, replicate=self.replicate, left=left, failed=failed)
+        repeats = _repeats(self._ports, call)
+        self._ports = ports = _Ports(call, new, replicate=self.replicate, left=left, failed=failed, repeats=repeats)
         ports.old_communicates = communicated
         made_here = call is not None and self._made_in is not None and self._made_in() is call
         if made_here and self._schedules_advance and ports.rank == 0:
@@ -264,7 +266,7 @@ class LiveState:
                                  "same seed, or broadcast it; name parts of a model by resume(part=)")  # fmt: skip
         run(self._training.commit(ports, step))
         assert objects is not None
-        if expected is not None and expected != ports.before:
+        if "change" not in self._warned and expected is not None and expected != ports.before:
             self._warn("change", "%s was changed outside of commit(): after a fault, ranks may go on with different "
                        "values; change it in the function that commit() calls",
                        tensors.changed(objects, expected, ports.before))  # fmt: skip
@@ -272,7 +274,7 @@ class LiveState:
             self._warn("communicates", "the function that commit() calls communicates with other ranks: after a fault, "
                        "a rank does the step alone, and would wait for them; do that before commit()")  # fmt: skip
         self._notice_scheduler(objects)
-        if self._schedules_advance and self._settled and ports.settled and (
+        if "settings" not in self._warned and self._schedules_advance and self._settled and ports.settled and (
             name := self._settled.differs(ports.settled, is_scheduled=tensors.is_scheduled(objects))
         ):  # fmt: skip
             self._warn("settings", "%s changed outside of commit(): after a fault, ranks may go on with different "
@@ -338,6 +340,16 @@ class _Settled:
         return "" if same else "the settings of an optimizer"
 
 
+def _repeats(before: _Ports | None, call: CallWrapper | None) -> int:
+    """Return how many iterations in succession have ended by a commit of a step that was done, on any rank."""
+    if before is None or call is None:
+        return 0
+    if before.iteration == call.iteration:
+        return before.repeats
+    cause = None if (restart := last_restart()) is None else restart.cause
+    return before.repeats + 1 if cause is not None and cause.error_type == type_name(StepRepeatedError) else 0
+
+
 class _Ports:
     """The process group of an iteration, and the tensors.
 
@@ -346,6 +358,7 @@ class _Ports:
         settled: what schedulers and scalers had come to before it.
         left: the objects as the last commit has left them: at its vote, or after its advance.
         failed: the old objects with which the interrupted step could not be done.
+        repeats: how many iterations in succession before this one have ended by a commit of a step that was done.
         has_resumed: whether the resume of the iteration has ended.
         starts: whether the next vote is that of `start`.
         communicates: whether three advances of the new objects or more have begun collectives, each the same number of
@@ -354,8 +367,9 @@ class _Ports:
     """
 
     def __init__(
-        self, call: CallWrapper | None, new: Objects, *, replicate: bool, left: Left | None, failed: Objects | None
-    ) -> None:
+        self, call: CallWrapper | None, new: Objects, *, replicate: bool, left: Left | None, failed: Objects | None,
+        repeats: int = 0,
+    ) -> None:  # fmt: skip
         self._replicate, self._device = replicate, torch.device("cpu")
         self._is_alone = call is None and not dist.is_initialized()  # a loop of one process, not wrapped
         if not (self._is_alone or dist.is_initialized()):
@@ -368,7 +382,7 @@ class _Ports:
         self._atomic = nullcontext() if call is None else call.atomic()
         self.before: tensors.Versions = ()
         self.settled: _Settled | None = None
-        self._new, self.left, self.failed = new, left, failed
+        self._new, self.left, self.failed, self.repeats = new, left, failed, repeats
         self._cannot_advance = self.has_resumed = self.starts = False
         self._required = () if left is None else left.required
         self._capacity = _ROOM

@@ -11,7 +11,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from nvrx_core.errors import UsageError
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Mark, Memory, Recovery, Shard, Stamp, recover
 
-__all__ = ["LivePorts", "LiveTraining"]
+__all__ = ["LivePorts", "LiveTraining", "StepRepeatedError"]
 
 REPEATS: Final = 3
 """Iterations in succession with a commit of a step that was done: a pass that was retried once is restarted."""
@@ -20,6 +20,10 @@ Objects = TypeVar("Objects")
 Objects_contra = TypeVar("Objects_contra", contravariant=True)
 Row = TypeVar("Row")
 Rows = TypeVar("Rows")
+
+
+class StepRepeatedError(RuntimeError):
+    """A commit of a step that was done; the pass may have been retried by the function, once."""
 
 
 class LivePorts(Protocol[Objects_contra, Row, Rows]):
@@ -32,6 +36,10 @@ class LivePorts(Protocol[Objects_contra, Row, Rows]):
     @property
     def rank(self) -> int:
         """The number of this rank in the process group."""
+
+    @property
+    def repeats(self) -> int:
+        """How many iterations before this one have ended in succession by a `StepRepeatedError`, of any rank."""
 
     def shard_of(self, objects: Objects_contra) -> Shard:
         """Return which part of the parameters the objects have."""
@@ -105,7 +113,6 @@ class LiveTraining(Generic[Objects, Row, Rows]):
     def __init__(self) -> None:
         self.memory: Memory[Objects, Row, Rows] = Memory()
         self.recovery: Recovery | Incomplete | None = None
-        self._repeated_in, self._repeats = -1, 0
 
     async def commit(self, ports: LivePorts[Objects, Row, Rows], step: int) -> None:
         """Advance by a step on all ranks, or on none; gradients are complete."""
@@ -114,9 +121,7 @@ class LiveTraining(Generic[Objects, Row, Rows]):
             raise UsageError("commit() before resume(), or before start() where resume() has returned None")
         stamp = Stamp(version.iteration, step)
         if stamp <= version:  # a rank that was interrupted in its vote could not tell whether it has done the step
-            self._repeats = self._repeats + 1 if ports.iteration == self._repeated_in + 1 else 1
-            self._repeated_in = ports.iteration
-            raise (UsageError if self._repeats >= REPEATS else RuntimeError)(
+            raise (UsageError if ports.repeats + 1 >= REPEATS else StepRepeatedError)(
                 f"commit({step}) after step {version.step}: each commit has a greater step; where a pass has two, "
                 "number them 2 * step and 2 * step + 1"
             )

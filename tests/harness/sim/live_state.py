@@ -100,6 +100,7 @@ class Process:
 
     def __init__(self, group: Group, rank: int, kept: Kept) -> None:
         self.group, self.rank, self.iteration, self.passed = group, rank, group.iteration, kept.passed
+        self.repeats = 0
         self.training: Any = group.space.module.LiveTraining()
         memory = kept.memory
         self.training.memory = memory if memory.objects is None else replace(memory, objects=replace(memory.objects))

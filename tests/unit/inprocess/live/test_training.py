@@ -18,7 +18,7 @@ from nvrx_core.inprocess.live.memory import (
     Transfer,
     recover,
 )
-from nvrx_core.inprocess.live.training import LiveTraining
+from nvrx_core.inprocess.live.training import LiveTraining, StepRepeatedError
 
 
 def holding(*, version=None, pending=None, passed=None, torn=False, shard=(), needs=(), width=0):
@@ -157,15 +157,9 @@ def test_a_step_that_is_not_greater_than_the_last_is_refused(step):
     """A rank that was interrupted in the second vote of a step would not do it; one may retry a pass once."""
     training = LiveTraining()
     training.memory = Memory("objects", AT)
-    for iteration, kind in (
-        (5, RuntimeError),
-        (6, RuntimeError),
-        (8, RuntimeError),
-        (9, RuntimeError),
-        (10, UsageError),
-    ):
+    for repeats, kind in enumerate((StepRepeatedError, StepRepeatedError, UsageError)):
         with pytest.raises(kind, match=rf"commit\({step}\) after step 4"):
-            training.commit(types.SimpleNamespace(iteration=iteration), step).send(None)
+            training.commit(types.SimpleNamespace(repeats=repeats), step).send(None)
 
 
 def test_who_has_lost_its_gradients_does_not_reach_the_step_of_its_vote():
