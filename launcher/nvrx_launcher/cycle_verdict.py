@@ -15,6 +15,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, DecisionKind
 from nvrx_launcher.workers.environment import Placement
+from nvrx_launcher.workers.group import PRINTED
 from nvrx_launcher.workers.output import WorkerOutput
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ MAX_RECORDS: Final = 1 << 10
 """Records of the kernel, the last ones, that are looked at."""
 INITIAL_NAMESPACE: Final = "pid:[4026531836]"
 """The namespace whose pids the kernel's log has (PROC_PID_INIT_INO)."""
-NO_STOP: Final = ("; it printed last: ", ", hung: ", "KeyboardInterrupt", "CANCELLED")
+NO_STOP: Final = (PRINTED, ", hung: ", "KeyboardInterrupt", "CANCELLED")
 """In a report whose failure may be another's."""
 _FAILED: Final = re.compile(r"rank \d+ \([^)]*\) has failed with exit code \d")
 _PID: Final = re.compile(r"\bpid (\d+)\)")
@@ -379,12 +381,10 @@ def of_kernel(evidence: CycleEvidence) -> tuple[str, ...]:
     """
     if evidence.kernel is None:
         return ()
-    own = {pid for host, text in evidence.failures if host == evidence.host for pid in _PID.findall(text)}
-    try:
-        is_initial = os.readlink("/proc/self/ns/pid") == INITIAL_NAMESPACE
-    except OSError:
-        is_initial = False
-    own = own if is_initial else set()
+    own = set[str]()
+    with suppress(OSError):
+        if os.readlink("/proc/self/ns/pid") == INITIAL_NAMESPACE:
+            own.update(*(_PID.findall(text) for host, text in evidence.failures if host == evidence.host))
     found = deque[str](maxlen=MAX_RECORDS)
     for text in evidence.kernel.texts():
         killed = _KILLED.search(text)

@@ -40,8 +40,9 @@ class FailureReport:
 
     Attributes:
         host: the node, None where it is not known.
-        text: as in `rank 3 (local rank 1, pid 4720) was ended by SIGSEGV`, with the signal's name; then the exception,
-            and why its rank monitor has ended it, where there are any. Or why a node is lost.
+        text: as in `rank 3 (local rank 1, pid 4720) was ended by SIGSEGV`, with the signal's name; then the exception
+            (after `: `, or after `; it printed last: ` where only its output has one), and why its rank monitor has
+            ended it, where there are any. Or why a node is lost.
     """
 
     host: str | None

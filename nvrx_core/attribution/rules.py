@@ -3,8 +3,7 @@
 A class is one entry of `CLASSES`. The entries are in order: of the rules that a line matches, the first decides. A rule
 has a literal text, by which lines are found fast, and may have a pattern that is searched in lines with that text; the
 groups `rank`, `local`, `host`, `pid` and `code` of a pattern say what the line is about, `work` and `timed_out` which
-collective. A literal has no digits: lines
-that differ in digits only are looked at once.
+collective. A literal has no digits: lines that differ in digits only are looked at once.
 
 Sources of the texts: the messages of torch, gloo, NCCL, CUDA, Slurm and the Linux kernel, and of NVIDIA's list of Xid
 errors (docs.nvidia.com/deploy/xid-errors).

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.process import host
 from tests.harness.process.job import Job
 from tests.harness.process.oracle import assert_no_process_left, assert_nothing_lost, restart
 
@@ -75,10 +76,10 @@ def test_a_pause_before_the_fork_costs_its_length_and_nothing_else(launch: Launc
         job.await_line("enter", initial_rank=rank)
     node = [*fork_servers(job), *job.pids.values()]
     assert len(node) == 4
-    for number, seconds in ((signal.SIGSTOP, 4.0), (signal.SIGCONT, 0.0)):
-        for pid in node:
-            os.kill(pid, number)
-        time.sleep(seconds)
+    host.stop(*node)
+    time.sleep(4.0)
+    for pid in node:
+        os.kill(pid, signal.SIGCONT)
     job.finish()
     assert_nothing_lost(job)
 

@@ -71,13 +71,14 @@ def test_its_advice_ends_the_job_with_93_where_that_is_wanted(launcher: Start, p
     assert "by the attribution of cycle 0: rank 1 lacks a file" in log
 
 
+def advise_stop(asked: Asked) -> tuple[int, bytes]:
+    """A service that advises to stop, whatever the log says."""
+    return 200, json.dumps(ADVICE if asked.method == "GET" and "log_path" in asked.path else {}).encode()
+
+
 def test_a_healthy_cycle_is_not_ended_by_late_advice(launcher: Start, tmp_path: Path, prefix: Path) -> None:
     """It comes while the next cycle runs, and is followed only when that fails as well."""
-
-    def answer(asked: Asked) -> tuple[int, bytes]:
-        return 200, json.dumps(ADVICE if asked.method == "GET" and "log_path" in asked.path else {}).encode()
-
-    with HttpStub(answer) as service:
+    with HttpStub(advise_stop) as service:
         options = ("--max-restarts", "9", "--ft-attribution-stop-action", "no-restart")
         job = start(launcher, prefix, service.url, *options, case="lacks_twice")
         job.await_log("attribution of cycle 0: STOP")
@@ -90,10 +91,7 @@ def test_a_healthy_cycle_is_not_ended_by_late_advice(launcher: Start, tmp_path: 
 
 
 def test_advice_that_this_launcher_does_not_share_ends_no_job(launcher: Start, prefix: Path) -> None:
-    def answer(asked: Asked) -> tuple[int, bytes]:
-        return 200, json.dumps(ADVICE if asked.method == "GET" and "log_path" in asked.path else {}).encode()
-
-    with HttpStub(answer) as service:
+    with HttpStub(advise_stop) as service:
         options = ("--max-restarts", "1", "--ft-restart-backoff", "3", "--ft-attribution-stop-action", "no-restart")
         code, log = start(launcher, prefix, service.url, *options, case="raises_once").finish()
     assert code == 0, log
@@ -103,10 +101,7 @@ def test_advice_that_this_launcher_does_not_share_ends_no_job(launcher: Start, p
 def test_what_a_rank_prints_when_it_is_ended_for_another_ends_no_job(
     launcher: Start, tmp_path: Path, prefix: Path
 ) -> None:
-    def answer(asked: Asked) -> tuple[int, bytes]:
-        return 200, json.dumps(ADVICE if asked.method == "GET" and "log_path" in asked.path else {}).encode()
-
-    with HttpStub(answer) as service:
+    with HttpStub(advise_stop) as service:
         options = ("--max-restarts", "1", "--ft-restart-backoff", "3", "--ft-attribution-stop-action", "no-restart")
         code, log = start(launcher, prefix, service.url, *options, case="crashes_beside_a_handler").finish()
     assert code == 1, log
@@ -160,10 +155,7 @@ def test_a_model_that_is_slow_costs_its_explanation_only(
 
 
 def test_a_service_that_is_there_gets_the_log_and_what_is_known_of_the_job(launcher: Start, prefix: Path) -> None:
-    def answer(asked: Asked) -> tuple[int, bytes]:
-        return 200, json.dumps(ADVICE if asked.method == "GET" and "log_path" in asked.path else {}).encode()
-
-    with HttpStub(answer) as service:
+    with HttpStub(advise_stop) as service:
         (file := prefix.parent.with_name("token")).write_text("the token of the service\n")
         job = start(launcher, prefix, service.url, "--ft-attribution-token-file", str(file), USER="mia")
         code, log = job.finish()

@@ -26,7 +26,7 @@ from nvrx_launcher.workers.output import Logs, Tees, WorkerOutput
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
 
-__all__ = ["WorkerExit", "WorkerGroup", "cannot_start", "failure_report"]
+__all__ = ["PRINTED", "WorkerExit", "WorkerGroup", "cannot_start", "failure_report"]
 
 _START_ERRORS: Final = (
     "ModuleNotFoundError:", "ImportError:", "SyntaxError:", "IndentationError:", "TabError:",
