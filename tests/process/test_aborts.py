@@ -26,7 +26,7 @@ def test_a_restart_waits_for_an_abort_that_takes_long(launch: Launch) -> None:
 
 @pytest.mark.parametrize("stuck", [0, 1], ids=["on another rank", "on the rank that failed"])
 def test_a_rank_whose_abort_never_ends_is_killed(launch: Launch, stuck: int) -> None:
-    job = launch({(1, 0, 3): "exception"}, collective=stuck == 0, abort={str(stuck): FOREVER}, wrapper=HARD).finish(15)
+    job = launch({(1, 0, 3): "exception"}, collective=stuck == 0, abort={str(stuck): FOREVER}, wrapper=HARD).finish()
     lost = restart("EXCEPTION", by=None, lost=[stuck])
     assert_nothing_lost(job, lost, codes={stuck: job.codes[stuck]})
     assert job.codes[stuck] in (-signal.SIGTERM, KILLED)

@@ -34,7 +34,7 @@ def jobs_with(launch: Launch, tmp_path: Path, writings: Iterable[tuple[str, byte
         write(job, *writing)
     go.touch()
     for job in jobs.values():
-        job.finish_ranks(20)
+        job.finish_ranks(40)
     stores = {job.store_pid for job in jobs.values()}
     assert host.eventually(lambda: all(job.template.leftovers().keys() <= stores for job in jobs.values()), 5)
     for job in jobs.values():

@@ -32,13 +32,13 @@ def size_of(pid: int) -> Size:
 
 
 def settled_size(pid: int) -> Size:
-    """Return the size once it stays: the cycle before is still being cleaned up while the next one starts."""
+    """Return the size once it stays for 2 s: the cycle before is still being cleaned up while the next one starts."""
     sizes = [size_of(pid)]
 
     def stays() -> bool:
         time.sleep(0.5)
         sizes.append(size_of(pid))
-        return sizes[-1][:3] == sizes[-2][:3]
+        return len({each[:3] for each in sizes[-5:]}) == 1 < len(sizes) - 3
 
     assert eventually(stays, 60.0), sizes
     return sizes[-1]

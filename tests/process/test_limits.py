@@ -33,7 +33,7 @@ def test_a_rank_that_cannot_start_says_what_it_lacks(
 ) -> None:
     jobs = {limit: start(prepare, case, limit) for limit in limits}
     for limit, job in jobs.items():
-        job.finish(20)
+        job.finish()
         assert job.codes[1] == 1, f"limit {limit}"
         assert any(word in job.errors(1) for word in words), job.errors(1)
         assert "negative integer" not in job.errors(1), "the reason is hidden by another error"
@@ -50,7 +50,7 @@ def test_a_rank_that_cannot_start_says_what_it_lacks(
     ids=["files", "memory"],
 )
 def test_what_the_function_took_is_given_back_by_the_restart(prepare: Launch, case: str, words: str) -> None:
-    job = start(prepare, case).finish(20)
+    job = start(prepare, case).finish()
     assert job.codes == {0: 0, 1: 0}
     assert {line["result"] for line in job.lines("done")} == {1}
     assert_restarts(job, [restart("EXCEPTION", by=[1])])
@@ -61,7 +61,7 @@ def test_what_the_function_took_is_given_back_by_the_restart(prepare: Launch, ca
 
 
 def test_a_rank_may_have_more_files_than_select_takes(prepare: Launch) -> None:
-    job = start(prepare, "many_files").finish(20)
+    job = start(prepare, "many_files").finish()
     assert job.codes == {0: 0, 1: 0}, job.errors(1)
     assert {line["result"] for line in job.lines("done")} == {1}
     assert_restarts(job, [restart("EXCEPTION", by=[1])])
@@ -70,7 +70,7 @@ def test_a_rank_may_have_more_files_than_select_takes(prepare: Launch) -> None:
 
 def test_a_rank_that_the_kernel_kills_for_memory_is_reported_as_such(prepare: Launch) -> None:
     with host.memory_cgroup(256 << 20) as folder:
-        job = start(prepare, "cgroup", NVRX_TEST_CGROUP=str(folder)).finish(30)
+        job = start(prepare, "cgroup", NVRX_TEST_CGROUP=str(folder)).finish()
         assert host.eventually(lambda: not (folder / "cgroup.procs").read_text(), 5)
     assert job.codes == {0: 0, 1: -signal.SIGKILL}
     assert_restarts(job, [restart("TERMINATED", by=[1], lost=[1])])
@@ -80,7 +80,7 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_reported_as_such(prepare: La
 
 
 def test_a_rank_without_a_free_file_is_got_out_of_a_collective(prepare: Launch) -> None:
-    job = start(prepare, "files_in_a_collective").finish(20)
+    job = start(prepare, "files_in_a_collective").finish()
     assert job.codes == {0: 0, 1: 0}, "the rank that waited was killed"
     assert_restarts(job, [restart("EXCEPTION", by=[0])])
     assert "abort failed" not in job.errors(1)
@@ -89,7 +89,7 @@ def test_a_rank_without_a_free_file_is_got_out_of_a_collective(prepare: Launch) 
 
 
 def test_files_that_are_lost_for_good_end_the_job_with_the_reason(prepare: Launch) -> None:
-    job = start(prepare, "files_for_good").finish(20)
+    job = start(prepare, "files_for_good").finish()
     assert job.codes == {0: 1, 1: 1}
     assert "Too many open files" in job.errors(1).splitlines()[-2]
     assert "giving up" in job.errors(1).splitlines()[-1]
@@ -100,7 +100,7 @@ def test_files_that_are_lost_for_good_end_the_job_with_the_reason(prepare: Launc
 
 
 def test_a_mistake_in_the_script_restarts_ever_more_slowly_and_ends_the_job(prepare: Launch) -> None:
-    job = start(prepare, "mistake", 5).finish(20)
+    job = start(prepare, "mistake", 5).finish()
     assert job.codes == {0: 1, 1: 1}
     entered = [line["at"] for line in job.lines("enter", initial_rank=1)]
     assert len(entered) == 5
@@ -125,14 +125,14 @@ def test_a_mistake_without_a_limit_is_logged_once_a_second(prepare: Launch) -> N
     last = job.await_line("enter", initial_rank=1, iteration=40)["at"]
     for rank in (0, 1):
         job.kill(rank)
-    job.finish(20)
+    job.finish()
     lines = [line for line in job.errors(0).splitlines() if "restart " in line]
     assert 1 <= len(lines) <= 5 + (last - first), lines
     assert job.errors(1).count("the function failed on initial rank 1") == 1
 
 
 def test_a_monitor_process_is_forked_as_soon_as_the_limit_of_processes_allows(prepare: Launch) -> None:
-    job = start(prepare, "crowd", 30).finish(30)
+    job = start(prepare, "crowd", 30).finish()
     assert job.codes == {0: 0, 1: 0}, job.errors(1)
     assert job.lines("crowded")[0]["others"] > 0
     assert job.lines("monitored")[0]["pid"]
@@ -142,7 +142,7 @@ def test_a_monitor_process_is_forked_as_soon_as_the_limit_of_processes_allows(pr
 
 
 def test_a_rank_whose_monitor_process_cannot_be_forked_in_time_leaves_and_says_why(prepare: Launch) -> None:
-    job = start(prepare, "crowd_for_good", 30).finish(30)
+    job = start(prepare, "crowd_for_good", 30).finish()
     assert job.codes == {0: 0, 1: 1}, job.errors(1)
     why = "no monitor process could be kept running: BlockingIOError: [Errno 11] Resource temporarily unavailable"
     assert f"initial rank 1 leaves: {why}" in job.errors(1)
@@ -151,6 +151,6 @@ def test_a_rank_whose_monitor_process_cannot_be_forked_in_time_leaves_and_says_w
 
 
 def test_a_rank_whose_monitor_process_reaches_no_store_is_not_waited_for(prepare: Launch) -> None:
-    job = start(prepare, "few_processes", 6).finish(20)
+    job = start(prepare, "few_processes", 6).finish()
     assert job.codes[1] != 0
     assert_nothing_left(job)
