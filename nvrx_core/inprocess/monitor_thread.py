@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -78,7 +77,7 @@ class MonitorThread:
 
     def _run(self) -> None:
         try:
-            flow = MonitorThreadFlow(self.rounds, self.store, self._abort, time.monotonic)
+            flow = MonitorThreadFlow(self.rounds, self.store, self._abort)
             run(flow.run(), self.changed.lock, self.changed.notify_all)
         except BaseException as error:  # boundary: the thread ends, and with it the rank's part in the job
             if not self._stopping:

@@ -52,7 +52,7 @@ class Rank:
     def see_event(self) -> None:
         """What the rank does with the event, up to its arrival."""
         self.control_store.rounds.await_event(self.round.iteration)
-        self.round.event_written(now=time.monotonic())
+        self.round.event_written()
         self.arrive()
 
     def arrive(self) -> None:
@@ -67,7 +67,7 @@ class Rank:
     def enter(self) -> None:
         """What the rank does with the decision, up to its new place."""
         decision = self.control_store.rounds.await_decision(self.round.iteration)
-        (enter,) = self.round.decided(decision, now=time.monotonic())
+        (enter,) = self.round.decided(decision)
         assert isinstance(enter, Enter)
         assign(ShiftRanks(), RankAssignmentCtx(self.state, cast(Any, None), set(decision.terminated)))
         self.round = Round(decision.iteration + 1, self.round.member, enter.members, TIMEOUTS)
@@ -105,7 +105,7 @@ class Crowd:
             rank.wire.ask(KEYS.round(iteration).decision)
             rank.wire.flush()
         for rank in self._in_turn():
-            more = rank.round.arrival_counted(rank.wire.take_count(), now=time.monotonic())
+            more = rank.round.arrival_counted(rank.wire.take_count())
             if more:
                 begin = time.monotonic()
                 carry_out(self.decider, rank.round, more)

@@ -176,7 +176,7 @@ class Field:
             announced=now, wall=time.time(), boot_id="e8a06dc0-7a0c-4b5c-b2a8-1d5b7f2a4c11", host="node-0", pid=1,
         )  # fmt: skip
         death_report = DeathReport(iteration, member, self.members, fault)
-        carry_out(ControlStore(GuardedStore(self.client), KEYS), death_report, death_report.died(now=now))
+        carry_out(ControlStore(GuardedStore(self.client), KEYS), death_report, death_report.died())
         self.members -= {member}
 
     def restart(self, iteration: int, member: int) -> Restart:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 from nvrx_core.flow import run
@@ -17,6 +16,4 @@ def carry_out(
     control_store: ControlStore, machine: Round | DeathReport, actions: Iterable[RoundAction]
 ) -> list[RoundAction]:
     """Carry out store actions and feed the answers back; returns those that are not the store's."""
-    return run(
-        run_store_actions(machine, actions, CallStore(lambda: control_store, len(machine.members)), time.monotonic)
-    )
+    return run(run_store_actions(machine, actions, CallStore(lambda: control_store, len(machine.members))))

@@ -48,13 +48,13 @@ class Rank:
         fault = FaultRecord(
             initial_rank=self.round.member, rank=self.state.rank, interruption="EXCEPTION", message="x" * 99
         )
-        carry_out(self.control_store, self.round, self.round.fault(fault, now=time.monotonic()))
+        carry_out(self.control_store, self.round, self.round.fault(fault))
 
     def arrive(self) -> None:
         """Out of the function, into the barrier."""
         if self.round.iteration >= 0:
             self.control_store.rounds.await_event(self.round.iteration)
-            self.round.event_written(now=time.monotonic())
+            self.round.event_written()
         arrival = Arrival(
             initial_rank=self.round.member, rank=self.state.rank, status=ArrivalStatus.ALIVE, world_size=RANKS
         )
@@ -63,7 +63,7 @@ class Rank:
     def enter(self) -> None:
         """Out of the barrier, into the next round."""
         decision = self.control_store.rounds.await_decision(self.round.iteration)
-        (enter,) = self.round.decided(decision, now=time.monotonic())
+        (enter,) = self.round.decided(decision)
         assert isinstance(enter, Enter)
         assign(ShiftRanks(), RankAssignmentCtx(self.state, cast(Any, None), set(decision.terminated)))
         if self.state.rank == 0:

@@ -161,7 +161,7 @@ class Watch:
         if member not in self.unresponsive:
             self.unresponsive[member] = await self.ports.reports.describe_silence(member)
         report = DeathReport(self.page.iteration, member, self.page.members(), self.unresponsive[member])
-        await report_unresponsive(report, self.member, self.ports.store, self.now)
+        await report_unresponsive(report, self.member, self.ports.store)
 
     async def _release_lost(self) -> None:
         """Mark reported siblings that are lost by now as left, so that the store's host does not wait for them."""
@@ -192,7 +192,7 @@ class Watch:
                 await self.ports.store.delete_if_over()
             else:
                 report = DeathReport(page.iteration, self.member, page.members(), fault)
-                await report_death(report, self.ports.store, self.now)
+                await report_death(report, self.ports.store)
         except StoreFailure:
             return
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from nvrx_core.fault.record import FaultRecord
@@ -24,8 +23,6 @@ from nvrx_core.inprocess.protocol.round import (
 from nvrx_core.rank_assignment.identity import InitialRank
 
 __all__ = ["DeathReport", "report_death", "report_unresponsive"]
-
-Clock = Callable[[], float]
 
 
 class DeathReport(Barrier):
@@ -47,11 +44,11 @@ class DeathReport(Barrier):
         super().__init__(iteration, member, members)
         self.fault, self.ends_round = fault, False
 
-    def died(self, *, now: float) -> tuple[RoundAction, ...]:
+    def died(self) -> tuple[RoundAction, ...]:
         """Announce that the member is dead."""
         return (Announce(self.fault),)
 
-    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
+    def announced(self, cause: FaultRecord | None) -> tuple[RoundAction, ...]:
         """Handle the round's event after the announcement: arrive for the dead member; None: the round is completed."""
         if cause is None:
             return (Finish(f"iteration {self.iteration} was completed before initial rank {self.member} died"),)
@@ -59,7 +56,7 @@ class DeathReport(Barrier):
         dead = Arrival(initial_rank=self.member, rank=self.fault.rank, status=ArrivalStatus.DEAD, fault=self.fault)
         return (PutArrival(dead), CountArrival())
 
-    def decided(self, decision: RoundDecision, *, now: float) -> tuple[RoundAction, ...]:
+    def decided(self, decision: RoundDecision) -> tuple[RoundAction, ...]:
         """Handle the round's decision; one that counts the dead member as living is followed into the next round."""
         if self.member in decision.lost:
             return ()
@@ -70,20 +67,20 @@ class DeathReport(Barrier):
         return DeathReport(self.iteration + 1, self.member, members, replace(self.fault, rank=-1))
 
 
-async def report_death(death: DeathReport, store: CallStorePort, now: Clock) -> None:
+async def report_death(death: DeathReport, store: CallStorePort) -> None:
     """Announce the death of this monitor process's rank and arrive for it, until a decision lists it as lost."""
     report: DeathReport | None = death
     while report is not None:
-        rest = await _announce(report, store, now)
+        rest = await _announce(report, store)
         if any(isinstance(action, Finish) for action in rest):
             break
         decision = await store.await_decision(report.iteration)
-        report = _following(report, decision, now)
+        report = _following(report, decision)
     await store.mark_left(death.member)
     await store.delete_if_over()
 
 
-async def report_unresponsive(silence: DeathReport, reporter: InitialRank, store: CallStorePort, now: Clock) -> None:
+async def report_unresponsive(silence: DeathReport, reporter: InitialRank, store: CallStorePort) -> None:
     """Announce that another member's lease is not renewed, and arrive for it.
 
     A reporter that is itself lost reports nothing: the others' leases may have been deleted with their call.
@@ -95,22 +92,22 @@ async def report_unresponsive(silence: DeathReport, reporter: InitialRank, store
     while report is not None:
         decision = await store.read_decision(report.iteration)
         if decision is None:
-            await _announce(report, store, now)
+            await _announce(report, store)
             if report.ends_round:
                 return
             decision = await store.read_decision(report.iteration)
         if decision is None or reporter in decision.lost:
             return
-        report = _following(report, decision, now)
+        report = _following(report, decision)
 
 
-async def _announce(report: DeathReport, store: CallStorePort, now: Clock) -> list[RoundAction]:
-    rest = await run_store_actions(report, report.died(now=now()), store, now)
+async def _announce(report: DeathReport, store: CallStorePort) -> list[RoundAction]:
+    rest = await run_store_actions(report, report.died(), store)
     await store.set_rendezvous(report.iteration, "")
     return rest
 
 
-def _following(report: DeathReport, decision: RoundDecision, now: Clock) -> DeathReport | None:
+def _following(report: DeathReport, decision: RoundDecision) -> DeathReport | None:
     """Return the report in the next round, if the decision counts the dead member as living."""
-    actions = report.decided(decision, now=now())
+    actions = report.decided(decision)
     return next((report.next(action.members) for action in actions if isinstance(action, Enter)), None)

@@ -204,7 +204,7 @@ class MainThread:
         await self.ports.status.enter(Stage.WAITING)
         if ended.outcome is Outcome.EXITED:
             await self.ports.function.release_groups(ended)
-        await self._carry_out(view, view.round.completed(now=self.now()))
+        await self._carry_out(view, view.round.completed())
         self.completed = True
         if ended.outcome is not Outcome.RESERVE:
             await self._carry_out(view, view.round.waits_for_completion(now=self.now()))
@@ -240,7 +240,7 @@ class MainThread:
 
     async def _announce_fault(self, view: RoundView, fault: FaultRecord) -> None:
         """Announce a fault, then write it down, unless the round has ended without it."""
-        announcement = view.round.fault(fault, now=self.now())
+        announcement = view.round.fault(fault)
         await self._carry_out(view, announcement)
         if announcement:
             await self.ports.faults.record_fault(fault)
@@ -268,7 +268,7 @@ class MainThread:
             fault = await self._announce(view, ended)
             await self.ports.store.set_rendezvous(view.round.iteration, "")
         arrival = await self.ports.arrivals.describe_arrival(ArrivalStatus.LEAVING, fault)
-        await self._carry_out(view, view.round.leave(arrival, now=self.now()))
+        await self._carry_out(view, view.round.leave(arrival))
 
     def _ends_by(self, decision: RoundDecision) -> BaseException | None:
         """Return the error with which the decision ends the call on this rank; None if it goes on."""
@@ -339,7 +339,7 @@ class MainThread:
         Raises:
             BarrierTimeout: when it gives up, and there is no decision after all.
         """
-        for action in await run_store_actions(view.round, actions, self.ports.store, self.now):
+        for action in await run_store_actions(view.round, actions, self.ports.store):
             if isinstance(action, AskHolders):
                 holders = await self.ports.status.find_holders(view.round.iteration, action.members)
                 await self._carry_out(view, view.round.held_up(holders, now=self.now()))
@@ -415,11 +415,10 @@ class MonitorThreadFlow:
         rounds: shared with the main thread.
         store: the keys of the rounds, on this thread's connection.
         abort: ends the function.
-        now: monotonic seconds.
     """
 
-    def __init__(self, rounds: Rounds, store: RoundStore, abort: FunctionAbortPort, now: Callable[[], float]) -> None:
-        self.rounds, self.store, self.abort, self.now = rounds, store, abort, now
+    def __init__(self, rounds: Rounds, store: RoundStore, abort: FunctionAbortPort) -> None:
+        self.rounds, self.store, self.abort = rounds, store, abort
 
     async def run(self) -> None:
         """Run the rounds until all have completed or this rank has left the job."""
@@ -439,8 +438,8 @@ class MonitorThreadFlow:
         """Wait for the event, and end the function if the round restarts."""
         await self.store.await_event(view.round.iteration)
         await self.abort.event_received(view.round.iteration)
-        actions = view.round.event_written(now=self.now())
-        for action in await run_store_actions(view.round, actions, self.store, self.now):
+        actions = view.round.event_written()
+        for action in await run_store_actions(view.round, actions, self.store):
             if isinstance(action, EndFunction):
                 await self._end_function(view, action)
             else:
@@ -460,7 +459,7 @@ class MonitorThreadFlow:
 
     async def _go_on(self, view: RoundView, decision: RoundDecision) -> bool:
         """Continue with the next round; return False if this rank is not part of it."""
-        actions = view.round.decided(decision, now=self.now())
+        actions = view.round.decided(decision)
         enter = next((action for action in actions if isinstance(action, Enter)), None)
         if enter is not None:
             await self.abort.reset_interrupt()

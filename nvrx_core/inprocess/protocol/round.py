@@ -21,7 +21,7 @@ import enum
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final, Protocol
@@ -191,23 +191,23 @@ class Barrier(ABC):
         self.members = members
 
     @abstractmethod
-    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
+    def announced(self, cause: FaultRecord | None) -> tuple[RoundAction, ...]:
         """Handle the event after an announcement; None: the round is completed."""
 
-    def completion_counted(self, count: int, *, now: float) -> tuple[RoundAction, ...]:
+    def completion_counted(self, count: int) -> tuple[RoundAction, ...]:
         """Handle that `count` members have completed."""
         return ()
 
-    def event_read(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
+    def event_read(self, cause: FaultRecord | None) -> tuple[RoundAction, ...]:
         """Handle the round's event, as it was read; None: the round is completed."""
         return ()
 
-    def arrival_counted(self, count: int, *, now: float) -> tuple[RoundAction, ...]:
+    def arrival_counted(self, count: int) -> tuple[RoundAction, ...]:
         """Handle that this arrival was counted, as the `count`-th, repetitions included."""
         return (ReadArrivals(self.members),) if count >= len(self.members) else ()
 
     def arrivals_read(
-        self, arrivals: Mapping[InitialRank, Arrival], event: FaultRecord | None, *, now: float
+        self, arrivals: Mapping[InitialRank, Arrival], event: FaultRecord | None
     ) -> tuple[RoundAction, ...]:
         """Handle the arrivals, none if one is missing, and the round's event."""
         if not self.members <= arrivals.keys():
@@ -272,22 +272,22 @@ class Round(Barrier):
         self.deadline = math.inf
         self._holders: Mapping[int, int] = {}
 
-    def fault(self, fault: FaultRecord, *, now: float) -> tuple[RoundAction, ...]:
+    def fault(self, fault: FaultRecord) -> tuple[RoundAction, ...]:
         """Handle a fault: this member's function failed, or its deadline has passed."""
         return (Announce(fault),) if self.phase in (RoundPhase.OPEN, RoundPhase.COMPLETE) else ()
 
-    def announced(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
+    def announced(self, cause: FaultRecord | None) -> tuple[RoundAction, ...]:
         """Handle the answer to the announcement: a living member gets the event through its monitor thread."""
         return ()
 
-    def completed(self, *, now: float) -> tuple[RoundAction, ...]:
+    def completed(self) -> tuple[RoundAction, ...]:
         """Handle the completion: this member's function returned, or it is a reserve."""
         if self.phase is not RoundPhase.OPEN:
             return ()
         self.phase = RoundPhase.COMPLETE
         return (CountCompletion(),)
 
-    def completion_counted(self, count: int, *, now: float) -> tuple[RoundAction, ...]:
+    def completion_counted(self, count: int) -> tuple[RoundAction, ...]:
         """Handle that `count` members have completed."""
         return (CloseCompleted(),) if count >= len(self.members) else ()
 
@@ -297,13 +297,13 @@ class Round(Barrier):
             self.deadline = now + self.timeouts.completion
         return ()
 
-    def event_written(self, *, now: float) -> tuple[RoundAction, ...]:
+    def event_written(self) -> tuple[RoundAction, ...]:
         """Handle the round's event. A member that has not completed need not read it: the round is not completed."""
         if self.phase is RoundPhase.OPEN:
             return self._interrupted("a fault was announced")
         return (ReadEvent(),) if self.phase is RoundPhase.COMPLETE else ()
 
-    def event_read(self, cause: FaultRecord | None, *, now: float) -> tuple[RoundAction, ...]:
+    def event_read(self, cause: FaultRecord | None) -> tuple[RoundAction, ...]:
         """Handle the event of a member that has completed; None: all have."""
         if self.phase is not RoundPhase.COMPLETE:
             return ()
@@ -323,14 +323,14 @@ class Round(Barrier):
         self.phase, self.arrival, self.deadline = RoundPhase.ARRIVED, arrival, now + self.timeouts.barrier
         return (PutArrival(arrival), CountArrival())
 
-    def leave(self, arrival: Arrival, *, now: float) -> tuple[RoundAction, ...]:
+    def leave(self, arrival: Arrival) -> tuple[RoundAction, ...]:
         """Handle that this member leaves before it has entered the round; the others do not wait for it."""
         if self.phase not in (RoundPhase.OPEN, RoundPhase.INTERRUPTED):
             return ()
         self.phase, self.arrival = RoundPhase.ARRIVED, arrival
         return (PutArrival(arrival), CountArrival(), CountCompletion())
 
-    def decided(self, decision: RoundDecision, *, now: float) -> tuple[RoundAction, ...]:
+    def decided(self, decision: RoundDecision) -> tuple[RoundAction, ...]:
         """Handle the round's decision: a lost member enters no other round, and that of another round has no effect."""
         if self.phase is not RoundPhase.ARRIVED or decision.iteration != self.iteration:
             return ()
@@ -489,9 +489,7 @@ class RoundStore(Protocol):
         """Wait for that endpoint; return it, None for none."""
 
 
-async def run_store_actions(
-    machine: Barrier, actions: Iterable[RoundAction], store: RoundStore, now: Callable[[], float]
-) -> list[RoundAction]:
+async def run_store_actions(machine: Barrier, actions: Iterable[RoundAction], store: RoundStore) -> list[RoundAction]:
     """Execute store actions and pass the answers back, until only other actions are left; return those."""
     pending, iteration = deque(actions), machine.iteration
     rest: list[RoundAction] = []
@@ -500,23 +498,23 @@ async def run_store_actions(
         match action:
             case Announce(fault):
                 cause = await store.announce(iteration, fault)
-                pending += machine.announced(cause, now=now())
+                pending += machine.announced(cause)
             case CountCompletion():
                 count = await store.count_completion(iteration)
-                pending += machine.completion_counted(count, now=now())
+                pending += machine.completion_counted(count)
             case CloseCompleted():
                 await store.close_completed(iteration)
             case ReadEvent():
                 cause = await store.read_event(iteration)
-                pending += machine.event_read(cause, now=now())
+                pending += machine.event_read(cause)
             case PutArrival(arrival):
                 await store.put_arrival(iteration, arrival)
             case CountArrival():
                 count = await store.count_arrival(iteration)
-                pending += machine.arrival_counted(count, now=now())
+                pending += machine.arrival_counted(count)
             case ReadArrivals(members):
                 arrivals, event = await store.read_arrivals(iteration, members)
-                pending += machine.arrivals_read(arrivals, event, now=now())
+                pending += machine.arrivals_read(arrivals, event)
             case Publish(decision):
                 await store.publish(iteration, decision)
             case _:

@@ -89,7 +89,7 @@ class Member(VirtualRank):
     def begin(self) -> None:
         """The monitor thread begins: it has joined the others."""
         port = ThreadPort(self)
-        self.flows[THREAD] = MonitorThreadFlow(self.rounds, port, port, self._now).run()
+        self.flows[THREAD] = MonitorThreadFlow(self.rounds, port, port).run()
         self._resume(THREAD, None)
 
     def _now(self) -> float:

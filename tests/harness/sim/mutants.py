@@ -173,7 +173,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         (("sibling_ring", "all_have_arrived or now >= self._started_at\n", "all_have_arrived\n"),),
     ),
     "the reported are forgotten": Mutant(
-        ((WATCH, "        await report_unresponsive(report, self.member, self.ports.store, self.now)\n", ""),),
+        ((WATCH, "        await report_unresponsive(report, self.member, self.ports.store)\n", ""),),
         Config(ranks=2, nodes=1),
     ),
     "a rank that ignores its interruption is left": Mutant(
@@ -266,7 +266,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2),
     ),
     "a silent member is not reported in the next round": Mutant(
-        (("death_report", "in decision.lost:\n            return\n        report = _following(report, decision, now)\n",
+        (("death_report", "in decision.lost:\n            return\n        report = _following(report, decision)\n",
           "in decision.lost:\n            return\n        report = None\n"),),
         Config(ranks=2, nodes=1, asks=True), simulated=False,
     ),
@@ -301,7 +301,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, crashes=1, suspicions=1), simulated=False,
     ),
     "a death is reported in one round only": Mutant(
-        (("death_report", "await_decision(report.iteration)\n        report = _following(report, decision, now)\n",
+        (("death_report", "await_decision(report.iteration)\n        report = _following(report, decision)\n",
           "await_decision(report.iteration)\n        report = None\n"),),
         ONE_DIES,
     ),

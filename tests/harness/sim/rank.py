@@ -100,7 +100,7 @@ class Rank(VirtualRank):
         flow = MainThread(self.rounds, self.state, call.rules_of(self.member), ports=ports, now=self.now)
         self.main = self._task("", flow.run, self._over)
         port = ThreadPort(self)
-        thread = MonitorThreadFlow(self.rounds, port, port, self.now)
+        thread = MonitorThreadFlow(self.rounds, port, port)
         self.thread = self._task("thread", thread.run, self._thread_over)
 
     def _task(self, part: str, begin: Callable[[], Flow[Any]], ended: Callable[[Any], None]) -> Task:

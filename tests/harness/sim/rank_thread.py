@@ -32,7 +32,7 @@ class ThreadPort(StoredFarewell, ThreadBase):
     def notice(self, iteration: int) -> Awaitable[None]:
         rank, cause = self.rank, self.rank.cause
         round_ = rank.rounds.view.round
-        again = round_.event_written(now=rank.world.now) + round_.event_read(cause, now=rank.world.now)
+        again = round_.event_written() + round_.event_read(cause)
         assert not again, f"I8: {rank.member} acts twice on an event"
         return NOTHING
 
@@ -61,7 +61,7 @@ class ThreadPort(StoredFarewell, ThreadBase):
     def reset_interrupt(self) -> Awaitable[None]:
         rank = self.rank
         assert rank.decision is not None
-        again = rank.rounds.view.round.decided(rank.decision, now=rank.world.now)
+        again = rank.rounds.view.round.decided(rank.decision)
         assert not again, f"I8: {rank.member} acts twice on a decision"
         rank.function.reset()
         return NOTHING

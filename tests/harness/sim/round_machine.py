@@ -54,7 +54,7 @@ class Rounds(RuleBasedStateMachine):
 
     def carry_out(self, machine: Round | DeathReport, actions: tuple[RoundAction, ...]) -> bool:
         """Carry out actions; whether the machine is done."""
-        flow = run_store_actions(machine, actions, StorePort(), lambda: 0.0)
+        flow = run_store_actions(machine, actions, StorePort())
         rest = drive(flow, self.grant)
         assert all(isinstance(action, Finish) for action in rest), rest
         return bool(rest)
@@ -77,7 +77,7 @@ class Rounds(RuleBasedStateMachine):
             self.faults += 1
             fault = FaultRecord(initial_rank=member, rank=member, interruption="EXCEPTION")
             phase = self.rounds[member].phase
-            actions = self.rounds[member].fault(fault, now=0.0)
+            actions = self.rounds[member].fault(fault)
             assert bool(actions) == (phase in (RoundPhase.OPEN, RoundPhase.COMPLETE)), "a fault that is kept to oneself"
             self.carry_out(self.rounds[member], actions)
 
@@ -85,7 +85,7 @@ class Rounds(RuleBasedStateMachine):
     def complete(self, number: int) -> None:
         member = self.pick(number)
         if member is not None and self.may_complete(member):
-            self.carry_out(self.rounds[member], self.rounds[member].completed(now=0.0))
+            self.carry_out(self.rounds[member], self.rounds[member].completed())
 
     def goes_on(self, member: InitialRank) -> bool:
         """Whether a fault can come to this member, as far as its round is."""
@@ -109,7 +109,7 @@ class Rounds(RuleBasedStateMachine):
 
     def report(self, member: InitialRank) -> None:
         report = self.reports[member]
-        if self.carry_out(report, report.died(now=0.0)):
+        if self.carry_out(report, report.died()):
             del self.reports[member]
 
     @rule(number=st.integers(0, MOST), late=st.booleans())
@@ -120,22 +120,22 @@ class Rounds(RuleBasedStateMachine):
             if late:  # what was heard before changes nothing
                 before = self.rounds[member].state()
                 old = self.slot(self.rounds[member].iteration - 1).decision
-                assert old is None or not self.rounds[member].decided(old, now=0.0), "I8: a stale decision counts"
+                assert old is None or not self.rounds[member].decided(old), "I8: a stale decision counts"
                 assert self.rounds[member].state() == before
 
     def listen(self, member: InitialRank) -> None:
         round_ = self.rounds[member]
         slot = self.slot(round_.iteration)
         if slot.event and round_.phase in (RoundPhase.OPEN, RoundPhase.COMPLETE) and round_.iteration >= 0:
-            actions = round_.event_written(now=0.0)
+            actions = round_.event_written()
             if actions == (ReadEvent(),):
-                actions = round_.event_read(slot.event[0], now=0.0)
+                actions = round_.event_read(slot.event[0])
             if any(isinstance(action, Finish) for action in actions):
                 self.ended[member] = f"finished {round_.iteration}"
             else:
                 self.arrive(member)
         elif slot.decision is not None and round_.phase is RoundPhase.ARRIVED:
-            for action in round_.decided(slot.decision, now=0.0):
+            for action in round_.decided(slot.decision):
                 assert isinstance(action, Enter)
                 self.enter(member, action)
             if member in slot.decision.lost:
@@ -162,7 +162,7 @@ class Rounds(RuleBasedStateMachine):
         for member, report in list(self.reports.items()):
             decision = self.slot(report.iteration).decision
             if decision is not None:
-                actions = report.decided(decision, now=0.0)
+                actions = report.decided(decision)
                 del self.reports[member]
                 for action in actions:
                     assert isinstance(action, Enter)
@@ -185,7 +185,7 @@ class Rounds(RuleBasedStateMachine):
             self.follow_reports()
             for member in self.living():
                 if self.may_complete(member):
-                    self.carry_out(self.rounds[member], self.rounds[member].completed(now=0.0))
+                    self.carry_out(self.rounds[member], self.rounds[member].completed())
                 self.listen(member)
         if hasattr(self, "rounds"):
             assert not self.living(), f"deadlock: {self.living()} wait, {self.ended}"

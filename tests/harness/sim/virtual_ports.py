@@ -61,7 +61,7 @@ class VirtualRank(ABC):
     def learns(self, decision: RoundDecision) -> None:
         """The monitor thread learns a decision, and acts on no earlier one."""
         round_, old = self.rounds.view.round, self.decision
-        stale = old is not None and round_.decided(old, now=0.0)
+        stale = old is not None and round_.decided(old)
         assert not stale, f"I8: {self.member} acts in {round_.iteration} on the decision of the round before"
         self.decision = decision
 

@@ -129,7 +129,7 @@ def test_a_thread_that_connects_to_a_lost_store_is_waited_for(page, caplog):
 def test_the_rank_has_heard_of_a_completion_too(page, monkeypatch):
     noticed = []
 
-    async def run_store_actions(round_, actions, store, now):
+    async def run_store_actions(round_, actions, store):
         noticed.append(page[ProgressField.NOTICED])
         return (Finish("all have completed"),)
 

@@ -57,7 +57,7 @@ def event(control_store):
 def test_the_first_fault_is_the_event(control_store):
     for member in (1, 0):
         machine = new(member)
-        assert carry_out(control_store, machine, machine.fault(fault(member), now=1.0)) == []
+        assert carry_out(control_store, machine, machine.fault(fault(member))) == []
     control_store.rounds.await_event(0)
     control_store.rounds.announce(0, fault(0))
     assert event(control_store) == fault(1)
@@ -66,7 +66,7 @@ def test_the_first_fault_is_the_event(control_store):
 def test_the_last_completion_is_the_event(control_store):
     for member in MEMBERS:
         machine = new(member)
-        assert carry_out(control_store, machine, machine.completed(now=1.0)) == []
+        assert carry_out(control_store, machine, machine.completed()) == []
     assert event(control_store) is None
 
 
@@ -93,25 +93,25 @@ def test_there_is_one_decision(control_store):
     for member in MEMBERS:
         arrive(control_store, new(member))
     death_report = DeathReport(0, 1, MEMBERS, fault(1))
-    assert carry_out(control_store, death_report, death_report.died(now=1.0)) == []
+    assert carry_out(control_store, death_report, death_report.died()) == []
     assert control_store.rounds.await_decision(0).lost == ()
-    (enter,) = death_report.decided(control_store.rounds.await_decision(0), now=1.0)
+    (enter,) = death_report.decided(control_store.rounds.await_decision(0))
     assert isinstance(enter, Enter)
 
 
 def test_the_monitor_process_of_the_dead_may_close_the_barrier(control_store):
     arrive(control_store, new(0))
     death_report = DeathReport(0, 1, MEMBERS, fault(1))
-    carry_out(control_store, death_report, death_report.died(now=1.0))
+    carry_out(control_store, death_report, death_report.died())
     assert control_store.rounds.await_decision(0).lost == (1,)
 
 
 def test_a_death_report_after_the_completion_gets_the_completion(control_store):
     for member in MEMBERS:
         machine = new(member)
-        carry_out(control_store, machine, machine.completed(now=1.0))
+        carry_out(control_store, machine, machine.completed())
     death_report = DeathReport(0, 1, MEMBERS, fault(1))
-    assert [type(action) for action in carry_out(control_store, death_report, death_report.died(now=1.0))] == [Finish]
+    assert [type(action) for action in carry_out(control_store, death_report, death_report.died())] == [Finish]
 
 
 def test_what_is_not_the_store_s_is_handed_back(control_store):

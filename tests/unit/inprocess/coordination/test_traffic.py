@@ -40,10 +40,10 @@ def restart(ranks):
     rounds = [Round(0, member, members, TIMEOUTS) for member in members]
     store.exchanges.clear()
     fault = FaultRecord(initial_rank=3, rank=3, interruption="EXCEPTION")
-    carry_out(control_store, rounds[3], rounds[3].fault(fault, now=1.0))
+    carry_out(control_store, rounds[3], rounds[3].fault(fault))
     for member, machine in enumerate(rounds):
         control_store.rounds.await_event(0)
-        machine.event_written(now=1.0)
+        machine.event_written()
         arrival = Arrival(
             initial_rank=member, rank=member, status=ArrivalStatus.ALIVE, world_size=ranks, endpoint="host:1"
         )
