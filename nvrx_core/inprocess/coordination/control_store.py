@@ -37,18 +37,15 @@ class RoundOperations:
 
     def announce(self, iteration: int, fault: FaultRecord) -> FaultRecord | None:
         """Write the fault as the round's event, unless there is one; return the event, None for a completion."""
-        with guard():
-            return _event(self.store.put_once(self.keys.round(iteration).event, fault.encode()), fault)
+        return _event(self.store.put_once(self.keys.round(iteration).event, fault.encode()), fault)
 
     def count_completion(self, iteration: int) -> int:
         """Count this member's completion; return how many were counted."""
-        with guard():
-            return self.store.count(self.keys.round(iteration).completed)
+        return self.store.count(self.keys.round(iteration).completed)
 
     def close_completed(self, iteration: int) -> None:
         """Write completion as the round's event, unless it has one."""
-        with guard():
-            self.store.put_once(self.keys.round(iteration).event, encode_completion())
+        self.store.put_once(self.keys.round(iteration).event, encode_completion())
 
     def read_event(self, iteration: int) -> FaultRecord | None:
         """Return the round's event, which is there; None for a completion."""
@@ -57,13 +54,11 @@ class RoundOperations:
 
     def put_arrival(self, iteration: int, arrival: Arrival) -> None:
         """Write the arrival, over an earlier one of the same member."""
-        with guard():
-            self._arrivals.put(iteration, arrival)
+        self._arrivals.put(iteration, arrival)
 
     def count_arrival(self, iteration: int) -> int:
         """Count an arrival; return how many were counted."""
-        with guard():
-            return self.store.count(self.keys.round(iteration).arrived)
+        return self.store.count(self.keys.round(iteration).arrived)
 
     def read_arrivals(
         self, iteration: int, members: frozenset[InitialRank]
@@ -78,13 +73,11 @@ class RoundOperations:
 
     def publish(self, iteration: int, decision: RoundDecision) -> None:
         """Write the decision, unless the round has one."""
-        with guard():
-            self.store.put_once(self.keys.round(iteration).decision, decision.encode())
+        self.store.put_once(self.keys.round(iteration).decision, decision.encode())
 
     def missing(self, iteration: int, members: frozenset[InitialRank]) -> list[InitialRank]:
         """Return the members that have not arrived in the round."""
-        with guard():
-            return self._arrivals.missing(iteration, members)
+        return self._arrivals.missing(iteration, members)
 
     def await_event(self, iteration: int) -> None:
         """Block until the round has its event; a missing event is never read."""
