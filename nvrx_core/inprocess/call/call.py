@@ -435,7 +435,6 @@ class WrappedCall:
                 observer=observer,
                 thread_faults=resources.thread_faults,
                 monitor=monitor,
-                faults=resources.faults,
                 trace=trace,
             ),
             faults=resources.faults,

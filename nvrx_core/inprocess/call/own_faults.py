@@ -139,10 +139,6 @@ class OwnFaults:
         events: the event file.
         rounds: announce faults of the user's threads; the main thread's flow announces all others.
         survived: logs the exceptions of the function, once their round is decided.
-
-    Attributes:
-        occurred: when the main thread last left the function, monotonic seconds.
-        behind_step: whether it has failed behind a step that a restart does not do again.
     """
 
     def __init__(
@@ -155,12 +151,12 @@ class OwnFaults:
         survived: SurvivedErrors,
     ) -> None:
         self._maker, self._state, self._events, self._rounds, self._survived = maker, state, events, rounds, survived
-        self.occurred, self.behind_step = 0.0, False
 
     @operation
-    def describe_fault(self, error: BaseException) -> FaultRecord:
-        """Return the fault record of the error."""
-        return replace(self._maker.of(error, self._state.rank, self.occurred), behind_step=self.behind_step)
+    def describe_fault(self, ended: IterationResult) -> FaultRecord:
+        """Return the fault record of the error that has ended the iteration."""
+        assert ended.error is not None
+        return replace(self._maker.of(ended.error, self._state.rank, ended.occurred), behind_step=ended.behind_step)
 
     @operation
     def describe_late(self, reason: str) -> FaultRecord:

@@ -19,7 +19,7 @@ from nvrx_core.inprocess.call.function_abort import FunctionAbort
 from nvrx_core.inprocess.call.handles import CallHandles
 from nvrx_core.inprocess.call.injection import BoundFunction
 from nvrx_core.inprocess.call.monitor_link import MonitorLink
-from nvrx_core.inprocess.call.own_faults import OwnFaults, ThreadFaults
+from nvrx_core.inprocess.call.own_faults import ThreadFaults
 from nvrx_core.inprocess.call.plug_ins import PlugIns
 from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.coordination.connections import Connections
@@ -61,7 +61,6 @@ class WrappedFunction:
         connections: host the rendezvous of its process group.
         observer, thread_faults: observe the function.
         monitor: receives the stage of the main thread.
-        faults: notified when the function was left.
         trace: records the steps of a restart.
     """
 
@@ -76,7 +75,6 @@ class WrappedFunction:
     observer: GroupObserver
     thread_faults: ThreadFaults
     monitor: MonitorLink
-    faults: OwnFaults
     trace: RestartTrace
 
     @operation
@@ -123,18 +121,18 @@ class WrappedFunction:
         finally:
             self.interrupt.armed = False
         if ended is not None:
+            ended.occurred = time.monotonic()
             self._out()
         return ended
 
     def _out(self) -> None:
         current.clear()
-        self.faults.occurred = time.monotonic()
         self.monitor.enter(Stage.UNWINDING)
         self.interrupt.leave()
 
     def _ended_by(self, error: BaseException, outside: BaseException | None) -> IterationResult:
         error = pending_exit(error, outside) or error
-        self.faults.behind_step = self.handles.votes.follows_commit(error.__traceback__)
+        behind_step = self.handles.votes.follows_commit(error.__traceback__)
         landed = self.abort.begun_in == self.state.iteration or self.interrupt.raised > 0
         by_signal = isinstance(error, SystemExit) and raised_by_handler(error)
         outcome = outcome_of(
@@ -144,7 +142,7 @@ class WrappedFunction:
             self.trace.report()
         if outcome is Outcome.INTERRUPTED:
             self.trace.mark("interrupted")
-        return IterationResult(outcome, error=error)
+        return IterationResult(outcome, error=error, behind_step=behind_step)
 
     def _initialize(self) -> IterationResult | None:
         self.observer.clear_groups()

@@ -154,7 +154,7 @@ class MainThread:
         await self.ports.status.note_decision(decision.lost)
         error = await self.ports.plug_ins.assign(decision)
         if error is not None:
-            return IterationResult(Outcome.LEFT, error=_exit_of(error, decision))
+            return IterationResult(Outcome.LEFT, error=_exit_of(error, decision), occurred=self.now())
         if decision.iteration >= 0 or self.rules.needs_entry_rendezvous:
             await self._provide_rendezvous(decision.rendezvous)
         await self.ports.status.begin_iteration()
@@ -233,8 +233,7 @@ class MainThread:
 
     async def _announce(self, view: RoundView, ended: IterationResult) -> FaultRecord:
         """Announce this rank's fault, before anything that can block."""
-        assert ended.error is not None
-        fault = await self.ports.faults.describe_fault(ended.error)
+        fault = await self.ports.faults.describe_fault(ended)
         await self._announce_fault(view, fault)
         return fault
 

@@ -48,11 +48,21 @@ class Outcome(enum.Enum):
 
 @dataclass
 class IterationResult:
-    """The result of an iteration: its outcome, and the value or exception."""
+    """The result of an iteration.
+
+    Attributes:
+        outcome: how it ended.
+        result: the value of the function.
+        error: the exception.
+        occurred: when the main thread left the function, monotonic seconds.
+        behind_step: it has failed behind a step that a restart does not do again.
+    """
 
     outcome: Outcome
     result: Any = None
     error: BaseException | None = None
+    occurred: float = 0.0
+    behind_step: bool = False
 
 
 def given_up(error: RestartAbort, exited: FaultRecord | None) -> RestartAbort:

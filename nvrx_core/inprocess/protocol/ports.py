@@ -131,8 +131,8 @@ class WrappedFunctionPort(Protocol):
 class OwnFaultsPort(Protocol):
     """The faults of this rank."""
 
-    def describe_fault(self, error: BaseException) -> Awaitable[FaultRecord]:
-        """Return the fault record of the error."""
+    def describe_fault(self, ended: IterationResult) -> Awaitable[FaultRecord]:
+        """Return the fault record of the error that has ended the iteration."""
 
     def describe_late(self, reason: str) -> Awaitable[FaultRecord]:
         """Return the fault record for ranks that have not completed in time."""

@@ -15,6 +15,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.monitor.ports import FaultReports, MonitorStore, RankPage, RankPort
 from nvrx_core.inprocess.protocol.decision import Arrival, RoundDecision
+from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.round import Endpoint, Rounds, RoundTimeouts
 from nvrx_core.liveness.peer_progress import PeerProgress
 from nvrx_core.progress.fields import ProgressField
@@ -133,7 +134,9 @@ class MainBase(StorePort):
     release_iteration = record_fault = report_left = finish_reports = staticmethod(nothing)
     owner: VirtualRank
 
-    async def describe_fault(self, error: BaseException) -> FaultRecord:
+    async def describe_fault(self, ended: IterationResult) -> FaultRecord:
+        error = ended.error
+        assert error is not None
         kind = Interruption.EXCEPTION if isinstance(error, Exception) else Interruption.BASE_EXCEPTION
         return self.owner.fault(kind, exit_code(error))
 
