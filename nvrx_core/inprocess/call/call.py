@@ -130,9 +130,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
         ForkServerError: when no monitor process could be started.
     """
     p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
-    join_request = JoinRequest(
-        state.initial_rank, environment.restarts_all_ranks(), p.timeouts.lease_interval, _terms(p, state)
-    )
+    join_request = JoinRequest(state.initial_rank, environment.restarts_all_ranks(), _terms(p, state))
     ranks = GivenRanks(state.initial_rank, state.initial_world_size)
     open_standard_descriptors()
     await_at_exit()
@@ -307,7 +305,9 @@ def _connect(
     cleanup.in_child(connections.disown)
     page[ProgressField.HOSTS_STORE] = int(connections.is_hosted_by(join_request.member))
     try:
-        connections.use(Joining(connections, page, join_request, timeout=p.barrier_timeout).run())
+        lease = p.timeouts.lease_interval
+        joining = Joining(connections, page, join_request, timeout=p.barrier_timeout, lease_interval=lease)
+        connections.use(joining.run())
     except StoreFailure as failure:
         lost = connections.lost()
         log.error("%s (%s)", lost, failure)

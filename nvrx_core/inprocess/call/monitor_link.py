@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -36,7 +36,7 @@ from nvrx_core.store.keys import StoreKeys
 if TYPE_CHECKING:
     from nvrx_core.inprocess.monitor.process import MonitorProcess
 
-__all__ = ["MonitorLink", "monitor_plan", "start_monitor"]
+__all__ = ["MonitorLink", "start_monitor"]
 
 LEAVES_WITHIN: Final = 2.0
 STARTS_AFTER: Final = 0.1
@@ -173,65 +173,9 @@ def start_monitor(
     stacks = cleanup.enter_context(closing(Stacks()))
     lock = cleanup.enter_context(closing(OwnerLock()))
     lock.hold()
-    plan = monitor_plan(parameters, join_request, keys, events=events, stacks=stacks, fds=(pidfd, wake, started))
-    page[ProgressField.MEMORY_KILLS] = plan.memory_kills.count()
-    check_files(plan.logfile, plan.pidfile)
-    files = {pidfd, wake, started, *stacks.descriptors, events.fileno()}
-    later = Postponement(
-        STARTS_AFTER, urgent=(pidfd,), begins=lambda: write_pidfile(plan.pidfile), prepares=_import_monitor
-    )
-    server = ForkServer.start(
-        lambda ready: _import_monitor()(plan, page, lock).run(ready),
-        {fd for fd in files if fd is not None},
-        postponement=later,
-    )
-    link = MonitorLink(page, wake, started, server)
-    cleanup.callback(link.end)
-    cleanup.callback(lock.release)
-    cleanup.in_child(link.disown)
-    stacks.start()
-    return link
-
-
-def _import_monitor() -> type[MonitorProcess]:
-    """Return the monitor process; its modules are imported in the fork server, and in no rank."""
-    from nvrx_core.inprocess.monitor.process import MonitorProcess
-
-    return MonitorProcess
-
-
-def _closed_by(cleanup: CleanupStack, fd: int) -> int:
-    cleanup.callback(os.close, fd)
-    return fd
-
-
-def monitor_plan(
-    parameters: Parameters,
-    join_request: JoinRequest,
-    keys: StoreKeys,
-    *,
-    events: EventLog,
-    stacks: Stacks,
-    fds: Iterable[int],
-) -> MonitorPlan:
-    """Return the plan of this rank's monitor process.
-
-    Args:
-        parameters: the parameters of the wrapper.
-        join_request: the rank.
-        keys: the keys of the call, in any generation.
-        events: the event file.
-        stacks: the stacks of the rank's threads.
-        fds: a pidfd of the rank, then `wake` and `started` of `MonitorLink`.
-    """
-    p = parameters
-    pidfd, wake, started = fds
-    logfile, pidfile = (
-        path and path.format(rank=join_request.member)
-        for path in (p.monitor_process_logfile, p.monitor_process_pidfile)
-    )
-    return MonitorPlan(
-        member=join_request.member,
+    p, files = parameters, (parameters.monitor_process_logfile, parameters.monitor_process_pidfile)
+    logfile, pidfile = (path and path.format(rank=join_request.member) for path in files)
+    plan = MonitorPlan(
         rank_pid=os.getpid(),
         rank_pidfd=pidfd,
         wake=wake,
@@ -252,3 +196,30 @@ def monitor_plan(
         logfile=logfile,
         pidfile=pidfile,
     )
+    page[ProgressField.MEMORY_KILLS] = plan.memory_kills.count()
+    check_files(logfile, pidfile)
+    kept = {pidfd, wake, started, *stacks.descriptors, events.fileno()}
+    later = Postponement(STARTS_AFTER, urgent=(pidfd,), begins=lambda: write_pidfile(pidfile), prepares=_import_monitor)
+    server = ForkServer.start(
+        lambda ready: _import_monitor()(plan, page, lock).run(ready),
+        {fd for fd in kept if fd is not None},
+        postponement=later,
+    )
+    link = MonitorLink(page, wake, started, server)
+    cleanup.callback(link.end)
+    cleanup.callback(lock.release)
+    cleanup.in_child(link.disown)
+    stacks.start()
+    return link
+
+
+def _import_monitor() -> type[MonitorProcess]:
+    """Return the monitor process; its modules are imported in the fork server, and in no rank."""
+    from nvrx_core.inprocess.monitor.process import MonitorProcess
+
+    return MonitorProcess
+
+
+def _closed_by(cleanup: CleanupStack, fd: int) -> int:
+    cleanup.callback(os.close, fd)
+    return fd

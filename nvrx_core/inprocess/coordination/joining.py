@@ -65,14 +65,12 @@ class JoinRequest:
     Attributes:
         member: its initial rank.
         restarts: a launcher restarts all ranks when one has exited.
-        lease_interval: seconds between two renewals of its lease.
         terms: the terms that must be equal on all ranks of the job, as JSON.
         incarnation: identifies this call of this process; includes host and pid, for people.
     """
 
     member: InitialRank
     restarts: bool
-    lease_interval: float = 1.0
     terms: str = ""
     incarnation: str = field(default_factory=lambda: f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}")
 
@@ -150,11 +148,13 @@ class Joining:
         join_request: JoinRequest,
         *,
         timeout: timedelta,
+        lease_interval: float,
         reminders: Reminders = REMINDERS,
     ) -> None:
         self.links, self.store, self.keys = links, links.main_store, links.keys
         self.page, self.size, self.request, self.member = page, page.world_size, join_request, join_request.member
-        self.timeout, self.started, self.reminders = timeout.total_seconds(), time.monotonic(), reminders
+        self.timeout, self.lease_interval = timeout.total_seconds(), lease_interval
+        self.started, self.reminders = time.monotonic(), reminders
 
     def run(self) -> StoreKeys:
         """Join the other ranks; return the keys of the generation.
@@ -202,7 +202,7 @@ class Joining:
                     now = time.monotonic()
                 if now >= duplicate.due and duplicate.lives() and not self.request.restarts:
                     text = shared_with(self.request.terms, duplicate.claim)
-                    duplicate.end_young_job(text, self.request.lease_interval)
+                    duplicate.end_young_job(text, self.lease_interval)
                     return self.store.put_once(key, f"{CONFLICT}{text}").decode()
                 if line_at <= now < deadline:
                     log.warning("waiting at entry since %.0f s; %s", now - self.started, self._presence(generation))

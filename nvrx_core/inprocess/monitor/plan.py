@@ -24,7 +24,6 @@ class MonitorPlan:
     """The plan of a monitor process, inherited by fork.
 
     Attributes:
-        member: the rank's initial rank.
         rank_pid: its process.
         rank_pidfd: a pidfd of that process.
         wake: an eventfd that the rank writes to when its page has changed.
@@ -45,7 +44,6 @@ class MonitorPlan:
         pidfile: the pid file, likewise.
     """
 
-    member: InitialRank
     rank_pid: int
     rank_pidfd: int
     wake: int
@@ -65,3 +63,8 @@ class MonitorPlan:
     memory_kills: MemoryKills
     logfile: str | None = None
     pidfile: str | None = None
+
+    @property
+    def member(self) -> InitialRank:
+        """The rank's initial rank."""
+        return self.join_request.member

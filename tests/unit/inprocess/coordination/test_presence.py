@@ -71,7 +71,9 @@ def test_a_waiting_rank_logs_repeatedly_and_ends_with_an_error(tmp_path, caplog)
     links = Connections(FileStore, {"file_name": str(tmp_path / "store")}, KEYS, timedelta(seconds=1))
     page = Page(3)
     reminders = Reminders(first=0.05, every=0.2)
-    joining = Joining(links, page, JoinRequest(1, False), timeout=timedelta(seconds=0.6), reminders=reminders)
+    joining = Joining(
+        links, page, JoinRequest(1, False), timeout=timedelta(seconds=0.6), lease_interval=1.0, reminders=reminders
+    )
     with caplog.at_level(logging.WARNING), pytest.raises(BarrierTimeout) as caught:
         joining.run()
     lines = [
