@@ -34,31 +34,15 @@ from nvrx_core.liveness.hang_detector import (
     TerminateRank,
 )
 from nvrx_core.progress.limits import ProgressSample
-from nvrx_core.values import value
 
-__all__ = ["Judges", "Judging", "Stall"]
+__all__ = ["Detectors", "Judging"]
 
 MonitorAction = HangAction | GilStallAction | RenewConnections
 Clock = Callable[[], float]
 
 
-@value
-class Stall:
-    """The stall of a living rank that blocks the others.
-
-    Attributes:
-        iteration: the round; the rank may be about to enter the next one.
-        reason: for people.
-        silent: no thread of the rank runs, so that it cannot say where it is.
-    """
-
-    iteration: int
-    reason: str
-    silent: bool = False
-
-
 @dataclass
-class Judges:
+class Detectors:
     """The machines that judge one rank; times are in awake seconds."""
 
     hangs: HangDetector
@@ -76,7 +60,7 @@ class Judging:
     """The judgement of one rank.
 
     Args:
-        judges: the machines.
+        detectors: the machines.
         ports: of the watch.
         now: awake seconds.
 
@@ -84,78 +68,91 @@ class Judging:
         ended_for: why the rank was ended; None if it was not.
     """
 
-    def __init__(self, judges: Judges, ports: WatchPorts, now: Clock) -> None:
-        self.judges, self.ports, self.page, self.now = judges, ports, ports.page, now
+    def __init__(self, detectors: Detectors, ports: WatchPorts, now: Clock) -> None:
+        self.detectors, self.ports, self.page, self.now = detectors, ports, ports.page, now
         self.ended_for: str | None = None
         self._stragglers_of = self._reported = -1
-        self._sample: ProgressSample | None = None
 
-    async def judge(self) -> Stall | None:
-        """Judge the rank, and signal or end it if that is due; return what must be announced to all ranks."""
-        hangs, stall, asks = self.judges.hangs, None, True
-        while asks:
+    async def judge(self) -> ProgressSample:
+        """Judge the rank by its progress, and do what is due; return the last sample.
+
+        First whether it hangs: peers that are behind excuse it, a soft timeout is announced, a hard one ends it. Then
+        whether a call that holds the GIL keeps it from leaving a round that is over.
+        """
+        hangs, gil_stalls, soft = self.detectors.hangs, self.detectors.gil_stalls, None
+        while True:
             now = self.now()
-            sample = self._sample = await self.ports.rank.sample(self.judges.gil_stalls.out_by)
+            sample = await self.ports.rank.sample(gil_stalls.out_by)
             actions = hangs.evaluate(sample, now=now)
-            asks = QueryPeers() in actions
             for action in actions:
                 await self._carry_out(action, sample.iteration, now)
-                if isinstance(action, SoftTimeout):
-                    silent = sample.stopped or now >= sample.watchdog_alive_at + self.judges.gil_stalls.silent
-                    stall = Stall(sample.iteration, action.reason, silent)
-        if stall is not None:
-            self._sample = None  # to announce it takes time
-        return stall
+                soft = action if isinstance(action, SoftTimeout) else soft
+            if QueryPeers() not in actions:
+                break
+        if soft is not None:
+            silent = sample.stopped or now >= sample.watchdog_alive_at + gil_stalls.silent
+            await self._announce(sample.iteration, soft.reason, silent=silent)
+            sample = await self.ports.rank.sample(math.inf)  # to announce it takes time
+        now = self.now()
+        for stalled in gil_stalls.evaluate(sample, now=now):
+            await self._carry_out(stalled, sample.iteration, now)
+        return sample
 
-    async def report_hang(self, iteration: int) -> None:
+    async def judge_by_store(self, sample: ProgressSample) -> None:
+        """Judge the rank by what the store knows, and do what is due.
+
+        First whether the round goes on without a rank that does not hear of it. Then whether others wait in a
+        rendezvous for a rank that has exited, which blocks them.
+
+        Raises:
+            StoreFailure: when the store does not answer.
+        """
+        now, store, unheard = self.now(), self.ports.store, self.detectors.unheard
+        question = unheard.question(sample, now=now)
+        if question is not None:
+            is_event = question is Question.EVENT
+            if await (store.has_event(sample.iteration) if is_event else store.has_decision(sample.iteration)):
+                unheard.is_over(now=now)
+        for action in unheard.actions(sample, now=now):
+            if isinstance(action, TerminateRank):
+                self.detectors.hangs.terminate(action.reason, now=now)
+            await self._carry_out(action, sample.iteration, now)
+        exited, clean_exit = self.page.exited, self.detectors.clean_exit
+        if clean_exit.due(exited, now=self.now()) and exited is not None:
+            progress = await store.find_progress()
+            reason = clean_exit.waiting(progress.waiting(self.page.iteration, self.page.rendezvous))
+            if reason is not None:
+                await self._announce(exited, reason)
+
+    async def _announce(self, iteration: int, reason: str, *, silent: bool = False) -> None:
+        """Announce that this rank blocks the others.
+
+        Args:
+            iteration: the round; the rank may be about to enter the next one.
+            reason: for people.
+            silent: no thread of the rank runs, so that it cannot say where it is.
+        """
+        fault = await self.ports.reports.describe_stall(reason, iteration)
+        try:
+            await self.ports.store.announce(iteration, fault)
+        except StoreFailure:
+            return  # the next task in the store finds that it is lost
+        if silent:
+            await self._report_hang(iteration)
+
+    async def _report_hang(self, iteration: int) -> None:
         """Report once where the rank is, whose threads do not run, if a soft timeout has ended the round."""
         if self._reported != iteration:
             self._reported = iteration
             with suppress(StoreFailure):
                 await self.ports.store.report_hang(iteration)
 
-    async def help_stalled(self) -> None:
-        """Notify a rank whose threads do not run that its round is over; follows `judge`."""
-        now, sample = self.now(), self._sample or await self.ports.rank.sample(math.inf)
-        for action in self.judges.gil_stalls.evaluate(sample, now=now):
-            await self._carry_out(action, sample.iteration, now)
-
-    async def check_round(self) -> None:
-        """Find out whether the round goes on without a rank that does not hear of it; follows `help_stalled`.
-
-        Raises:
-            StoreFailure: when the store does not answer.
-        """
-        now, sample, policy = self.now(), self._sample or await self.ports.rank.sample(math.inf), self.judges.unheard
-        question = policy.question(sample, now=now)
-        if question is not None:
-            store, is_event = self.ports.store, question is Question.EVENT
-            if await (store.has_event(sample.iteration) if is_event else store.has_decision(sample.iteration)):
-                policy.is_over(now=now)
-        for action in policy.actions(sample, now=now):
-            if isinstance(action, TerminateRank):
-                self.judges.hangs.terminate(action.reason, now=now)
-            await self._carry_out(action, sample.iteration, now)
-
-    async def look_who_waits(self) -> Stall | None:
-        """Return what to announce if others wait in a rendezvous for a rank that has exited.
-
-        Raises:
-            StoreFailure: when the store does not answer.
-        """
-        page, policy, iteration = self.page, self.judges.clean_exit, self.page.exited
-        if not policy.due(iteration, now=self.now()) or iteration is None:
-            return None
-        progress = await self.ports.store.find_progress()
-        reason = policy.waiting(progress.waiting(page.iteration, page.rendezvous))
-        return None if reason is None else Stall(iteration, reason)
-
     async def _carry_out(self, action: MonitorAction, iteration: int, now: float) -> None:
         rank = self.ports.rank
         match action:
             case QueryPeers():
                 excuse = Excuse.PEER_BEHIND if await self._is_peer_behind() else None
-                self.judges.hangs.answered(excuse, now=now)
+                self.detectors.hangs.answered(excuse, now=now)
             case SoftTimeout():
                 await rank.mark_stalled(iteration)
             case SendSignal(reason):
@@ -167,11 +164,11 @@ class Judging:
                 await rank.kill(reason)
             case QueryRoundEvent():
                 if await self._has_event(iteration):
-                    for each in self.judges.gil_stalls.round_over(now=now):
+                    for each in self.detectors.gil_stalls.round_over(now=now):
                         await self._carry_out(each, iteration, now)
             case MarkRoundOver():
                 await rank.mark_round_over(iteration)
-                await self.report_hang(iteration)
+                await self._report_hang(iteration)
             case RenewConnections(reason):
                 await rank.renew_connections(reason)
             case never:

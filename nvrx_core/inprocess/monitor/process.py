@@ -16,7 +16,7 @@ from nvrx_core.failpoint import hit
 from nvrx_core.flow import run
 from nvrx_core.inprocess.monitor.fault_reporter import FaultReporter
 from nvrx_core.inprocess.monitor.files import configure_logging, write_pidfile
-from nvrx_core.inprocess.monitor.judging import Judges
+from nvrx_core.inprocess.monitor.judging import Detectors
 from nvrx_core.inprocess.monitor.plan import MonitorPlan
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy, UnheardRoundPolicy
 from nvrx_core.inprocess.monitor.process_ports import MonitoredProcess, ProcessPorts
@@ -96,7 +96,7 @@ class MonitorProcess:
 
     def _parts(self) -> Parts:
         plan, timeouts = self.plan, self.plan.timeouts
-        judges = Judges(
+        detectors = Detectors(
             HangDetector(CallRules(timeouts.soft, timeouts.hard, plan.grace, plan.interval)),
             GilStallPolicy(silent=timeouts.gil_silence, confirm=timeouts.after_soft),
             CleanExitPolicy(),
@@ -105,7 +105,7 @@ class MonitorProcess:
         siblings = max(timeouts.lease_interval, plan.heartbeat_timeout / 10)
         schedule = StoreSchedule(heartbeat=timeouts.lease_interval, probe=PROBE_EVERY, siblings=siblings)
         ring = SiblingRing(plan.member, plan.heartbeat_timeout, STARTS_WITHIN)
-        return Parts(judges, schedule, ring, self.awake, self.store.reattaches)
+        return Parts(detectors, schedule, ring, self.awake, self.store.reattaches)
 
     def _host_has_ended(self) -> bool:
         """Whether the store has ended with the rank: its listener may accept until the kernel has freed the memory."""

@@ -9,16 +9,18 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.monitor.judging import Judges, Judging, Stall
+from nvrx_core.inprocess.monitor.judging import Detectors, Judging
 from nvrx_core.inprocess.monitor.ports import WatchPorts
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.protocol.death_report import DeathReport, report_death, report_unresponsive
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.awake_clock import AwakeClock
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
@@ -36,14 +38,14 @@ class Parts:
     """The machines of one monitor process.
 
     Attributes:
-        judges: judge the rank.
+        detectors: judge the rank.
         schedule: determines when to use the store.
         ring: determines which siblings to observe, and which are unresponsive.
         awake: the time in which silence is measured.
         replaces: the process replaces a lost one, which may have reported the rank's death.
     """
 
-    judges: Judges
+    detectors: Detectors
     schedule: StoreSchedule
     ring: SiblingRing
     awake: AwakeClock
@@ -62,7 +64,7 @@ class Watch:
 
     def __init__(self, member: InitialRank, ports: WatchPorts, parts: Parts, now: Callable[[], float]) -> None:
         self.member, self.ports, self.page, self.parts, self.now = member, ports, ports.page, parts, now
-        self.judging = Judging(parts.judges, ports, self._awake)
+        self.judging = Judging(parts.detectors, ports, self._awake)
         self.unresponsive: dict[InitialRank, FaultRecord] = {}
 
     async def run(self) -> None:
@@ -90,55 +92,34 @@ class Watch:
     async def _turn(self) -> float:
         """Execute what is due; return when the next turn is, monotonic seconds."""
         parts, page, store_due = self.parts, self.page, math.inf
-        stall = await self.judging.judge()
-        if stall is not None:
-            await self._announce(stall)
-        await self.judging.help_stalled()
+        sample = await self.judging.judge()
         if page.stage is not Stage.OUTSIDE and not page.store_lost_at:
-            await self._use_store()
+            await self._use_store(sample)
             store_due = parts.schedule.deadline
         if page.store_lost_at:
             if self._awake() >= parts.awake.at(page.store_lost_at) + STORE_GRACE:
                 await self.ports.rank.kill_without_store("it did not leave after the store was lost")
             store_due = math.inf
-        return min(parts.awake.when(parts.judges.deadline), store_due)
+        return min(parts.awake.when(parts.detectors.deadline), store_due)
 
-    async def _announce(self, stall: Stall) -> None:
-        """Announce that this rank blocks the others."""
-        fault = await self.ports.reports.describe_stall(stall.reason, stall.iteration)
-        try:
-            await self.ports.store.announce(stall.iteration, fault)
-        except StoreFailure:
-            return  # the next task in the store finds that it is lost
-        if stall.silent:
-            await self.judging.report_hang(stall.iteration)
-
-    async def _use_store(self) -> None:
-        """Execute the due tasks in the store; if one fails, the store is lost."""
+    async def _use_store(self, sample: ProgressSample) -> None:
+        """Execute the due tasks in the store, and judge the rank by it; if a task fails, the store is lost."""
         try:
             for task in self.parts.schedule.due(now=self.now()):
-                await self._perform(task)
+                if task is StoreTask.MOVE_LEASE:
+                    await self.ports.store.move_lease()
+                elif task is StoreTask.PROBE:
+                    await self.ports.store.probe()
+                else:
+                    await self._release_lost()
+                    for member in await self._silent():
+                        await self._report_unresponsive(member)
         except StoreFailure:
             if not self.page.store_lost_at:
                 await self.ports.rank.mark_store_lost()
             return
-        try:
-            await self.judging.check_round()
-            stall = await self.judging.look_who_waits()
-        except StoreFailure:
-            return
-        if stall is not None:
-            await self._announce(stall)
-
-    async def _perform(self, task: StoreTask) -> None:
-        if task is StoreTask.MOVE_LEASE:
-            await self.ports.store.move_lease()
-        elif task is StoreTask.PROBE:
-            await self.ports.store.probe()
-        else:
-            await self._release_lost()
-            for member in await self._silent():
-                await self._report_unresponsive(member)
+        with suppress(StoreFailure):
+            await self.judging.judge_by_store(sample)
 
     # The siblings
 
@@ -176,7 +157,7 @@ class Watch:
 
     async def _report_death(self) -> None:
         """Announce the rank's death and arrive for it, until a decision lists it as lost."""
-        page, since = self.page, self.parts.judges.hangs.no_progress_since
+        page, since = self.page, self.parts.detectors.hangs.no_progress_since
         stage = page.stage
         if stage is Stage.LEFT or page.store_lost_at:
             return

@@ -17,6 +17,7 @@ from nvrx_core.inprocess.protocol.flows import MainThread, MonitorThreadFlow
 from nvrx_core.inprocess.protocol.join import Join
 from nvrx_core.inprocess.protocol.outcome import IterationResult
 from nvrx_core.inprocess.protocol.round import Round, Rounds, RoundView
+from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.rank_assignment.base import AssignmentState
 
 from .chosen import VERDICTS, MemberPage
@@ -29,11 +30,12 @@ __all__ = ["canonical", "position"]
 
 _SHARED: Final = frozenset((
     MainThread, MonitorThreadFlow, Watch, Judging, Rounds, AssignmentState, Parts, MemberPage, *VERDICTS, *PORTS,
-    CleanExitPolicy, Entering, GilStallPolicy, UnheardRoundPolicy,
+    CleanExitPolicy, Entering, GilStallPolicy, ProgressSample, UnheardRoundPolicy,
 ))  # fmt: skip
 """Machines, ports, and what these share: a local variable of such a type is no state of the frame.
 
-The state of a machine is in the identity of its member, or it has none that the checker lets change.
+The state of a machine is in the identity of its member, or it has none that the checker lets change. A sample of the
+rank is read before the flow awaits anything else: the hang detector is chosen, and the other policies have no timeouts.
 """
 
 

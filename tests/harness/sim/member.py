@@ -16,7 +16,7 @@ from nvrx_core.flow import Flow, run
 from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.interruption import policy
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy
-from nvrx_core.inprocess.monitor.judging import Judges
+from nvrx_core.inprocess.monitor.judging import Detectors
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy
 from nvrx_core.inprocess.monitor.watch import Parts, Watch
 from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread, MonitorThreadFlow
@@ -180,8 +180,8 @@ class Member(VirtualRank):
 
     def _watch(self, *, replaces: bool) -> Watch:
         chosen = self.chosen
-        judges = Judges(chosen, GilStallPolicy(math.inf, math.inf), CleanExitPolicy())  # type: ignore[arg-type]
-        parts = Parts(judges, chosen.schedule, chosen.ring, AwakeClock(), replaces)
+        detectors = Detectors(chosen, GilStallPolicy(math.inf, math.inf), CleanExitPolicy())  # type: ignore[arg-type]
+        parts = Parts(detectors, chosen.schedule, chosen.ring, AwakeClock(), replaces)
         port = MonitorPort(self)
         return Watch(self.member, MonitorPorts(MemberPage(self), port, port, port), parts, self._now)
 

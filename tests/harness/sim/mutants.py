@@ -157,11 +157,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, crashes=1, kills=1), simulated=False,
     ),
     "a stall is not announced": Mutant(
-        ((WATCH, "            await self._announce(stall)\n        await self.judging.help",
-          "            pass\n        await self.judging.help"),),
+        (("judging", "            await self._announce(sample.iteration, soft.reason, silent=silent)\n", ""),),
     ),
     "a monitor process looks only when it is woken": Mutant(
-        ((WATCH, "min(parts.awake.when(parts.judges.deadline), store_due)", "math.inf"),),
+        ((WATCH, "min(parts.awake.when(parts.detectors.deadline), store_due)", "math.inf"),),
     ),
     "a lease that is never moved again": Mutant(
         ((WATCH, "self._lease_at = now + self.heartbeat\n", "self._lease_at = math.inf\n"),),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.attribution import Interruption
-from nvrx_core.inprocess.monitor.judging import Judges
+from nvrx_core.inprocess.monitor.judging import Detectors
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.watch import Parts, StoreSchedule, Watch
@@ -72,11 +72,11 @@ def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     """The watch of a rank: silence counts only in schedules in which something may fall silent."""
     options, beat = rank.call.options, rank.call.options.beat
     looks = bool(options.nodes or options.suspicions or options.pauses)
-    judges = Judges(HangDetector(_rules(beat)), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
+    detectors = Detectors(HangDetector(_rules(beat)), GilStallPolicy(math.inf, math.inf), CleanExitPolicy())
     schedule = StoreSchedule(heartbeat=beat if looks else math.inf, probe=math.inf, siblings=beat)
     rank.awake = AwakeClock()
     ring = SiblingRing(rank.member, 3.3 * beat, STARTS_WITHIN * beat)
-    parts = Parts(judges, schedule, ring, rank.awake, replaces)
+    parts = Parts(detectors, schedule, ring, rank.awake, replaces)
     port = MonitorPort(rank)
     return Watch(rank.member, MonitorPorts(rank.page, port, port, port), parts, rank.now)
 

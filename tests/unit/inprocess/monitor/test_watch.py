@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from nvrx_core.fault.record import FaultRecord
-from nvrx_core.inprocess.monitor.judging import Judges
+from nvrx_core.inprocess.monitor.judging import Detectors
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy, UnheardRoundPolicy
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.watch import STORE_GRACE, Parts, StoreSchedule, Watch
@@ -42,9 +42,11 @@ class Shell:
             "join_for_dead": True, "describe_death": FAULT, "describe_stall": FAULT,
             "describe_silence": FAULT, "announce": FAULT, "count_arrival": 0, **(answers or {}),
         }  # fmt: skip
-        judges = Judges(HangDetector(CallRules(SOFT, HARD, 1.0, 60.0)), GilStallPolicy(1.0, 10.0), CleanExitPolicy())
+        detectors = Detectors(
+            HangDetector(CallRules(SOFT, HARD, 1.0, 60.0)), GilStallPolicy(1.0, 10.0), CleanExitPolicy()
+        )
         schedule = StoreSchedule(heartbeat=1.0, probe=0.5, siblings=1.0)
-        self.parts = Parts(judges, schedule, SiblingRing(0, 5.0, 0.0), AwakeClock())
+        self.parts = Parts(detectors, schedule, SiblingRing(0, 5.0, 0.0), AwakeClock())
         port = Asking()
         ports = SimpleNamespace(page=self.page, rank=port, reports=port, store=port)
         self.watch = Watch(0, ports, self.parts, lambda: self.now)
@@ -307,7 +309,7 @@ def test_a_pause_of_the_process_is_reported_and_charged_to_nobody():
 )
 def test_a_rank_that_does_not_hear_of_the_end_of_its_round_is_made_to_listen_anew_and_then_ended(stage, answers):
     shell = Shell(answers=answers)
-    shell.parts.judges.unheard = UnheardRoundPolicy(HARD)
+    shell.parts.detectors.unheard = UnheardRoundPolicy(HARD)
     shell.page.stage = stage
     begun = shell.now
     shell.sleeps = [shell.until_due] * 200
@@ -322,7 +324,7 @@ def test_a_rank_that_does_not_hear_of_the_end_of_its_round_is_made_to_listen_ane
 
 def test_a_rank_whose_round_goes_on_is_left_alone():
     shell = Shell()
-    shell.parts.judges.unheard = UnheardRoundPolicy(HARD)
+    shell.parts.detectors.unheard = UnheardRoundPolicy(HARD)
     shell.sleeps = [shell.until_due] * 200
     shell.run()
     assert len(shell.of("has_event")) >= 4
