@@ -214,11 +214,20 @@ class MainThread:
     async def _restart(self, ended: IterationResult) -> RoundDecision | None:
         """Pass the round's barrier; return the decision, or None if this rank leaves (with `ended.error`)."""
         view, fault = self.rounds.view, None
+        failed, leaving = ended.outcome is Outcome.FAILED, ended.outcome in _LEAVES
         if ended.outcome in (Outcome.FAILED, Outcome.LEFT):
-            fault = await self._announce(view, ended)
+            fault = await self.ports.faults.describe_fault(ended)
+            await self._announce(view, fault)  # before anything that can block
         await self._await(view, RoundView.is_aborted)  # `MonitorThreadFlow` ends the function, on all ranks alike
         await self.ports.status.round_ended(view)
-        leaving = await self._recover(ended, view.round.iteration)
+        self.failure = ended.error if failed else None
+        await self.ports.faults.release_iteration(ended, keep_trace=failed or leaving)
+        if not leaving:
+            ended.error = await self.ports.plug_ins.recover(self.failure)
+            if ended.error is None:
+                ended.error = await self.ports.plug_ins.declare_keys(view.round.iteration)
+            if ended.error is not None:
+                ended.outcome, leaving = Outcome.LEFT, True
         decision = await self._arrive(ArrivalStatus.LEAVING if leaving else ArrivalStatus.ALIVE, fault)
         if not leaving:
             ended.error = self._ends_by(decision)
@@ -231,32 +240,12 @@ class MainThread:
             await self.ports.faults.report_failure(decision.cause)
         return None
 
-    async def _announce(self, view: RoundView, ended: IterationResult) -> FaultRecord:
-        """Announce this rank's fault, before anything that can block."""
-        fault = await self.ports.faults.describe_fault(ended)
-        await self._announce_fault(view, fault)
-        return fault
-
-    async def _announce_fault(self, view: RoundView, fault: FaultRecord) -> None:
+    async def _announce(self, view: RoundView, fault: FaultRecord) -> None:
         """Announce a fault, then write it down, unless the round has ended without it."""
         announcement = view.round.fault(fault)
         await self._carry_out(view, announcement)
         if announcement:
             await self.ports.faults.record_fault(fault)
-
-    async def _recover(self, ended: IterationResult, iteration: int) -> bool:
-        """Prepare for the next iteration; return True if this rank leaves instead."""
-        failed = ended.outcome is Outcome.FAILED
-        self.failure = ended.error if failed else None
-        await self.ports.faults.release_iteration(ended, keep_trace=failed or ended.outcome in _LEAVES)
-        if ended.outcome in _LEAVES:
-            return True
-        ended.error = await self.ports.plug_ins.recover(self.failure)
-        if ended.error is None:
-            ended.error = await self.ports.plug_ins.declare_keys(iteration)
-        if ended.error is not None:
-            ended.outcome = Outcome.LEFT
-        return ended.outcome is Outcome.LEFT
 
     async def _leave_early(self, ended: IterationResult) -> None:
         """Leave a round that continues without this rank; it restarts if the others rely on this rank."""
@@ -264,23 +253,26 @@ class MainThread:
         self.left_early = True
         await self.ports.faults.release_iteration(ended, keep_trace=True)
         if not isinstance(ended.error, RankDiscarded):
-            fault = await self._announce(view, ended)
+            fault = await self.ports.faults.describe_fault(ended)
+            await self._announce(view, fault)
             await self.ports.store.set_rendezvous(view.round.iteration, "")
         arrival = await self.ports.arrivals.describe_arrival(ArrivalStatus.LEAVING, fault)
         await self._carry_out(view, view.round.leave(arrival))
 
     def _ends_by(self, decision: RoundDecision) -> BaseException | None:
-        """Return the error with which the decision ends the call on this rank; None if it goes on."""
-        error = _ends_job(decision)
-        if error is None:
-            error = self._limit_reached(decision)
-        return _lost(self.state, decision) if error is None else error
+        """Return the error with which the decision ends the call on this rank; None if it goes on.
 
-    def _limit_reached(self, decision: RoundDecision) -> BaseException | None:
-        """Count the restart; return the error with which the job is given up if there were too many in a row."""
+        No restart of any rank mends a job whose ranks contradict each other, or call the library wrongly. Too many
+        other failures in a row end it as well. A rank that the others have declared lost never goes on.
+        """
         cause = decision.cause
         if cause is None:
-            return None
+            return _lost(self.state, decision)
+        if cause.error_type == JOB_MISMATCH:
+            return JobMismatch(cause.message)
+        if cause.error_type == (name := type_name(UsageError)):
+            text = cause.message.removeprefix(f"{name}: ")
+            return UsageError(text, culprit=cause.initial_rank, advice="")  # the message has it
         verdict = self.limit.iteration_ended(
             error_type=cause.error_type or cause.interruption,
             origin=cause.origin,
@@ -293,12 +285,12 @@ class MainThread:
         )
         self.pause_until = self.now() + verdict.pause if verdict.pause else 0.0
         if not verdict.reached:
-            return None
-        told = f"giving up: {verdict.reason}"
+            return _lost(self.state, decision)
+        text = f"giving up: {verdict.reason}"
         mine = self.failure if cause.initial_rank == self.state.initial_rank else None
         if mine is None:
-            return RestartAbort(told, culprit=verdict.culprit)
-        add_note(mine, f"nvrx: {told}")
+            return RestartAbort(text, culprit=verdict.culprit)
+        add_note(mine, f"nvrx: {text}")
         return mine
 
     async def _terminate(self, ended: IterationResult) -> None:
@@ -343,7 +335,7 @@ class MainThread:
                 holders = await self.ports.status.find_holders(view.round.iteration, action.members)
                 await self._carry_out(view, view.round.held_up(holders, now=self.now()))
             elif isinstance(action, LateCompletion):
-                await self._announce_fault(view, await self.ports.faults.describe_late(action.reason))
+                await self._announce(view, await self.ports.faults.describe_late(action.reason))
             elif isinstance(action, GiveUp) and await self.ports.store.read_decision(view.round.iteration) is None:
                 seconds = view.round.timeouts.barrier
                 raise BarrierTimeout(action.reason, barrier="iteration", seconds=seconds)
@@ -394,17 +386,6 @@ def _lost(state: AssignmentState, decision: RoundDecision) -> RankDiscarded | No
     if state.initial_rank not in decision.lost:
         return None
     return RankDiscarded(f"initial rank {state.initial_rank} was declared lost by the others", rank=state.rank)
-
-
-def _ends_job(decision: RoundDecision) -> BaseException | None:
-    """Return the error that ends the job if the decision's cause is one that no restart of any rank mends."""
-    cause = decision.cause
-    if cause is not None and cause.error_type == JOB_MISMATCH:
-        return JobMismatch(cause.message)
-    if cause is not None and cause.error_type == (name := type_name(UsageError)):
-        told = cause.message.removeprefix(f"{name}: ")
-        return UsageError(told, culprit=cause.initial_rank, advice="")  # the message has it
-    return None
 
 
 class MonitorThreadFlow:

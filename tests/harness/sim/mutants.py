@@ -40,6 +40,10 @@ WITH_ITSELF: Final = "Enter(_without(self.members, decision.lost) | {self.member
 IF_LOST: Final = "        if self.member in decision.lost:\n            return ()\n"
 FLOW, WATCH, PASS = "flows", "watch", "                pass\n"
 TELLS: Final = "        if ended.outcome in (Outcome.FAILED, Outcome.LEFT):\n"
+ANNOUNCES: Final = """\
+            fault = await self.ports.faults.describe_fault(ended)
+            await self._announce(view, fault)
+"""
 ONLY_CULPRIT: Final = "if not verdict.reached or cause.initial_rank != self.state.initial_rank:"
 TELLS_FIRST: Final = """\
             if not isinstance(error, BarrierTimeout):
@@ -318,8 +322,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         ONE_FAILS,
     ),
     "who cannot take its place tells nobody": Mutant(
-        ((FLOW, "            fault = await self._announce(view, ended)\n            await self.ports.store.set",
-          "            await self.ports.store.set"),),
+        ((FLOW, ANNOUNCES + "            await self.ports.store.set", "            await self.ports.store.set"),),
         Config(ranks=2, faults=1, errors=((1, 0),)), simulated=False,
     ),
     "only the culprit gives up": Mutant(

@@ -8,7 +8,7 @@ from nvrx_core.errors import JobMismatch, StoreLost, UsageError
 from nvrx_core.fault.exceptions import text_of, type_name
 from nvrx_core.fault.record import JOB_MISMATCH, FaultRecord
 from nvrx_core.inprocess.protocol.decision import RoundDecision
-from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread, _ends_job
+from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import CallPorts, StoreFailure
 from nvrx_core.inprocess.protocol.round import Rounds, RoundTimeouts
@@ -28,7 +28,7 @@ def limited_flow():
 def test_a_round_whose_cause_nobody_can_read_does_not_count_as_a_failure():
     flow = limited_flow()
     decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=None, culprits=(), step=-1)
-    assert flow._limit_reached(decision) is None
+    assert flow._ends_by(decision) is None
 
 
 def test_the_culprit_gives_up_with_its_own_error_though_that_is_falsy():
@@ -40,15 +40,16 @@ def test_the_culprit_gives_up_with_its_own_error_though_that_is_falsy():
     flow.failure = Falsy("injected")
     fault = FaultRecord(initial_rank=0, rank=0, interruption="EXCEPTION", message="injected", error_type="Falsy")
     decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=fault, culprits=(0,), step=-1)
-    assert flow._limit_reached(decision) is flow.failure
+    assert flow._ends_by(decision) is flow.failure
 
 
 def test_a_contradiction_ends_the_job_and_nothing_else_does():
     fault = FaultRecord(initial_rank=1, rank=1, interruption="BASE_EXCEPTION", message="both", error_type=JOB_MISMATCH)
     decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=fault, culprits=(1,), step=-1)
     assert isinstance(limited_flow()._ends_by(decision), JobMismatch), "it is no failure to be counted"
+    unlimited = MainThread(None, AssignmentState(0, 1), FlowRules(), ports=PORTS, now=lambda: 0.0)
     for cause in (None, replace(fault, error_type="ValueError")):
-        assert _ends_job(replace(decision, cause=cause)) is None
+        assert unlimited._ends_by(replace(decision, cause=cause)) is None
 
 
 def test_a_wrong_call_ends_the_job_on_the_ranks_that_have_not_made_it():
