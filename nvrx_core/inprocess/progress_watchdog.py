@@ -131,7 +131,7 @@ class MainThreadWatchdog:
             now = time.monotonic()
             if now >= due:
                 due = now + min(self.interval, SILENT_STORE / 4)
-                self._ask(now)
+                self._tick(now)
                 if now >= self._idle_at:
                     self._do_work(self._idle_work)
             ready = readable(watched, due - time.monotonic())
@@ -145,39 +145,30 @@ class MainThreadWatchdog:
                     watched = [self._wake]
         self._do_work(self._work)
 
-    def _ask(self, now: float) -> None:
-        self.page[ProgressField.WATCHDOG_HEARTBEAT] = time.monotonic_ns()
-        if answered := self._heartbeat.poll():
-            self.page[ProgressField.MAIN_THREAD_HEARTBEAT] = answered
+    def _tick(self, now: float) -> None:
+        """Sign the page, ask the main thread, and report what the rank has lost."""
+        page, awake = self.page, self._awake
+        page[ProgressField.WATCHDOG_HEARTBEAT] = time.monotonic_ns()
+        if heartbeat := self._heartbeat.poll():
+            page[ProgressField.MAIN_THREAD_HEARTBEAT] = heartbeat
         self._observer.count_collectives()
-        self.page[ProgressField.ATOMIC] = self._interrupt.depth
-        self._judge_store(now)
-        unheard_at = self.page[ProgressField.UNHEARD_AT]
+        page[ProgressField.ATOMIC] = self._interrupt.depth
+        # After the rank has left, its monitor process does not use the store any more.
+        if not self._store_reported and page[ProgressField.STAGE] not in (Stage.LEFT, Stage.EXITED_ABNORMALLY):
+            if page[ProgressField.MONITOR_PID] != self._monitor:  # it has as long for its first request
+                self._monitor, self._monitored_since = page[ProgressField.MONITOR_PID], now
+            answered = page[ProgressField.MONITOR_BEAT] / 1e9 or self._monitored_since
+            is_lost = bool(page[ProgressField.STORE_LOST])  # the monitor process does not try it again
+            if is_lost or (self._monitor and awake.at(now) - awake.at(answered) > SILENT_STORE):
+                self._store_reported = True
+                why = "the monitor process has lost it" if is_lost else f"no answer for {SILENT_STORE:g} s"
+                self._losses.store_lost(why)
+        unheard_at = page[ProgressField.UNHEARD_AT]
         if unheard_at != self._unheard_at:  # the monitor process finds that the end of a round does not arrive
             self._unheard_at = unheard_at
             self._losses.connections_silent()
-        if self.fork_server.is_overdue(self._awake.at(now) - self._began):
+        if self.fork_server.is_overdue(awake.at(now) - self._began):
             self._losses.fork_server_lost()
-
-    def _judge_store(self, now: float) -> None:
-        """Report a store that is silent, or that the monitor process has lost, which does not try it again.
-
-        After the rank has left, its monitor process does not use the store any more.
-        """
-        if self._store_reported or self.page[ProgressField.STAGE] in (Stage.LEFT, Stage.EXITED_ABNORMALLY):
-            return
-        why = "the monitor process has lost it" if self.page[ProgressField.STORE_LOST] else self._silence(now)
-        if why:
-            self._store_reported = True
-            self._losses.store_lost(why)
-
-    def _silence(self, now: float) -> str:
-        """Return that the store is silent, "" if it is not; a monitor process has as long for its first request."""
-        if self.page[ProgressField.MONITOR_PID] != self._monitor:
-            self._monitor, self._monitored_since = self.page[ProgressField.MONITOR_PID], now
-        answered = self.page[ProgressField.MONITOR_BEAT] / 1e9 or self._monitored_since
-        silent = self._monitor and self._awake.at(now) - self._awake.at(answered) > SILENT_STORE
-        return f"no answer for {SILENT_STORE:g} s" if silent else ""
 
     def _poll_fork_server(self) -> None:
         poll = self.fork_server.poll()
