@@ -130,7 +130,9 @@ def _training_objects(trace: types.TracebackType | None) -> list[Any]:
     """
     kinds, level = _kinds(), _held(trace)
     seen, found, depth = dict[int, Any](), list[Any](), 0
-    while level and len(seen) < MAX_OBJECTS and (depth <= MIN_DEPTH or _is_one_missing(kinds, found)):
+    while level and len(seen) < MAX_OBJECTS:
+        if depth > MIN_DEPTH and all(any(issubclass(type(each), kind) for each in found) for kind in kinds):
+            break
         new = {id(each): each for each in level if id(each) not in seen}
         seen |= new
         found += [each for each in new.values() if issubclass(type(each), kinds)]
@@ -138,10 +140,6 @@ def _training_objects(trace: types.TracebackType | None) -> list[Any]:
         level = [part for each in searched for part in _parts(each)]
         depth += 1
     return found
-
-
-def _is_one_missing(kinds: Iterable[type], found: Iterable[object]) -> bool:
-    return any(not any(issubclass(type(each), kind) for each in found) for kind in kinds)
 
 
 def _held(trace: types.TracebackType | None) -> list[Any]:
@@ -163,15 +161,11 @@ def _parts(held: object) -> list[Any]:
     kind = type(held)
     if kind is types.FunctionType:
         return list(cast(types.FunctionType, held).__closure__ or ())  # not its globals
-    if issubclass(kind, _NO_PARTS) or _is_own(_MODULE(kind)) or _size(held) > MAX_CONTAINER:
+    if issubclass(kind, _NO_PARTS) or _is_own(_MODULE(kind)):
         return []
-    return gc.get_referents(held)
-
-
-def _size(held: object) -> int:
-    """Return the number of elements of a container, as its built-in base class counts them."""
-    of_kind = (container for container in _CONTAINERS if issubclass(type(held), container))
-    return next((cast(Any, container).__len__(held) for container in of_kind), 0)
+    container = next((each for each in _CONTAINERS if issubclass(kind, each)), None)
+    is_large = container is not None and cast(Any, container).__len__(held) > MAX_CONTAINER  # as the base class counts
+    return [] if is_large else gc.get_referents(held)
 
 
 def _any_training_object() -> bool:
