@@ -30,9 +30,9 @@ __all__ = [
     "ask_launcher",
     "begin_page",
     "get_page",
-    "look",
     "monitor_socket",
     "this_rank",
+    "wake_monitor",
 ]
 
 log = logging.getLogger("nvrx_core.fault_tolerance")
@@ -112,7 +112,7 @@ class AttachedRank:
         page[ProgressField.ATTACHED_AT] = time.monotonic_ns()
         monitored.register(self)
         disown_in_children(self)
-        look(self.path)
+        wake_monitor(self.path)
 
     def end(self) -> None:
         """Stop to be monitored; a page that a wrapped call writes is closed after that call."""
@@ -147,7 +147,7 @@ class AttachedRank:
         if self.owner.local_monitor is not None:
             self.owner.local_monitor.resume()
         else:
-            look(self.path)
+            wake_monitor(self.path)
 
     def supersede(self) -> LocalMonitorPort | None:
         """Yield to another client of this process; return the monitor that the process itself keeps running.
@@ -271,7 +271,7 @@ def monitor_socket(local: LocalMonitorPort | None) -> str:
     return path
 
 
-def look(path: str) -> None:
+def wake_monitor(path: str) -> None:
     """Make a monitor read the page now; it does so by itself after `workload_check_interval` at the latest."""
     with suppress(OSError), connect(path, within=TELLS_WITHIN) as connection:
         connection.send({"type": "look"})

@@ -12,9 +12,9 @@ from nvrx_core.fault_tolerance.attachment import (
     ask_launcher,
     begin_page,
     get_page,
-    look,
     monitor_socket,
     this_rank,
+    wake_monitor,
 )
 from nvrx_core.fault_tolerance.collective import maxima
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
@@ -304,7 +304,7 @@ class RankMonitorClient:
         """Make the monitor enforce the timeouts, if there is one."""
         if self._rank is not None and self.cfg is not None:
             self._rank.recorder.enforce(self.hb_timeouts, self.section_timeouts, self._least(self.cfg))
-            look(self._rank.path)
+            wake_monitor(self._rank.path)
 
     def _least(self, config: FaultToleranceConfig) -> float:
         return config.min_learned_timeout if self.least_learned is None else self.least_learned

@@ -23,9 +23,9 @@ from nvrx_core.values import value
 
 __all__ = [
     "CallRules",
+    "DetectorAction",
     "Due",
     "Excuse",
-    "HangAction",
     "HangDetector",
     "HangDetectorState",
     "KillRank",
@@ -87,7 +87,7 @@ class KillRank:
     reason: str
 
 
-HangAction = SoftTimeout | QueryPeers | SendSignal | TerminateRank | KillRank
+DetectorAction = SoftTimeout | QueryPeers | SendSignal | TerminateRank | KillRank
 
 
 class Excuse(enum.Enum):
@@ -272,9 +272,9 @@ class HangDetector:
         assert not self._reported or (self.rules.restarts and self._iteration >= -1)
         assert self._kill_at == math.inf or self._excused_at < self._kill_at
 
-    def evaluate(self, sample: ProgressSample, *, now: float) -> tuple[HangAction, ...]:
+    def evaluate(self, sample: ProgressSample, *, now: float) -> tuple[DetectorAction, ...]:
         """Return the actions for one sample; `deadline` is the latest time for the next one."""
-        self.deadline = now + min(self.rules.interval, sample.look_within)
+        self.deadline = now + min(self.rules.interval, sample.max_sample_interval)
         if self._kill_at < math.inf:
             return self._evaluate_terminated(now)
         if sample.iteration != self._iteration:
@@ -301,14 +301,14 @@ class HangDetector:
         self._iteration, self._reported, self._nobody_behind = iteration, False, False
         self._excused_at, self._signal_at, self._interrupted_at = -math.inf, math.inf, math.inf
 
-    def _evaluate_terminated(self, now: float) -> tuple[HangAction, ...]:
-        actions: tuple[HangAction, ...] = ()
+    def _evaluate_terminated(self, now: float) -> tuple[DetectorAction, ...]:
+        actions: tuple[DetectorAction, ...] = ()
         if now >= self._kill_at:
             self._kill_at, actions = now + KILL_AGAIN, (KillRank(self.rules.outlived),)
         self.deadline = self._kill_at
         return actions
 
-    def _evaluate_hard(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
+    def _evaluate_hard(self, sample: ProgressSample, now: float) -> tuple[DetectorAction, ...]:
         hard, may_wait, out_by = self.rules.hard, sample.stage in _MAY_WAIT, math.inf
         if may_wait:
             self._stopped_at = min(self._stopped_at, now) if sample.stopped else math.inf
@@ -328,7 +328,7 @@ class HangDetector:
             reason = "the round is over, and no signal gets the main thread out of a call that holds the GIL"
         return (self.terminate(reason, now=now),)
 
-    def _evaluate_limits(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
+    def _evaluate_limits(self, sample: ProgressSample, now: float) -> tuple[DetectorAction, ...]:
         if sample.stage is not self.rules.stage or sample.interrupting:
             return ()
         if self._reported:
@@ -348,7 +348,7 @@ class HangDetector:
             return ()
         return self._conclude(limit, now)
 
-    def _conclude(self, limit: Limit, now: float) -> tuple[HangAction, ...]:
+    def _conclude(self, limit: Limit, now: float) -> tuple[DetectorAction, ...]:
         """Return what follows from an expired limit without an excuse."""
         if not self._nobody_behind:
             self.deadline = now
@@ -360,10 +360,10 @@ class HangDetector:
         self.deadline = min(self.deadline, self._signal_at)
         return (SoftTimeout(reason),)
 
-    def _signal(self, sample: ProgressSample, now: float) -> tuple[HangAction, ...]:
+    def _signal(self, sample: ProgressSample, now: float) -> tuple[DetectorAction, ...]:
         if sample.noticed:
             return ()
-        actions: tuple[HangAction, ...] = ()
+        actions: tuple[DetectorAction, ...] = ()
         if now >= self._signal_at:
             self._signal_at, self._interrupted_at = now + 2 * SIGNAL_AFTER, min(self._interrupted_at, now)
             actions = (SendSignal(NOT_NOTICED),)

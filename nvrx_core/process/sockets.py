@@ -30,7 +30,6 @@ __all__ = [
     "is_whole",
     "keep_alive",
     "keep_open",
-    "knock",
     "of_descriptor",
     "probe_when_idle",
     "put_in_place",
@@ -39,6 +38,7 @@ __all__ = [
     "tcp_sockets",
     "wait_closed",
     "wait_quiet",
+    "wake_poll",
 ]
 
 QUIET: Final = 0.001
@@ -93,7 +93,7 @@ def shut_down(found: TcpSocket) -> bool:
     return True
 
 
-def knock(fd: int) -> bool:
+def wake_poll(fd: int) -> bool:
     """Wake who waits for a socket: connect to a listener, and close; send a datagram's socket an empty one.
 
     Returns:

@@ -91,7 +91,7 @@ class RankSample:
     sections: tuple[SectionSample, ...] = ()
 
     @property
-    def look_within(self) -> float:
+    def max_sample_interval(self) -> float:
         """Seconds within which to take the next sample.
 
         No rule expires before that comes into force later. Half the shortest timeout: a pause of the machine that ends
@@ -147,7 +147,7 @@ class ProgressSample(NamedTuple):
         out_by: when a main thread that holds the GIL must have left the function after its round has ended; `inf` in
             an atomic section, which only the hard timeout ends.
         limit: the limit of a rank's heartbeats and sections that expires first; None for a rank that has none.
-        look_within: seconds within which to take the next sample, as of `RankSample`.
+        max_sample_interval: seconds within which to take the next sample, as of `RankSample`.
     """
 
     iteration: int
@@ -161,7 +161,7 @@ class ProgressSample(NamedTuple):
     imported_at: float = -math.inf
     out_by: float = math.inf
     limit: Limit | None = None
-    look_within: float = math.inf
+    max_sample_interval: float = math.inf
 
 
 def limits(sample: RankSample) -> Iterator[Limit]:

@@ -48,7 +48,7 @@ def take_sample(
         imported_at=awake(page[ProgressField.IMPORTED_AT] / 1e9),
         out_by=math.inf if page[ProgressField.ATOMIC] else out_by,
         limit=earliest(written) if written else None,
-        look_within=written.look_within if written else math.inf,
+        max_sample_interval=written.max_sample_interval if written else math.inf,
     )
 
 

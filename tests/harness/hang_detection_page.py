@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from nvrx_core.fault_tolerance.states import RankMonitorState, RankMonitorStateMachine
-from nvrx_core.liveness.hang_detector import Excuse, HangAction, HangDetector, QueryPeers, RankMonitorRules
+from nvrx_core.liveness.hang_detector import DetectorAction, Excuse, HangDetector, QueryPeers, RankMonitorRules
 from nvrx_core.progress.limits import Limit, LimitKind, ProgressSample
 from nvrx_core.progress.stage import Stage
 
@@ -22,7 +22,7 @@ END: Final = "<!-- end of what is made -->\n"
 GRACE, TIMEOUT = 15.0, 100.0
 RULES: Final = RankMonitorRules(interval=5.0, grace=GRACE)
 EXPIRED, LONG_EXPIRED = TIMEOUT, 2 * TIMEOUT
-Actions = tuple[HangAction, ...]
+Actions = tuple[DetectorAction, ...]
 Play = tuple[HangDetector, Actions, float]
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from nvrx_core.inprocess.interruption.atomic import Atomic
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
-from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
+from nvrx_core.inprocess.interruption.switch_interval import STEADY, FastGilSwitching
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 
 TIMES = 30
@@ -59,7 +59,7 @@ class Rounds:
             self.begun.wait()
             time.sleep(after)
             requested[0] = time.monotonic()
-            turns = ShortTurns()
+            turns = FastGilSwitching()
             turns.begin()
             self.interrupt.request(lambda: RankShouldRestart("the round ends"))
             self.interrupt.begin()
@@ -94,7 +94,7 @@ class Rounds:
 def rounds() -> Iterator[Rounds]:
     made = Rounds()
     made.interrupt.install()
-    steady = ShortTurns(STEADY)
+    steady = FastGilSwitching(STEADY)
     steady.begin()
     yield made
     steady.end()

@@ -43,7 +43,7 @@ from nvrx_core.inprocess.coordination.presence import name_missing
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.groups.rendezvous import GivenRanks
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
-from nvrx_core.inprocess.interruption.switch_interval import STEADY, ShortTurns
+from nvrx_core.inprocess.interruption.switch_interval import STEADY, FastGilSwitching
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
 from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread
@@ -239,7 +239,7 @@ def start_threads(
         thread_faults.install()
         cleanup.callback(thread_faults.uninstall)
         cleanup.in_child(thread_faults.uninstall)
-    turns = ShortTurns(STEADY)
+    turns = FastGilSwitching(STEADY)
     turns.begin()
     cleanup.callback(turns.end)
     cleanup.in_child(turns.end)

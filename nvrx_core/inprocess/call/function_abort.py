@@ -13,7 +13,7 @@ from nvrx_core.inprocess.call.hang_reporter import HangReporter, RoundProgress
 from nvrx_core.inprocess.call.own_faults import clear_frames
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.interrupt import Interrupt
-from nvrx_core.inprocess.interruption.switch_interval import ShortTurns
+from nvrx_core.inprocess.interruption.switch_interval import FastGilSwitching
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.signal_safe import SignalSafeCondition
@@ -57,7 +57,7 @@ class FunctionAbort:
     ) -> None:
         self._chain, self._aborts, self._state, self._page = AbortChain(abort), abort is not None, state, page
         self._interrupt, self._observer, self._sample, self._hangs = interrupt, observer, sample, hangs
-        self._changed, self._turns, self._stopping = changed, ShortTurns(), False
+        self._changed, self._turns, self._stopping = changed, FastGilSwitching(), False
         self.begun_in, self.marks = -1, dict[str, float]()
 
     @operation

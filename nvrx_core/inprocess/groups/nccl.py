@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from nvrx_core.process.bounded import cuda_device
-from nvrx_core.process.sockets import TcpSocket, knock, shut_down, tcp_sockets
+from nvrx_core.process.sockets import TcpSocket, shut_down, tcp_sockets, wake_poll
 from nvrx_core.process.system_calls import awaited, is_busy, native_thread_ids, poll_of
 
 __all__ = ["NcclBootstrap", "services_awake", "wake"]
@@ -56,7 +56,7 @@ def _wake_until(over: threading.Event, within: float) -> None:
 def wake(tid: int) -> bool:
     """Wake a thread that waits as a service thread does; return whether it did."""
     poll = poll_of(tid)
-    return poll is not None and poll.timeout == WAITS and any(knock(fd) for fd in poll.fds)
+    return poll is not None and poll.timeout == WAITS and any(wake_poll(fd) for fd in poll.fds)
 
 
 AGAIN_AFTER, AGAIN_WITHIN = 0.005, 2.0

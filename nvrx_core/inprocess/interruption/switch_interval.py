@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-__all__ = ["STEADY", "ShortTurns"]
+__all__ = ["STEADY", "FastGilSwitching"]
 
 SHORT: Final = 200
 """Microseconds, while a round ends."""
@@ -22,7 +22,7 @@ acquires it again within the default interval, as an event loop of short tasks d
 """
 
 
-class ShortTurns:
+class FastGilSwitching:
     """A temporarily lowered switch interval; a value that other code sets meanwhile is kept.
 
     Args:

@@ -24,8 +24,8 @@ from nvrx_core.inprocess.monitor.policies import (
 from nvrx_core.inprocess.monitor.ports import WatchPorts
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.hang_detector import (
+    DetectorAction,
     Excuse,
-    HangAction,
     HangDetector,
     KillRank,
     QueryPeers,
@@ -37,7 +37,7 @@ from nvrx_core.progress.limits import ProgressSample
 
 __all__ = ["Detectors", "Judging"]
 
-MonitorAction = HangAction | GilStallAction | RenewConnections
+MonitorAction = DetectorAction | GilStallAction | RenewConnections
 Clock = Callable[[], float]
 
 

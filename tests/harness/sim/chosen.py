@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.watch import StoreSchedule, StoreTask
-from nvrx_core.liveness.hang_detector import HangAction, SoftTimeout
+from nvrx_core.liveness.hang_detector import DetectorAction, SoftTimeout
 from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
@@ -29,7 +29,7 @@ class Chosen:
         self.deadline, self.no_progress_since = math.inf, None
         self.schedule, self.ring = _Schedule(self), _Ring(self, member)
 
-    def evaluate(self, sample: ProgressSample, *, now: float) -> tuple[HangAction, ...]:
+    def evaluate(self, sample: ProgressSample, *, now: float) -> tuple[DetectorAction, ...]:
         """Judge as is chosen."""
         stalls, self.stalls = self.stalls, False
         return (SoftTimeout("chosen"),) if stalls else ()

@@ -194,5 +194,5 @@ class Ticks(Space[World]):
         )  # fmt: skip
         return limits.ProgressSample(
             iteration=0, stage=Stage.OUTSIDE, alive_at=0.0,
-            limit=limits.earliest(written), look_within=written.look_within,
+            limit=limits.earliest(written), max_sample_interval=written.max_sample_interval,
         )  # fmt: skip

@@ -222,7 +222,7 @@ def test_it_looks_again_within_its_interval_and_before_a_limit_can_expire_that_c
     detector = HangDetector(CallRules(SOFT, HARD, GRACE, interval=2.0))
     detector.evaluate(sample(), now=1.0)
     assert detector.deadline == 3.0
-    detector.evaluate(sample(look_within=0.5), now=2.0)
+    detector.evaluate(sample(max_sample_interval=0.5), now=2.0)
     assert detector.deadline == 2.5
 
 

@@ -52,7 +52,7 @@ def test_it_looks_again_when_the_rank_may_be_overdue(detector):
 
 
 def test_it_looks_again_before_a_limit_can_expire_that_comes_up_later(detector):
-    detector.evaluate(NOTHING._replace(look_within=0.25), now=10.0)
+    detector.evaluate(NOTHING._replace(max_sample_interval=0.25), now=10.0)
     assert detector.deadline == 10.25
 
 

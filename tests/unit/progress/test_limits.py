@@ -90,9 +90,9 @@ def test_a_reason_names_what_was_late_and_by_how_much():
 
 def test_the_next_look_is_after_half_the_shortest_timeout_but_not_too_soon():
     sample = RankSample(attached_at=0.0, heartbeat_timeout=9.0, sections=(section("a", timeout=3.0),))
-    assert sample.look_within == 1.5
-    assert RankSample(attached_at=0.0).look_within == math.inf
-    assert RankSample(attached_at=0.0, out_timeout=1e-6).look_within == SHORTEST_LOOK
+    assert sample.max_sample_interval == 1.5
+    assert RankSample(attached_at=0.0).max_sample_interval == math.inf
+    assert RankSample(attached_at=0.0, out_timeout=1e-6).max_sample_interval == SHORTEST_LOOK
 
 
 NAMES = ("step", "warmup", "data", "save")

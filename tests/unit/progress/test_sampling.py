@@ -25,9 +25,9 @@ def taken(page, **more):
 
 def test_the_limit_that_expires_first_is_sampled(page):
     assert taken(page).limit == Limit(LimitKind.HEARTBEAT, 5.0, 2.0)
-    assert taken(page).look_within == 1.0
+    assert taken(page).max_sample_interval == 1.0
     page[ProgressField.ATTACHED_AT] = 0
-    assert (taken(page).limit, taken(page).look_within) == (None, math.inf)
+    assert (taken(page).limit, taken(page).max_sample_interval) == (None, math.inf)
 
 
 def test_what_a_call_has_left_on_the_page_does_not_count_outside_of_it(page):

@@ -10,7 +10,7 @@ import pytest
 from nvrx_core.inprocess.groups import nccl, torch_groups
 from nvrx_core.inprocess.groups.nccl import NcclBootstrap, services_awake, wake
 from nvrx_core.inprocess.groups.torch_groups import close_batch
-from nvrx_core.process.sockets import knock, socket_inodes
+from nvrx_core.process.sockets import socket_inodes, wake_poll
 from nvrx_core.process.system_calls import awaited, native_thread_ids, thread_ids
 
 
@@ -56,7 +56,7 @@ def test_other_threads_are_not_woken(waited_for, native):
     service = Service(waited_for, nccl.WAITS + 1)
     assert not any(wake(tid) for tid in thread_ids())
     assert service.thread.is_alive()
-    knock(waited_for.fileno())
+    wake_poll(waited_for.fileno())
     service.thread.join()
 
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from nvrx_core.inprocess.interruption.switch_interval import SHORT, STEADY, ShortTurns
+from nvrx_core.inprocess.interruption.switch_interval import SHORT, STEADY, FastGilSwitching
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def restored():
 @pytest.mark.parametrize("microseconds", [201, 257, 1_003, 5_000, 12_345, 1_000_000])
 def test_it_is_given_back_exactly(microseconds):
     sys.setswitchinterval((microseconds + 0.5) * 1e-6)
-    found, turns = sys.getswitchinterval(), ShortTurns()
+    found, turns = sys.getswitchinterval(), FastGilSwitching()
     turns.begin()
     assert round(sys.getswitchinterval() * 1e6) == SHORT
     turns.begin()
@@ -28,7 +28,7 @@ def test_it_is_given_back_exactly(microseconds):
 
 
 def test_a_value_set_meanwhile_is_kept():
-    turns = ShortTurns()
+    turns = FastGilSwitching()
     turns.begin()
     sys.setswitchinterval(0.003)
     turns.end()
@@ -37,7 +37,7 @@ def test_a_value_set_meanwhile_is_kept():
 
 def test_a_shorter_interval_is_kept():
     sys.setswitchinterval(0.0001)
-    turns = ShortTurns()
+    turns = FastGilSwitching()
     turns.begin()
     assert sys.getswitchinterval() == pytest.approx(0.0001)
     turns.end()
@@ -45,7 +45,7 @@ def test_a_shorter_interval_is_kept():
 
 
 def test_nested_intervals_restore_the_previous_value():
-    found, steady, ending = sys.getswitchinterval(), ShortTurns(STEADY), ShortTurns()
+    found, steady, ending = sys.getswitchinterval(), FastGilSwitching(STEADY), FastGilSwitching()
     steady.begin()
     assert round(sys.getswitchinterval() * 1e6) == STEADY
     ending.begin()
