@@ -10,8 +10,7 @@ import copy
 import functools
 import json
 import random
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +18,10 @@ import pytest
 
 from nvrx_core.inprocess.protocol.join import BY, MET, MOVED, Conflicting, Join, Joined, JoinResult, Superseded
 from tests.harness.asked import Asked, Asking
+from tests.harness.sim.explorer import Explorer, Space
 from tests.harness.sim.fingerprint import position
 
 RANKS = (0, 1)
-STATES_MOST = 200_000
 PORT: Any = Asking()
 Going = tuple[Asked | JoinResult, Any]
 """What a flow awaits or has ended with, and its position."""
@@ -124,20 +123,21 @@ class World:
         entrant.answers += (answer,)
         return True
 
-    def following(self) -> Iterator[World]:
-        """The worlds after one more step of anybody."""
+    def following(self) -> Iterator[tuple[str, World]]:
+        """The worlds after one more step of anybody, and what the step is."""
         last = max(entrant.life for entrant in self.entrants)
         for number, entrant in enumerate(self.entrants):
+            who = f"rank {entrant.incarnation}"
             if not entrant.dead:
-                yield from self._moved(number)
+                yield from ((f"{who} moves", after) for after in self._moved(number))
                 if last < self.lives - 1 or not self.restarts:
-                    yield from self._died(number)
+                    yield from ((f"{who} dies", after) for after in self._died(number))
             elif not entrant.told:
-                yield self._mourned(number)
+                yield f"the monitor process of {who} moves", self._mourned(number)
         if last < self.lives - 1 and all(entrant.dead and entrant.told for entrant in self.entrants):
             again = copy.deepcopy(self)
             again.entrants = [Entrant(rank, last + 1) for rank in RANKS]
-            yield again
+            yield "all are started again", again
 
     def _moved(self, number: int) -> Iterator[World]:
         after = copy.deepcopy(self)
@@ -176,16 +176,37 @@ class World:
         return after
 
 
-def assert_good(world: World, *, final: bool) -> None:
+class Joining(Space[World]):
+    """Two ranks that enter."""
+
+    def __init__(self, *, restarts: bool, lives: int) -> None:
+        self.restarts, self.lives = restarts, lives
+
+    def first(self) -> World:
+        return World(self.restarts, self.lives)
+
+    def of(self, world: World) -> Iterator[tuple[str, World]]:
+        assert_good(world)
+        return world.following()
+
+    def check_end(self, world: World) -> Hashable:
+        living = [entrant for entrant in world.entrants if not entrant.dead]
+        if len(living) == len(RANKS) or not world.restarts:
+            assert all(isinstance(entrant.at, Joined) for entrant in living), "a rank waits for ever"
+            assert len({entrant.joined for entrant in world.entrants}) == 1, "a death is told where nobody is"
+        return len(living)
+
+    def key(self, world: World) -> Hashable:
+        return world.key()  # type: ignore[no-any-return]
+
+
+def assert_good(world: World) -> None:
     for generation in {entrant.joined for entrant in world.entrants if entrant.joined >= 0}:
         assert all((generation, rank) in world.claims for rank in RANKS if world.verdicts.get(generation) == MET)
     living = [entrant for entrant in world.entrants if not entrant.dead]
     met = {entrant.joined for entrant in living if isinstance(entrant.at, Joined)}
     assert len(met) <= 1, "two ranks of one start have met in two generations"
     assert not any(isinstance(entrant.at, Superseded) for entrant in living)
-    if final and (len(living) == len(RANKS) or not world.restarts):
-        assert all(isinstance(entrant.at, Joined) for entrant in living), "a rank waits for ever"
-        assert len({entrant.joined for entrant in world.entrants}) == 1, "a death is told where nobody is"
 
 
 @pytest.mark.parametrize(
@@ -194,19 +215,9 @@ def assert_good(world: World, *, final: bool) -> None:
     ids=["nobody dies", "all are started again", "nobody is started again", "all are started again by hand"],
 )
 def test_two_ranks_join_whenever_they_die_and_restart(restarts: bool, lives: int, least: int) -> None:
-    start = World(restarts, lives)
-    seen, queue = {start.key()}, deque([start])
-    while queue:
-        world = queue.popleft()
-        following = list(world.following())
-        assert_good(world, final=not following)
-        for after in following:
-            if (key := after.key()) not in seen:
-                seen.add(key)
-                queue.append(after)
-        assert len(seen) < STATES_MOST
-    print(f"{len(seen)} states")
-    assert len(seen) >= least
+    figures = Explorer(Joining(restarts=restarts, lives=lives)).explore()
+    print(figures)
+    assert figures.states >= least
 
 
 def test_of_two_processes_of_one_rank_at_most_one_joins() -> None:
