@@ -27,6 +27,9 @@ __all__ = ["CallStore", "ControlStore", "RoundOperations"]
 class RoundOperations:
     """The operations of a call's rounds on one connection. Each raises `StoreFailure` when the store fails.
 
+    `RoundStore` says what each does. One request, unless it says otherwise; torch's server tells those who wait for a
+    key of each compare-and-set, even of one that writes nothing.
+
     Args:
         store: the connection.
         keys: the keys of the call.
@@ -36,34 +39,34 @@ class RoundOperations:
         self.store, self.keys, self._arrivals = store, keys, Arrivals(store, keys)
 
     def announce(self, iteration: int, fault: FaultRecord) -> FaultRecord | None:
-        """Write the fault as the round's event, unless there is one; return the event, None for a completion."""
+        """Announce by a compare-and-set, whose answer is the event; a malformed event counts as this fault."""
         return _event(self.store.put_once(self.keys.round(iteration).event, fault.encode()), fault)
 
     def count_completion(self, iteration: int) -> int:
-        """Count this member's completion; return how many were counted."""
+        """Add to the counter of the round."""
         return self.store.count(self.keys.round(iteration).completed)
 
     def close_completed(self, iteration: int) -> None:
-        """Write completion as the round's event, unless it has one."""
+        """Complete by a compare-and-set, which leaves a fault that was announced meanwhile."""
         self.store.put_once(self.keys.round(iteration).event, encode_completion())
 
     def read_event(self, iteration: int) -> FaultRecord | None:
-        """Return the round's event, which is there; None for a completion."""
+        """Read by a compare-and-set: the event is there, so nobody waits for its key."""
         with guard():
             return decode_event(self.store.try_get(self.keys.round(iteration).event) or b"")
 
     def put_arrival(self, iteration: int, arrival: Arrival) -> None:
-        """Write the arrival, over an earlier one of the same member."""
+        """Append to the arrivals of a block of members, if the store can; else write the member's own key."""
         self._arrivals.put(iteration, arrival)
 
     def count_arrival(self, iteration: int) -> int:
-        """Count an arrival; return how many were counted."""
+        """Add to the counter of the round, once more when a monitor process arrives for a member that has done so."""
         return self.store.count(self.keys.round(iteration).arrived)
 
     def read_arrivals(
         self, iteration: int, members: frozenset[InitialRank]
     ) -> tuple[Mapping[InitialRank, Arrival], FaultRecord | None]:
-        """Return every member's arrival, none if one is missing, and the fault that is the round's event."""
+        """Read in several requests: by batches of keys, and for the event whether it is there before what it is."""
         key = self.keys.round(iteration).event
         with guard():
             arrivals = self._arrivals.read(iteration, members)
@@ -72,7 +75,7 @@ class RoundOperations:
             return arrivals, None if event is None else _event(event, None)
 
     def publish(self, iteration: int, decision: RoundDecision) -> None:
-        """Write the decision, unless the round has one."""
+        """Publish by a compare-and-set: of several members that close the barrier, the first decides."""
         self.store.put_once(self.keys.round(iteration).decision, decision.encode())
 
     def missing(self, iteration: int, members: frozenset[InitialRank]) -> list[InitialRank]:
@@ -96,7 +99,7 @@ class RoundOperations:
             return decision
 
     def read_decision(self, iteration: int) -> RoundDecision | None:
-        """Return the round's decision, None if it has none yet."""
+        """Read by a compare-and-set; those who wait for the decision look, and wait on."""
         with guard():
             text = self.store.try_get(self.keys.round(iteration).decision)
             return None if text is None else RoundDecision.decode(text)
