@@ -63,6 +63,13 @@ def test_a_wrong_call_ends_the_job_on_the_ranks_that_have_not_made_it():
     assert (str(error), error.culprit) == (str(made), 1)
 
 
+def test_a_rank_that_gets_no_place_reports_its_own_time_and_not_its_functions():
+    flow, error = MainThread(None, AssignmentState(0, 1), FlowRules(), ports=PORTS, now=lambda: 7.0), ValueError("no")
+    decision = RoundDecision(iteration=0, lost=(), terminated=(), cause=None, culprits=(), step=-1)
+    ended = drive(flow._prepare(decision), lambda asked: error if asked.name == "assign" else None)
+    assert ended == IterationResult(Outcome.LEFT, error=error, occurred=7.0, behind_step=False)
+
+
 def without_store(ended, loss, *, announced=None):
     """Lose the store after an iteration that has ended in this way; return the result, and what was asked for."""
     flow = MainThread(None, None, FlowRules(), ports=PORTS, now=None)
