@@ -29,7 +29,7 @@ from nvrx_launcher.checkpoint_iteration import CheckpointIteration
 from nvrx_launcher.console import Console
 from nvrx_launcher.control import Control, ControlEvents
 from nvrx_launcher.cycle_info import CycleInfo
-from nvrx_launcher.cycle_verdict import CycleVerdicts
+from nvrx_launcher.cycle_verdict import CycleVerdicts, time_limit
 from nvrx_launcher.exit_codes import USAGE
 from nvrx_launcher.gpu_memory import NodeGpuMemory
 from nvrx_launcher.hang_verdicts import HangVerdicts
@@ -288,7 +288,8 @@ class Agent(NodeEvents, ControlEvents):
         self._make_workers(cleanup, console, folder)
         self._cycle_verdicts = CycleVerdicts(
             self._history, self._coordination, self._workers, cycle_log=self._cycle_logs, host=socket.gethostname(),
-            events=environment.events_directory(),
+            events=environment.events_directory(), time_limit=time_limit(self._untagged),
+            ends_job=self._where().is_host,
         )  # fmt: skip
         self._attribution = Attribution(
             self.config, self.options.logs, self._loop, self._history, verdicts=self._cycle_verdicts,
@@ -460,7 +461,8 @@ class Agent(NodeEvents, ControlEvents):
             self._left.kill()
             return
         failpoint.hit("signal-received", self._policy.cycle)
-        self._cycle_verdicts.stopped()
+        self._cycle_verdicts.stopped(signum, now=time.monotonic())
+        self._cycle_verdicts.make()
         self._attribution.signalled()
         self._carry_out(self._policy.signalled(signum))
 

@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nvrx_core.events.schema import file_name
+from nvrx_core.parsing import count_in
 from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.kernel_log import NewRecords
+from nvrx_core.process.signals import signal_name
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from nvrx_core.attribution import verdict as attribution
     from nvrx_core.fault.hang_verdict import HangVerdict
 
-__all__ = ["CycleEvidence", "CycleVerdicts", "Nodes", "Workers"]
+__all__ = ["CycleEvidence", "CycleVerdicts", "Nodes", "Workers", "time_limit"]
 
 log = logging.getLogger("nvrx_launcher")
 NEXT_CYCLE_TIMEOUT: Final = 1.0
@@ -47,6 +49,11 @@ END_TIMEOUT: Final = 10.0
 """Seconds that the end of the job waits for logs that cannot be read."""
 SIGNALLED_TIMEOUT: Final = 1.0
 """The same, of a launcher that was sent a signal."""
+SAME_SIGNAL: Final = 1.0
+"""Seconds before a signal to the launcher in which a cycle may have ended by the same signal to others of the job."""
+BEFORE_LIMIT, AFTER_LIMIT = 180.0, 120.0
+"""Seconds around the end of the job's time in which a signal is that of the scheduler: Slurm looks at the time of jobs
+at intervals, and sends the signal of `--signal` up to a minute too early (sbatch(1))."""
 HANG_TIMEOUT: Final = 30.0
 """Seconds from the verdict on a hang to the end of the cycle; later, that was for it only if its end says so."""
 HUNG: Final = ", hung: "
@@ -65,6 +72,8 @@ INITIAL_NAMESPACE: Final = "pid:[4026531836]"
 """The namespace whose pids the kernel's log has (PROC_PID_INIT_INO)."""
 NO_STOP: Final = (PRINTED, ", hung: ", "KeyboardInterrupt", "CANCELLED")
 """In a report whose failure may be another's."""
+LEFT: Final = "the launcher has received signal"
+"""Why a node leaves a job that goes on without it."""
 _FAILED: Final = re.compile(r"rank \d+ \([^)]*\) has failed with exit code \d")
 _PID: Final = re.compile(r"\bpid (\d+)\)")
 _KILLED: Final = re.compile(r"[Kk]illed process (\d+)\b")
@@ -107,6 +116,8 @@ class CycleEvidence:
         hang: the verdict on a hang that has ended it; None for none.
         host: the node of this launcher.
         kernel: the kernel's log of that node, since then; None where its workers took no part.
+        stopped_by: the signal to this launcher that has ended it, as SIGTERM; "" for none.
+        is_at_limit: that signal came at the end of the job's time.
         begins_at: where the output of this cycle begins in it.
         events: the folder of the event files; None for none.
     """
@@ -122,6 +133,8 @@ class CycleEvidence:
     hang: HangVerdict | None = None
     host: str = ""
     kernel: NewRecords | None = None
+    stopped_by: str = ""
+    is_at_limit: bool = False
 
 
 class CycleVerdicts:
@@ -134,23 +147,27 @@ class CycleVerdicts:
         cycle_log: the log of all workers.
         host: this node.
         events: the folder of the event files; None for none.
+        time_limit: when the scheduler ends the job, wall seconds.
+        ends_job: the job ends with this launcher; else another one takes over.
 
     Attributes:
         deadline: when `tick` is due, monotonic seconds.
     """
 
     def __init__(
-        self, history: History, nodes: Nodes, workers: Workers, *, cycle_log: LogPath, host: str, events: str | None
-    ) -> None:
+        self, history: History, nodes: Nodes, workers: Workers, *, cycle_log: LogPath, host: str, events: str | None,
+        time_limit: float = math.inf, ends_job: bool = True,
+    ) -> None:  # fmt: skip
         self._history, self._nodes, self._workers = history, nodes, workers
-        self._cycle_log, self._host, self._events = cycle_log, host, events
+        self._cycle_log, self._host, self._events, self._time_limit = cycle_log, host, events, time_limit
+        self._ends_job = ends_job
         self._running: Decision | None = None
         self._began, self._failures, self._reason = 0.0, dict[int, str](), ""
         self._hang: HangVerdict | None = None
         self._kernel: NewRecords | None = None
         self._hang_judged_at = self._ended_at = 0.0
         self._lost, self._gives_up_at = dict[int, str](), math.inf
-        self._is_stopped, self.deadline = False, math.inf
+        self._signal, self._stopped_by, self.deadline = "", "", math.inf
         self._collected = list[CycleEvidence]()
         self._threads = list[HelperThread]()
         self._stops = set[int]()
@@ -172,9 +189,11 @@ class CycleVerdicts:
                 self._lost[decision.node] = decision.reason
                 if self._reason and not self._silent():
                     self.deadline = now
-            case DecisionKind.END if decision.code == FAILED:
-                self._ended(decision, now, now)
+            case DecisionKind.END:
+                if decision.code == FAILED:
+                    self._ended(decision, now, now)
                 self._collect()
+                self._running = None
             case _:
                 pass
 
@@ -195,9 +214,20 @@ class CycleVerdicts:
         """Record that the job goes on, in process, without a worker that has failed."""
         self._failures.pop(rank, None)
 
-    def stopped(self) -> None:
-        """Record that this launcher was sent a signal: that its job ends is no fault."""
-        self._is_stopped = True
+    def stopped(self, signum: int, *, now: float) -> None:
+        """Handle a signal to this launcher, which ends the cycle that runs; call `make` afterwards.
+
+        Its verdict is made at once: what the workers print from now on, they print because of the signal.
+        """
+        if self._signal:
+            return
+        self._signal = signal_name(signum)
+        if self._running is None:
+            return
+        if not self._reason or now < self._ended_at + SAME_SIGNAL:
+            self._stopped_by = self._signal
+        self._ended_at = self._ended_at if self._reason else now
+        self._collect()
 
     def says_stop(self, cycle: int) -> bool:
         """Return whether the verdict of a cycle is there, and says that a restart would fail again.
@@ -236,7 +266,7 @@ class CycleVerdicts:
         self._collect()
         self.make()
         self._forget_records()
-        timeout = SIGNALLED_TIMEOUT if self._is_stopped else END_TIMEOUT
+        timeout = SIGNALLED_TIMEOUT if self._signal else END_TIMEOUT
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -245,7 +275,7 @@ class CycleVerdicts:
 
     def _ended(self, decision: Decision, now: float, due: float) -> None:
         """Handle the end of the cycle that runs, once; that more nodes join is no fault."""
-        is_fault = not self._is_stopped and not decision.reason.endswith(NODES_WAIT)
+        is_fault = not self._signal and not decision.reason.endswith(NODES_WAIT)
         if is_fault and self._running is not None and decision.cycle == self._running.cycle:
             self._gives_up_at = due + SILENT_TIMEOUT if not self._reason else self._gives_up_at
             self._ended_at = self._ended_at if self._reason else now
@@ -260,10 +290,10 @@ class CycleVerdicts:
 
     def _collect(self) -> None:
         """Collect what is known of the cycle that has ended, if there is one that has no verdict yet."""
-        running, reason = self._running, self._reason
-        if running is None or not reason:
+        running, reason, stopped_by = self._running, self._reason, self._stopped_by
+        if running is None or not (reason or stopped_by):
             return
-        self._running, self._reason, self.deadline = None, "", math.inf
+        self._running, self._reason, self._stopped_by, self.deadline = None, "", "", math.inf
         reported = self._nodes.failures(running.cycle)
         if reported is None:
             return
@@ -278,14 +308,17 @@ class CycleVerdicts:
         kernel, self._kernel = (self._kernel, None) if is_here else (None, self._kernel)
         output = self._workers.output() if is_here else {}
         own = self._failures.values() if is_here else ()
-        failures = _failures(reason, reported, self._host, own, lost=self._lost)
+        failures = _failures(reason, reported, self._host, own, lost=self._lost) if reason else ()
+        is_at_limit = -BEFORE_LIMIT < time.time() - self._time_limit < AFTER_LIMIT
+        if stopped_by and not self._ends_job and not is_at_limit:
+            failures, stopped_by = (*failures, (self._host, f"{LEFT} {stopped_by}")), ""
         is_fresh = self._ended_at < self._hang_judged_at + HANG_TIMEOUT
         ended_by_hang = is_fresh or any(HUNG in text for _, text in failures)
         self._collected.append(
             CycleEvidence(
                 running.cycle, self._began, ranks | dict.fromkeys(output, self._host), failures,
                 output, self._cycle_log.path if is_here else "", self._cycle_log.begins_at, self._events,
-                self._hang if ended_by_hang else None, self._host, kernel,
+                self._hang if ended_by_hang else None, self._host, kernel, stopped_by, is_at_limit,
             )
         )  # fmt: skip
 
@@ -311,6 +344,12 @@ class CycleVerdicts:
             "verdict of cycle %d: %s, %s; action %s, confidence %.2f%s", evidence.cycle, cause, who, found.action.value,
             found.confidence, see, extra={} if found.rank is None else {"rank": found.rank},
         )  # fmt: skip
+
+
+def time_limit(environ: Mapping[str, str]) -> float:
+    """Return when Slurm ends the job, wall seconds; `inf` where that is not known."""
+    found = count_in(environ.get("SLURM_JOB_END_TIME", ""))
+    return math.inf if found < 0 else float(found)
 
 
 def _failures(
@@ -369,7 +408,10 @@ def judged(evidence: CycleEvidence) -> attribution.Verdict:
         if evidence.events is not None:
             events += open_faults(Path(evidence.events, file_name(rank)), evidence.began)
     failures = tuple(FailureReport(host, text) for host, text in evidence.failures)
-    report = CycleReport(evidence.ranks, failures, kernel, events=tuple(events), logs=logs, hang=evidence.hang)
+    report = CycleReport(
+        evidence.ranks, failures, kernel, events=tuple(events), logs=logs, hang=evidence.hang,
+        stopped_by=evidence.stopped_by, is_at_limit=evidence.is_at_limit,
+    )  # fmt: skip
     return verdict_of_cycle(report)
 
 

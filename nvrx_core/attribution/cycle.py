@@ -63,6 +63,7 @@ class CycleReport:
             each line has its own.
         hang: the verdict on a hang, which launchers have given by the reports of all ranks; None for none.
         stopped_by: the signal that has ended the launcher, as SIGTERM; "" for none.
+        is_at_limit: that signal came when the time of the job was over, as far as its scheduler has told.
     """
 
     ranks: Mapping[int, str | None]
@@ -72,6 +73,7 @@ class CycleReport:
     logs: Mapping[tuple[int | None, str], tuple[str, ...]] | None = None
     hang: HangVerdict | None = None
     stopped_by: str = ""
+    is_at_limit: bool = False
 
 
 def verdict_of_cycle(report: CycleReport) -> Verdict:
@@ -91,13 +93,13 @@ def verdict_of_cycle(report: CycleReport) -> Verdict:
         for each in (classifier, of_kernel):
             _feed(each, "kernel log", texts, Origin(host=host))
     for failure in report.failures:
-        _feed_failure(classifier, failure)
+        if not report.stopped_by or not _is_of_signal(failure.text, report.stopped_by):
+            _feed_failure(classifier, failure)
     hang = "" if report.hang is None else f"hang: {report.hang.sentence}"
     if hang:
         classifier.feed(Line(LAUNCHER_FILE, 0, hang, hang))
     if report.stopped_by:
-        text = f"Received {report.stopped_by} death signal, shutting down workers"
-        classifier.feed(Line(LAUNCHER_FILE, 0, text, text))
+        _feed_signal(classifier, report)
     found = decide(classifier.findings(), classifier.seen)
     if found.failure == "clean" or not classifier.seen.lines:
         return _unknown(report)
@@ -121,6 +123,20 @@ def _unknown(report: CycleReport) -> Verdict:
     detail = f": {texts[0]}" if texts else ""
     sentence = f"the cause is unknown{detail}; restart"
     return Verdict("unknown", None, None, host, Action.RESTART, None, 0.0, evidence, sentence)
+
+
+def _feed_signal(classifier: Classifier, report: CycleReport) -> None:
+    """Take the signal that has ended the launcher."""
+    text = f"Received {report.stopped_by} death signal, shutting down workers"
+    if report.is_at_limit:
+        text = f"Received {report.stopped_by} at the time limit of the job (Slurm: TIMEOUT by SLURM_JOB_END_TIME)"
+    classifier.feed(Line(LAUNCHER_FILE, 0, text, text))
+
+
+def _is_of_signal(text: str, signal: str) -> bool:
+    """Whether a report is of what a signal has ended that was sent to all processes of the job: no cause of its own."""
+    ended = (f"was ended by {signal}", "the launcher has received signal ", "KeyboardInterrupt")
+    return any(each in text for each in ended)
 
 
 def _feed_failure(classifier: Classifier, failure: FailureReport) -> None:

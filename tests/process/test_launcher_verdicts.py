@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.harness.process.launch import Launch
+from tests.harness.process.launch import Launch, Nodes, Start, events_of
 
 UNKNOWN = "unknown cause"
 
@@ -77,3 +80,40 @@ def test_the_line_of_the_launcher_names_the_fault(verdicts: dict[int, str], cycl
     if fault.error:
         assert fault.error in Path(match["file"]).read_text().splitlines()[int(match["line"]) - 1]
         assert f"attempt_{cycle}/{cycle % 2}/" in match["file"]
+
+
+@pytest.mark.parametrize(
+    ("signum", "left", "failure"),
+    [
+        (signal.SIGTERM, None, "operator_kill"),
+        (signal.SIGINT, 7200, "operator_kill"),
+        (signal.SIGTERM, 20, "time_limit"),
+    ],
+)
+def test_a_job_that_a_signal_ends_has_a_verdict(
+    launcher: Start, tmp_path: Path, signum: int, left: int | None, failure: str
+) -> None:
+    limit = {} if left is None else {"SLURM_JOB_END_TIME": str(int(time.time()) + left)}
+    job = launcher("waits", **limit)
+    job.read(2, "start")
+    job.process.send_signal(signum)
+    code, log = job.finish()
+    assert code == 128 + signum, log
+    (verdict,) = events_of(tmp_path, "cycle_verdict")
+    action = "restart" if failure == "time_limit" else "stop"
+    assert (verdict["iteration"], verdict["verdict"]["class"], verdict["verdict"]["action"]) == (0, failure, action)
+    assert len(re.findall(rf"verdict of cycle 0: {failure}, no rank named; action {action}, ", log)) == 1, log
+
+
+def test_a_signal_to_all_processes_of_a_job_has_one_verdict_and_names_no_rank(nodes: Nodes, tmp_path: Path) -> None:
+    """As of Slurm, which sends SIGTERM to workers and launchers alike; the order in which they notice it differs."""
+    jobs = nodes(2, "waits", "--nnodes", "2")
+    for job in jobs:
+        job.read(2, "start")
+    for pid in [pid for job in jobs for pid in job.pids()] + [job.process.pid for job in jobs]:
+        os.kill(pid, signal.SIGTERM)
+    ends = [job.finish() for job in jobs]
+    assert all(code in (143, 75) for code, _ in ends), ends
+    (verdict,) = (each["verdict"] for each in events_of(tmp_path, "cycle_verdict"))
+    assert (verdict["class"], verdict["rank"]) == ("operator_kill", None), ends
+    assert sum(log.count("verdict of cycle 0: ") for _, log in ends) == 1, ends

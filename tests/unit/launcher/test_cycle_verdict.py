@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,9 +50,17 @@ class World:
         )  # fmt: skip
         self.outputs = {0: WorkerOutput(b"", ()), 1: WorkerOutput(b"", ())}
         self.history = History(str(folder))
+        self.make()
+
+    def make(self, *, time_limit: float = math.inf, ends_job: bool = True) -> None:
         self.verdicts = CycleVerdicts(
-            self.history, self, self, cycle_log=self, host="n0", events=str(folder)
+            self.history, self, self, cycle_log=self, host="n0", events=str(self.folder), time_limit=time_limit,
+            ends_job=ends_job,
         )  # fmt: skip
+
+    def stopped(self, *, now: float = 0.0) -> None:
+        self.verdicts.stopped(signal.SIGTERM, now=now)
+        self.verdicts.make()
 
     def failures(self, _: int) -> CycleFailures | None:
         return self.reported
@@ -199,10 +208,92 @@ def test_a_fault_that_ends_the_job_has_its_verdict_before_the_end(world: World) 
 def test_the_end_of_a_job_without_a_fault_has_no_verdict(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.decided(Decision(DecisionKind.END, 0, "0 of 2 nodes have joined", 1), run())
     world.decided(Decision(DecisionKind.LOST, 0, "n1", node=4), Decision(DecisionKind.END, 0, "rank 1 has asked", 93))
-    world.verdicts.stopped()
-    world.decided(stop("n0: the launcher has received signal 15"))
+    world.stopped()
     assert world.events() == []
     assert not caplog.records
+
+
+def test_a_signal_that_ends_a_cycle_has_its_verdict_at_once_and_once(world: World) -> None:
+    world.decided(run())
+    world.stopped()
+    assert len(world.events()) == 1
+    world.decided(stop("n0: the launcher has received signal 15"))
+    world.stopped()
+    world.decided(Decision(DecisionKind.END, 0, f"n0: {ENDED}", 1))
+    found = world.verdict()
+    assert (found["class"], found["rank"], found["action"]) == ("operator_kill", None, "stop")
+
+
+@pytest.mark.parametrize(
+    ("apart", "failure"),
+    [(-600.0, "operator_kill"), (-60.0, "time_limit"), (5.0, "time_limit"), (600.0, "operator_kill")],
+)
+def test_a_signal_at_the_end_of_the_jobs_time_is_that_of_the_scheduler(
+    world: World, apart: float, failure: str
+) -> None:
+    world.make(time_limit=cycle_verdict.time_limit({"SLURM_JOB_END_TIME": str(int(time.time() - apart))}))
+    world.decided(run())
+    world.stopped()
+    found = world.verdict()
+    assert (found["class"], found["action"]) == (failure, "restart" if failure == "time_limit" else "stop")
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5"])
+def test_without_a_time_limit_no_signal_is_that_of_one(text: str) -> None:
+    assert cycle_verdict.time_limit({"SLURM_JOB_END_TIME": text}) == math.inf
+
+
+def test_a_job_that_goes_on_without_this_launcher_has_lost_its_node(world: World) -> None:
+    world.make(ends_job=False)
+    world.decided(run())
+    world.stopped()
+    found = world.verdict()
+    assert (found["class"], found["host"], found["action"]) == ("operator_kill", "n0", "restart")
+
+
+TERMINATED = "rank 1 (local rank 1, pid 7) was ended by SIGTERM"
+
+
+@pytest.mark.parametrize(
+    ("report", "later", "expected"),
+    [
+        (TERMINATED, 0.5, ("operator_kill", None, "stop")),
+        (f"{FAILED}: KeyboardInterrupt, at a.py:1", 0.5, ("operator_kill", None, "stop")),
+        (TERMINATED, 5.0, ("operator_kill", 1, "restart")),
+        (ENDED, 0.5, ("segmentation_fault", 1, "restart")),
+        (ENDED, 5.0, ("segmentation_fault", 1, "restart")),
+    ],
+    ids=["the same signal", "the same, as an exception", "one before", "a fault just before", "a fault before"],
+)
+def test_what_has_failed_before_the_signal_is_to_blame_unless_it_was_the_same_signal(
+    world: World, report: str, later: float, expected: tuple[str, int | None, str]
+) -> None:
+    world.reported = CycleFailures(HOSTS, ((0, report),), frozenset())
+    world.decided(run(), stop(f"n0: {report}"), now=100.0)
+    world.stopped(now=100.0 + later)
+    found = world.verdict()
+    assert (found["class"], found["rank"], found["action"]) == expected
+
+
+def test_what_the_cycle_has_survived_does_not_count_when_a_signal_ends_it(world: World) -> None:
+    world.reported = CycleFailures(HOSTS, ((4, ENDED),))
+    world.decided(run())
+    world.stopped()
+    assert world.verdict()["class"] == "operator_kill"
+
+
+def test_an_exception_in_the_log_that_has_ended_no_worker_is_why_the_job_was_cancelled(world: World) -> None:
+    world.outputs[1] = WorkerOutput(b"Traceback (most recent call last):\n  File 'a.py'\nValueError: no label\n", ())
+    world.decided(run())
+    world.stopped()
+    assert (world.verdict()["error_type"], world.verdict()["rank"]) == ("ValueError", 1)
+
+
+def test_a_signal_to_another_launcher_than_that_of_the_coordinator_has_no_verdict(world: World) -> None:
+    world.reported = None
+    world.decided(run())
+    world.stopped()
+    assert world.events() == []
 
 
 def test_where_another_launcher_has_the_reports_it_gives_the_verdict(world: World) -> None:
@@ -330,12 +421,12 @@ def test_a_launcher_that_was_sent_a_signal_does_not_wait_long_for_logs(
     world.path = str(world.folder / "fifo")
     os.mkfifo(world.path)
     world.decided(run(), stop(), run(1))
-    world.verdicts.stopped()
+    world.stopped()
     world.verdicts.finish()
     assert caplog.messages == ["the verdict of a cycle was not made within 0 s, in which its logs are read"]
     monkeypatch.setattr(cycle_verdict, "SIGNALLED_TIMEOUT", 30.0)
     with open(world.path, "wb"):
-        assert len(world.events()) == 1
+        assert sorted(event["iteration"] for event in world.events()) == [0, 1]  # type: ignore[type-var]
 
 
 def test_the_line_of_a_hang_names_the_culprit_of_its_own_cycle(world: World) -> None:
