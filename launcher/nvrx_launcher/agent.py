@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nvrx_core import failpoint
+from nvrx_core.attribution.worker_report import HUNG
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HungRank, Progress
@@ -291,6 +292,7 @@ class Agent(NodeEvents, ControlEvents):
             events=environment.events_directory(), time_limit=time_limit(self._untagged),
             ends_job=self._where().is_host,
         )  # fmt: skip
+        cleanup.callback(self._cycle_verdicts.close)
         self._attribution = Attribution(
             self.config, self.options.logs, self._loop, self._history, verdicts=self._cycle_verdicts,
             where=self._where(), environ=self._untagged,
@@ -379,16 +381,17 @@ class Agent(NodeEvents, ControlEvents):
             self._ready = (cycle, reason)
             self._tell_ready()
             return
+        records: tuple[str, ...] = ()
         if kind is MessageKind.LEFT:
-            self._ready = None
-        self._coordination.tell(kind, cycle, reason)
+            self._ready, records = None, self._cycle_verdicts.records()
+        self._coordination.tell(kind, cycle, reason, records)
 
     def _tell_ready(self) -> None:
         """Tell the coordinator that this node is ready, if it is asked to and waits for nothing more."""
         is_waiting = self._memory.is_waiting or self._checkpoint.is_reading
         if self._ready is not None and self._may_join and not is_waiting:
             ready, self._ready = self._ready, None
-            self._coordination.tell(MessageKind.READY, *ready)
+            self._coordination.tell(MessageKind.READY, *ready, self._cycle_verdicts.records())
 
     def _handle_health(self) -> None:
         for event in self._health.events():
@@ -497,7 +500,7 @@ class Agent(NodeEvents, ControlEvents):
         """Log the failure of a worker, the one time that it is an error; return its line, with what caused it."""
         how, _, trace = report.partition("\n")
         hung = self._hung.pop(rank, None)
-        line = how if hung is None else f"{how}, hung: {hung.reason}"
+        line = how if hung is None else f"{how}{HUNG}{hung.reason}"
         log.error("%s", f"{line}\n{trace}" if trace else line, extra={"rank": rank})
         self._failure_lines.append(line)
         return line

@@ -16,11 +16,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from nvrx_core.attribution.worker_report import HUNG, WorkerReport
 from nvrx_core.events.schema import file_name
 from nvrx_core.parsing import count_in
 from nvrx_core.process.helper_thread import HelperThread
@@ -31,7 +32,6 @@ from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, DecisionKind
 from nvrx_launcher.workers.environment import Placement
-from nvrx_launcher.workers.group import PRINTED
 from nvrx_launcher.workers.output import WorkerOutput
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ BEFORE_LIMIT, AFTER_LIMIT = 180.0, 120.0
 at intervals, and sends the signal of `--signal` up to a minute too early (sbatch(1))."""
 HANG_TIMEOUT: Final = 30.0
 """Seconds from the verdict on a hang to the end of the cycle; later, that was for it only if its end says so."""
-HUNG: Final = ", hung: "
-"""What the report on a rank has that its monitor has ended."""
 STOP: Final = "stop"
 """The action of a verdict whose failure a restart would repeat."""
 MAX_THREADS: Final = 8
@@ -67,14 +65,15 @@ MAX_OUTPUT: Final = 1 << 15
 MAX_CYCLE_LOG: Final = 1 << 19
 """Bytes at the end of the log of all workers that are looked at."""
 MAX_RECORDS: Final = 1 << 10
-"""Records of the kernel, the last ones, that are looked at."""
+"""Records of the kernel on Xids and killed processes, the last ones, that are kept of a cycle."""
 INITIAL_NAMESPACE: Final = "pid:[4026531836]"
 """The namespace whose pids the kernel's log has (PROC_PID_INIT_INO)."""
-NO_STOP: Final = (PRINTED, ", hung: ", "KeyboardInterrupt", "CANCELLED")
-"""In a report whose failure may be another's."""
+NO_STOP: Final = ("KeyboardInterrupt", "CANCELLED")
+"""In the report on a worker that was ended from outside, whatever else it says."""
 LEFT: Final = "the launcher has received signal"
 """Why a node leaves a job that goes on without it."""
-_FAILED: Final = re.compile(r"rank \d+ \([^)]*\) has failed with exit code \d")
+XID: Final = "NVRM: Xid"
+"""In the kernel's record of an error of a GPU."""
 _PID: Final = re.compile(r"\bpid (\d+)\)")
 _KILLED: Final = re.compile(r"[Kk]illed process (\d+)\b")
 
@@ -114,8 +113,7 @@ class CycleEvidence:
         output: that of the workers of this node, by rank.
         log: the file with the output of all workers; "" for none.
         hang: the verdict on a hang that has ended it; None for none.
-        host: the node of this launcher.
-        kernel: the kernel's log of that node, since then; None where its workers took no part.
+        kernel: what the kernels of nodes have recorded since then, by host.
         stopped_by: the signal to this launcher that has ended it, as SIGTERM; "" for none.
         is_at_limit: that signal came at the end of the job's time.
         begins_at: where the output of this cycle begins in it.
@@ -131,8 +129,7 @@ class CycleEvidence:
     begins_at: int
     events: str | None
     hang: HangVerdict | None = None
-    host: str = ""
-    kernel: NewRecords | None = None
+    kernel: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stopped_by: str = ""
     is_at_limit: bool = False
 
@@ -164,7 +161,7 @@ class CycleVerdicts:
         self._running: Decision | None = None
         self._began, self._failures, self._reason = 0.0, dict[int, str](), ""
         self._hang: HangVerdict | None = None
-        self._kernel: NewRecords | None = None
+        self._kernel, self._recorded = NewRecords(), deque[str](maxlen=MAX_RECORDS)
         self._hang_judged_at = self._ended_at = 0.0
         self._lost, self._gives_up_at = dict[int, str](), math.inf
         self._signal, self._stopped_by, self.deadline = "", "", math.inf
@@ -178,8 +175,8 @@ class CycleVerdicts:
             case DecisionKind.RUN:
                 self._collect()
                 self._running, self._began = decision, time.time()
-                self._forget_records()
-                self._kernel = NewRecords()
+                self._kernel.skip()
+                self._recorded.clear()
                 self._failures.clear()
                 self._lost.clear()
                 self._hang = None
@@ -229,6 +226,25 @@ class CycleVerdicts:
         self._ended_at = self._ended_at if self._reason else now
         self._collect()
 
+    def records(self) -> tuple[str, ...]:
+        """Return what the kernel of this node has recorded in the cycle: Xids, and that it has killed a worker.
+
+        Other processes that it kills for want of memory are not the job's; where pids are not those of the kernel's
+        log, none can be told to be.
+        """
+        self._recorded += (text for text in self._kernel.texts() if XID in text or _KILLED.search(text))
+        own = set[str]()
+        with suppress(OSError):
+            if os.readlink("/proc/self/ns/pid") == INITIAL_NAMESPACE:
+                own.update(*map(_PID.findall, self._failures.values()))
+        return tuple(
+            text for text in self._recorded if XID in text or ((killed := _KILLED.search(text)) and killed[1] in own)
+        )
+
+    def close(self) -> None:
+        """Close the kernel's log."""
+        self._kernel.close()
+
     def says_stop(self, cycle: int) -> bool:
         """Return whether the verdict of a cycle is there, and says that a restart would fail again.
 
@@ -254,8 +270,6 @@ class CycleVerdicts:
             failed = partial(log.warning, "there is no verdict of cycle %d: %s", evidence.cycle)
             if len(self._threads) >= MAX_THREADS:
                 failed(f"those of {MAX_THREADS} cycles before it are not made yet")
-                if evidence.kernel is not None:
-                    evidence.kernel.close()
                 continue
             thread = HelperThread(partial(self._give, evidence), name="nvrx-verdict", failed=failed)
             self._threads.append(thread)
@@ -265,7 +279,6 @@ class CycleVerdicts:
         """Make what is left, and wait until it is said, within bounds: after a signal the launcher has little time."""
         self._collect()
         self.make()
-        self._forget_records()
         timeout = SIGNALLED_TIMEOUT if self._signal else END_TIMEOUT
         deadline = time.monotonic() + timeout
         for thread in self._threads:
@@ -305,7 +318,10 @@ class CycleVerdicts:
             for member in running.members
             for number in range(member.workers)
         }
-        kernel, self._kernel = (self._kernel, None) if is_here else (None, self._kernel)
+        kernel = {self._host: self.records()} if is_here else {}
+        for node in hosts.keys() & reported.records.keys():
+            host = hosts[node] or f"node {node}"
+            kernel[host] = tuple(dict.fromkeys([*kernel.get(host, ()), *reported.records[node]]))
         output = self._workers.output() if is_here else {}
         own = self._failures.values() if is_here else ()
         failures = _failures(reason, reported, self._host, own, lost=self._lost) if reason else ()
@@ -318,15 +334,9 @@ class CycleVerdicts:
             CycleEvidence(
                 running.cycle, self._began, ranks | dict.fromkeys(output, self._host), failures,
                 output, self._cycle_log.path if is_here else "", self._cycle_log.begins_at, self._events,
-                self._hang if ended_by_hang else None, self._host, kernel, stopped_by, is_at_limit,
+                self._hang if ended_by_hang else None, kernel, stopped_by, is_at_limit,
             )
         )  # fmt: skip
-
-    def _forget_records(self) -> None:
-        """Close the kernel's log of a cycle that has ended without a verdict of this launcher."""
-        if self._kernel is not None:
-            self._kernel.close()
-            self._kernel = None
 
     def _give(self, evidence: CycleEvidence) -> None:
         """Read the logs, make the verdict and say it; in a thread."""
@@ -383,7 +393,8 @@ def says_stop_by_reports(evidence: CycleEvidence, failure: str) -> bool:
     from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
 
     host, text = next(iter(evidence.failures), (None, ""))
-    if _FAILED.match(text) is None or any(each in text for each in NO_STOP):
+    end = WorkerReport.parse(text)
+    if end is None or end.code is None or end.is_printed or end.hung or any(each in text for each in NO_STOP):
         return False
     found = verdict_of_cycle(CycleReport(evidence.ranks, (FailureReport(host, text),), hang=evidence.hang))
     return found.action.value == STOP and found.failure == failure
@@ -394,7 +405,6 @@ def judged(evidence: CycleEvidence) -> attribution.Verdict:
     from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
     from nvrx_core.attribution.reading import last_lines, open_faults
 
-    kernel = {evidence.host: of_kernel(evidence)}
     logs, events = dict[tuple[int | None, str], tuple[str, ...]](), list[str]()
     whole = _end(evidence.log, MAX_CYCLE_LOG, evidence.begins_at)
     logs[None, _name(evidence.log, whole, MAX_CYCLE_LOG)] = last_lines(whole, MAX_CYCLE_LOG)
@@ -409,31 +419,10 @@ def judged(evidence: CycleEvidence) -> attribution.Verdict:
             events += open_faults(Path(evidence.events, file_name(rank)), evidence.began)
     failures = tuple(FailureReport(host, text) for host, text in evidence.failures)
     report = CycleReport(
-        evidence.ranks, failures, kernel, events=tuple(events), logs=logs, hang=evidence.hang,
+        evidence.ranks, failures, evidence.kernel, events=tuple(events), logs=logs, hang=evidence.hang,
         stopped_by=evidence.stopped_by, is_at_limit=evidence.is_at_limit,
     )  # fmt: skip
     return verdict_of_cycle(report)
-
-
-def of_kernel(evidence: CycleEvidence) -> tuple[str, ...]:
-    """Return what the kernel of this node has recorded since a cycle began: Xids, and that it has killed a worker.
-
-    Other processes that it kills for want of memory are not the job's; where pids are not those of the kernel's log,
-    none can be told to be.
-    """
-    if evidence.kernel is None:
-        return ()
-    own = set[str]()
-    with suppress(OSError):
-        if os.readlink("/proc/self/ns/pid") == INITIAL_NAMESPACE:
-            own.update(*(_PID.findall(text) for host, text in evidence.failures if host == evidence.host))
-    found = deque[str](maxlen=MAX_RECORDS)
-    for text in evidence.kernel.texts():
-        killed = _KILLED.search(text)
-        if "NVRM: Xid" in text or (killed is not None and killed[1] in own):
-            found.append(text)
-    evidence.kernel.close()
-    return tuple(found)
 
 
 def _name(file: str, end: bytes, size: int) -> str:

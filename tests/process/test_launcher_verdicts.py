@@ -117,3 +117,37 @@ def test_a_signal_to_all_processes_of_a_job_has_one_verdict_and_names_no_rank(no
     (verdict,) = (each["verdict"] for each in events_of(tmp_path, "cycle_verdict"))
     assert (verdict["class"], verdict["rank"]) == ("operator_kill", None), ends
     assert sum(log.count("verdict of cycle 0: ") for _, log in ends) == 1, ends
+
+
+OF_NODE = """
+import os, socket
+from pathlib import Path
+from nvrx_core.process.kernel_log import NewRecords
+
+socket.gethostname = lambda: os.environ["NVRX_TEST_HOST"]
+NewRecords.__init__.__defaults__ = (Path(os.environ["NVRX_TEST_KMSG"]),)
+"""
+
+
+def test_what_the_kernel_of_another_node_has_recorded_makes_the_verdict(ordered: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "sitecustomize.py").write_text(OF_NODE)
+    logs = [tmp_path / f"kmsg{node}" for node in range(2)]
+    old = "4,1,1,-;NVRM: Xid (PCI:0000:01:00): 79, an earlier one\n"
+    for log in logs:
+        log.write_text(old)
+    variables = [{"NVRX_TEST_HOST": f"n{node}", "NVRX_TEST_KMSG": str(log)} for node, log in enumerate(logs)]
+    path = os.pathsep.join([str(tmp_path / "path"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    jobs = ordered(2, "killed_then_gated", "--nnodes", "2", "--max-restarts", "1", variables=variables, PYTHONPATH=path)
+    for job in jobs:
+        job.read(2, "start")
+    with logs[1].open("a") as file:
+        file.write("4,2,2,-;link up\n4,3,3,-;NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.\n")
+    (tmp_path / "kill").touch()
+    jobs[0].await_log("verdict of cycle 0: gpu_lost, node n1; action exclude_node, ")
+    (tmp_path / "gate").touch()
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    (verdict,) = (each["verdict"] for each in events_of(tmp_path, "cycle_verdict"))
+    assert verdict["node_to_exclude"] == "n1"
+    assert "earlier" not in str(verdict["evidence"])

@@ -111,8 +111,8 @@ class HandlerCoordination:
         """Join the job again: without leases, no other node considers this one lost."""
         self._node.joined(0)
 
-    def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Notify the other nodes, or join the next rendezvous."""
+    def tell(self, kind: MessageKind, cycle: int, reason: str, records: tuple[str, ...] = ()) -> None:
+        """Notify the other nodes, or join the next rendezvous; each node gives the verdict by its own records."""
         if kind is MessageKind.READY:
             description = self._describe()
             self._host = description.host
