@@ -165,6 +165,7 @@ class CycleVerdicts:
         self._hang_judged_at = self._ended_at = 0.0
         self._lost, self._gives_up_at = dict[int, str](), math.inf
         self._signal, self._stopped_by, self.deadline = "", "", math.inf
+        self._is_here = False  # the verdict is this launcher's, which ran the coordinator when the cycle has ended
         self._collected = list[CycleEvidence]()
         self._threads = list[HelperThread]()
         self._stops = set[int]()
@@ -184,7 +185,8 @@ class CycleVerdicts:
                 self._ended(decision, now, now + NEXT_CYCLE_TIMEOUT)
             case DecisionKind.LOST:
                 self._lost[decision.node] = decision.reason
-                if self._reason and not self._silent():
+                self._take_over(now)
+                if self._reason and self._is_here and not self._silent():
                     self.deadline = now
             case DecisionKind.END:
                 if decision.code == FAILED:
@@ -224,6 +226,7 @@ class CycleVerdicts:
         if not self._reason or now < self._ended_at + SAME_SIGNAL:
             self._stopped_by = self._signal
         self._ended_at = self._ended_at if self._reason else now
+        self._is_here = self._is_here if self._reason else self._has_reports()
         self._collect()
 
     def records(self) -> tuple[str, ...]:
@@ -292,7 +295,20 @@ class CycleVerdicts:
         if is_fault and self._running is not None and decision.cycle == self._running.cycle:
             self._gives_up_at = due + SILENT_TIMEOUT if not self._reason else self._gives_up_at
             self._ended_at = self._ended_at if self._reason else now
-            self._reason, self.deadline = self._reason or decision.reason, due
+            self._is_here = self._is_here if self._reason else self._has_reports()
+            self._reason, self.deadline = self._reason or decision.reason, due if self._is_here else math.inf
+
+    def _has_reports(self) -> bool:
+        return self._running is not None and self._nodes.failures(self._running.cycle) is not None
+
+    def _take_over(self, now: float) -> None:
+        """Give the verdict in the place of a launcher that is lost, with the coordinator, since a cycle has ended.
+
+        One that has left in order has given it.
+        """
+        if self._reason and not self._is_here and self._has_reports():
+            self._is_here, self._gives_up_at = True, now + NEXT_CYCLE_TIMEOUT + SILENT_TIMEOUT
+            self.deadline = now + NEXT_CYCLE_TIMEOUT
 
     def _silent(self) -> set[int]:
         """Return the nodes of the cycle that neither say that they have stopped nor are lost."""
@@ -308,7 +324,7 @@ class CycleVerdicts:
             return
         self._running, self._reason, self._stopped_by, self.deadline = None, "", "", math.inf
         reported = self._nodes.failures(running.cycle)
-        if reported is None:
+        if reported is None or not self._is_here:
             return
         place = self._workers.placement
         is_here = place is not None and place.cycle == running.cycle

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.harness.process.launch import Launch, Nodes, Start, events_of
+from tests.harness.process.launch import Launch, Nodes, Start, events_of, rendezvous_options
 
 UNKNOWN = "unknown cause"
 
@@ -151,3 +151,37 @@ def test_what_the_kernel_of_another_node_has_recorded_makes_the_verdict(ordered:
     (verdict,) = (each["verdict"] for each in events_of(tmp_path, "cycle_verdict"))
     assert verdict["node_to_exclude"] == "n1"
     assert "earlier" not in str(verdict["evidence"])
+
+
+def variables_of(folder: Path, count: int) -> tuple[str, list[dict[str, str]]]:
+    """Return the path with names and kernel logs of hosts, and each launcher's variables for them."""
+    (folder / "path").mkdir()
+    (folder / "path" / "sitecustomize.py").write_text(OF_NODE)
+    path = os.pathsep.join([str(folder / "path"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return path, [
+        {"NVRX_TEST_HOST": f"n{node}", "NVRX_TEST_KMSG": str(folder / f"kmsg{node}")} for node in range(count)
+    ]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_the_loss_of_the_launcher_with_the_coordinator_has_one_verdict(
+    launcher: Start, store_endpoint: str, tmp_path: Path, signum: int
+) -> None:
+    path, variables = variables_of(tmp_path, 3)
+    options = (*rendezvous_options(store_endpoint), "--nnodes", "2:3", "--max-restarts", "1")
+    first = launcher("cut_off", *options, PYTHONPATH=path, **variables[0])
+    first.await_log("this launcher runs the coordinator")
+    others = [launcher("cut_off", *options, PYTHONPATH=path, **each) for each in variables[1:]]
+    first.read(2, "start")
+    first.process.send_signal(signum)
+    for job in others:
+        job.read(2, "start", 1)
+    (tmp_path / "gate").touch()
+    ends = [first.finish(), *(job.finish() for job in others)]
+    assert [code for code, _ in ends[1:]] == [0, 0], ends
+    verdicts = events_of(tmp_path, "cycle_verdict")
+    lines = [line for _, log in ends for line in log.splitlines() if "verdict of cycle" in line]
+    (verdict,) = (each["verdict"] for each in verdicts)
+    assert (verdict["class"], verdict["host"]) == ("peer_lost" if signum == signal.SIGKILL else "operator_kill", "n0")
+    assert len(lines) == 1, lines
+    assert bool(re.search("verdict of cycle 0: ", ends[0][1])) == (signum == signal.SIGTERM)

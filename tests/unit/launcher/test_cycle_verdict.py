@@ -301,6 +301,28 @@ def test_where_another_launcher_has_the_reports_it_gives_the_verdict(world: Worl
     assert world.events() == []
 
 
+def test_one_that_leaves_in_order_has_given_the_verdict_that_its_successor_does_not_repeat(world: World) -> None:
+    reported, world.reported = world.reported, None
+    world.decided(run(), stop("n1: the launcher has received signal 15"), now=5.0)
+    assert world.verdicts.deadline == math.inf
+    world.reported = reported
+    world.decided(run(1), now=5.5)
+    assert world.events() == []
+
+
+def test_a_successor_gives_the_verdict_of_one_that_is_lost_before_it_has(world: World) -> None:
+    reported, world.reported = world.reported, None
+    world.decided(run(), stop(), now=5.0)
+    assert reported is not None
+    world.reported = replace(reported, reports=(), stopped=frozenset())
+    world.decided(Decision(DecisionKind.LOST, 0, LOST, node=4), now=6.0)
+    assert world.verdicts.deadline == 7.0
+    world.verdicts.tick(now=7.0)
+    assert world.verdicts.deadline == 17.0, "node 0 says nothing"
+    world.decided(run(1), now=8.0)
+    assert (world.verdict()["class"], world.verdict()["rank"]) == ("segmentation_fault", 1)
+
+
 def test_the_failure_of_another_node_that_came_later_can_be_the_cause(world: World) -> None:
     lost = "rank 0 (local rank 0, pid 6) has failed with exit code 1: RuntimeError: Connection closed by peer"
     cause = "rank 3 (local rank 1, pid 6) has failed with exit code 1: ValueError: x"
