@@ -454,6 +454,7 @@ class Agent(NodeEvents, ControlEvents):
 
     def coordinator_lost(self, code: int, reason: str) -> None:
         """Handle the loss of the coordinator."""
+        self._cycle_verdicts.coordinator_lost(self._coordination.coordinator, reason, node=self._policy.node)
         self._carry_out(self._policy.leave(departure.coordination_lost(code, reason)))
 
     def _signalled(self, signum: int) -> None:

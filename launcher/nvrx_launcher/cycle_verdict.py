@@ -72,6 +72,8 @@ NO_STOP: Final = ("KeyboardInterrupt", "CANCELLED")
 """In the report on a worker that was ended from outside, whatever else it says."""
 LEFT: Final = "the launcher has received signal"
 """Why a node leaves a job that goes on without it."""
+LOST_STORE: Final = "RendezvousConnectionError"
+"""The name of torch's exception for a store that is lost, which says that another node is the cause."""
 XID: Final = "NVRM: Xid"
 """In the kernel's record of an error of a GPU."""
 _PID: Final = re.compile(r"\bpid (\d+)\)")
@@ -165,6 +167,7 @@ class CycleVerdicts:
         self._hang_judged_at = self._ended_at = 0.0
         self._lost, self._gives_up_at = dict[int, str](), math.inf
         self._signal, self._stopped_by, self.deadline = "", "", math.inf
+        self._orphaned = False  # the coordinator is lost, and nobody takes over
         self._is_here = False  # the verdict is this launcher's, which ran the coordinator when the cycle has ended
         self._collected = list[CycleEvidence]()
         self._threads = list[HelperThread]()
@@ -228,6 +231,25 @@ class CycleVerdicts:
         self._ended_at = self._ended_at if self._reason else now
         self._is_here = self._is_here if self._reason else self._has_reports()
         self._collect()
+
+    def coordinator_lost(self, coordinator: int, reason: str, *, node: int) -> None:
+        """Handle that the coordinator is lost with the store in which a successor would be elected; `finish` follows.
+
+        The first of the other nodes of the cycle gives the verdict, by what it knows. It names no node: it may itself
+        be the one that is cut off.
+
+        Args:
+            coordinator: the node of the coordinator, -1 where there is none.
+            reason: why it is lost.
+            node: this node.
+        """
+        running, others = self._running, set[int]()
+        if running is not None:
+            others = {member.node for member in running.members} - {coordinator}
+        if coordinator < 0 or running is None or self._has_reports() or node != min(others, default=-1):
+            return
+        self._reason, self._orphaned = self._reason or f": {LOST_STORE}: {reason}", True
+        self._is_here = True
 
     def records(self) -> tuple[str, ...]:
         """Return what the kernel of this node has recorded in the cycle: Xids, and that it has killed a worker.
@@ -323,7 +345,7 @@ class CycleVerdicts:
         if running is None or not (reason or stopped_by):
             return
         self._running, self._reason, self._stopped_by, self.deadline = None, "", "", math.inf
-        reported = self._nodes.failures(running.cycle)
+        reported = CycleFailures({}) if self._orphaned else self._nodes.failures(running.cycle)
         if reported is None or not self._is_here:
             return
         place = self._workers.placement
@@ -384,7 +406,7 @@ def _failures(
     """Return node and text of each failure, in order; what the coordinator has decided by is first if nobody says it.
 
     Args:
-        reason: that of the decision, `<node>: <text>`.
+        reason: that of the decision, `<node>: <text>`; of no node, where that is "".
         reported: what the nodes have reported.
         host: this node.
         own: what this launcher has logged, of which it has reported the first one only.
@@ -396,7 +418,7 @@ def _failures(
     found += [(reported.hosts.get(node), why) for node, why in lost.items() if why not in reason]
     if not any(text in reason for _, text in found):
         who, _, text = reason.partition(": ")
-        found.insert(0, (who, text) if text else (None, reason))
+        found.insert(0, (who or None, text) if text else (None, reason))
     return tuple(found)
 
 

@@ -185,3 +185,18 @@ def test_the_loss_of_the_launcher_with_the_coordinator_has_one_verdict(
     assert (verdict["class"], verdict["host"]) == ("peer_lost" if signum == signal.SIGKILL else "operator_kill", "n0")
     assert len(lines) == 1, lines
     assert bool(re.search("verdict of cycle 0: ", ends[0][1])) == (signum == signal.SIGTERM)
+
+
+def test_the_loss_of_the_launcher_that_hosts_the_store_has_one_verdict_of_the_others(
+    ordered: Nodes, tmp_path: Path
+) -> None:
+    jobs = ordered(3, "waits", "--nnodes", "3", "--workers-stop-timeout", "0.5")
+    for job in jobs:
+        job.read(2, "start")
+    jobs[0].process.kill()
+    ends = [job.finish() for job in jobs[1:]]
+    assert [code for code, _ in ends] == [75, 75], ends
+    (verdict,) = (each["verdict"] for each in events_of(tmp_path, "cycle_verdict"))
+    assert (verdict["class"], verdict["host"]) == ("peer_lost", None), ends
+    assert "the rendezvous store is lost" in verdict["sentence"]
+    assert sum(log.count("verdict of cycle 0: peer_lost, no rank named; action restart") for _, log in ends) == 1

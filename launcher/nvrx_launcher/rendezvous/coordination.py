@@ -84,6 +84,10 @@ class Coordination(Protocol):
     def runs_coordinator(self) -> bool:
         """Whether this launcher runs the coordinator, or each launcher decides for itself."""
 
+    @property
+    def coordinator(self) -> int:
+        """The node whose launcher runs the coordinator; -1 where there is none, or it is not known."""
+
     def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
         """Write what the ranks of this node show of a hang; the last one of so many nodes tells the coordinator."""
 
@@ -121,7 +125,7 @@ class LocalCoordination:
         store: the store of in-process restart.
     """
 
-    runs_coordinator = True
+    runs_coordinator, coordinator = True, 0
 
     def __init__(
         self,

@@ -173,6 +173,11 @@ class StoreCoordination:
         """Whether this launcher runs the coordinator."""
         return self._leadership.is_here
 
+    @property
+    def coordinator(self) -> int:
+        """The node whose launcher runs the coordinator, as far as this one knows; -1 before it does."""
+        return self._leadership.term.node
+
     def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
         """Write what the ranks of this node show of a hang; the last one of so many nodes tells the coordinator."""
 

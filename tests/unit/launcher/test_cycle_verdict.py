@@ -600,3 +600,42 @@ def test_each_cycle_has_the_records_of_its_time(world: World, kmsg: Path, monkey
         world.verdicts.decided(stop(cycle=cycle), now=0.0)
         world.verdicts.finish()
     assert given == [{"n0": (f"{XID}0",)}, {"n0": (f"{XID}1",)}]
+
+
+STORE_LOST = "the rendezvous store is lost: n1:29500 refuses connections"
+
+
+def test_the_first_node_that_is_left_gives_the_verdict_when_the_store_is_lost_with_the_coordinator(
+    world: World,
+) -> None:
+    world.reported = None
+    world.decided(run())
+    world.verdicts.failed(0, f"{CLOSED}")
+    world.verdicts.coordinator_lost(4, STORE_LOST, node=0)
+    found = world.verdict()
+    assert (found["class"], found["host"], found["rank"]) == ("peer_lost", None, None)
+    assert STORE_LOST in str(found["evidence"])
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "node", "is_here"), [(0, 4, True), (4, 4, False), (7, 4, False), (7, 0, True), (-1, 0, False)]
+)
+def test_one_node_gives_it(world: World, coordinator: int, node: int, is_here: bool) -> None:
+    world.reported = None
+    world.decided(run())
+    world.verdicts.coordinator_lost(coordinator, STORE_LOST, node=node)
+    assert len(world.events()) == is_here
+
+
+def test_the_launcher_with_the_reports_and_one_without_a_cycle_give_none_when_the_store_is_lost(world: World) -> None:
+    world.verdicts.coordinator_lost(4, STORE_LOST, node=0)
+    world.decided(run())
+    world.verdicts.coordinator_lost(4, STORE_LOST, node=0)
+    assert world.events() == []
+
+
+def test_a_fault_that_has_ended_the_cycle_before_the_store_is_lost_is_the_cause(world: World) -> None:
+    world.reported = None
+    world.decided(run(), stop())
+    world.verdicts.coordinator_lost(4, STORE_LOST, node=0)
+    assert (world.verdict()["class"], world.verdict()["rank"]) == ("segmentation_fault", 1)

@@ -73,7 +73,7 @@ class HandlerCoordination:
         close_timeout: seconds that it waits for the others at the end.
     """
 
-    hosts_store, runs_coordinator = False, True
+    hosts_store, runs_coordinator, coordinator = False, True, -1
     deadline: Final = float("inf")
 
     def __init__(  # noqa: PLR0913
