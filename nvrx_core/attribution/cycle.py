@@ -22,6 +22,8 @@ __all__ = ["LAUNCHER_FILE", "CycleReport", "FailureReport", "verdict_of_cycle"]
 
 LAUNCHER_FILE: Final = "launcher"
 """The file that `Verdict.evidence` names for what a launcher has reported; its lines have the number 0."""
+NAMED, NAME = 4, 64
+"""Nodes that a sentence names, and characters of each name."""
 KERNEL_LOG: Final = "kernel log"
 """The same for the records of the kernels of nodes, in the order in which those have failed."""
 AFTER: Final = 60
@@ -111,7 +113,9 @@ def _as_recorded(found: Verdict, kernel: Mapping[str, Sequence[str]]) -> Verdict
         return found
     why = "; restart, and check the node: only text names it"
     if found.host in recorded:
-        why = f"; restart, and check the nodes: the kernels of {', '.join(sorted(recorded))} have such records"
+        named = ", ".join(shown(each, NAME) for each in sorted(recorded)[:NAMED])
+        more = f" and {len(recorded) - NAMED} more" if len(recorded) > NAMED else ""
+        why = f"; restart, and check the nodes: the kernels of {named}{more} have such records"
     sentence = found.sentence.replace("; exclude the node", why)
     return replace(found, action=Action.RESTART, node_to_exclude=None, sentence=sentence)
 
@@ -153,8 +157,9 @@ def _line_of(hang: HangVerdict) -> str:
 
 def _is_of_signal(text: str, signal: str) -> bool:
     """Whether a report is of what a signal has ended that was sent to all processes of the job: no cause of its own."""
-    ended = (f"{BY_SIGNAL}{signal}", "the launcher has received signal ", "KeyboardInterrupt")
-    return any(each in text for each in ended)
+    if (end := WorkerReport.parse(text)) is not None:
+        return end.how.endswith(f"{BY_SIGNAL}{signal}") or end.error.startswith("KeyboardInterrupt")
+    return "the launcher has received signal " in text
 
 
 def _feed_failure(classifier: Classifier, failure: FailureReport) -> None:

@@ -113,7 +113,7 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
-        records = [each[:MAX_RECORD] for each in self.records[:MAX_RECORDS]]
+        records = [each[:MAX_RECORD] for each in self.records[-MAX_RECORDS:]]
         description = None if self.description is None else self.description.to_json()
         return {
             "node": self.node, "kind": self.kind.value, "cycle": self.cycle, "reason": self.reason,
@@ -139,7 +139,7 @@ class Message:
 def _records(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise ValueError(f"not a list of texts: {value!r:.100}")
-    return tuple(string(each)[:MAX_RECORD] for each in value[:MAX_RECORDS])
+    return tuple(string(each)[:MAX_RECORD] for each in value[-MAX_RECORDS:])
 
 
 class DecisionKind(enum.Enum):

@@ -115,6 +115,14 @@ def test_a_signal_to_the_launcher_is_the_cause_of_what_the_same_signal_has_done_
     assert (before.failure, before.rank) == ("segmentation_fault", 1)
 
 
+def test_an_exception_that_names_a_signal_was_not_ended_by_the_one_to_the_launcher() -> None:
+    failures = (failed(1, "has failed with exit code 1: AssertionError: child was ended by SIGTERM, at train.py:7"),)
+    verdict = verdict_of_cycle(CycleReport(RANKS, failures, stopped_by="SIGTERM"))
+    assert (verdict.failure, verdict.rank) == ("assertion", 1)
+    interrupted = (failed(1, "has failed with exit code 1: KeyboardInterrupt, at train.py:7"),)
+    assert verdict_of_cycle(CycleReport(RANKS, interrupted, stopped_by="SIGINT")).failure == "operator_kill"
+
+
 def test_a_hang_that_was_judged_before_the_signal_is_why_the_job_was_cancelled() -> None:
     hang = HangVerdict(HangOutcome.CULPRITS, (2,), (), 0.6, "rank 2 (n1) stands at train.py:9 in load for 12 s")
     verdict = verdict_of_cycle(CycleReport(RANKS, hang=hang, stopped_by="SIGTERM"))
@@ -133,6 +141,8 @@ def test_where_the_kernels_of_several_nodes_have_such_records_none_is_excluded()
     verdict = verdict_of_cycle(report)
     assert (verdict.failure, verdict.host, verdict.action) == ("gpu_lost", "n1", Action.RESTART)
     assert verdict.sentence.endswith("; restart, and check the nodes: the kernels of n0, n1 have such records")
+    many = verdict_of_cycle(replace(report, kernel={f"n{number}": xid for number in range(1000)}))
+    assert many.sentence.endswith(": the kernels of n0, n1, n10, n100 and 996 more have such records")
     noise = verdict_of_cycle(replace(report, kernel={"n0": ("Out of memory: Killed process 9 (x)",), "n1": xid}))
     assert (noise.failure, noise.node_to_exclude) == ("gpu_lost", "n1")
 
