@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nvrx_core import failpoint
+from nvrx_core.attribution.worker_report import HUNG
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HungRank, Progress
@@ -29,7 +30,7 @@ from nvrx_launcher.checkpoint_iteration import CheckpointIteration
 from nvrx_launcher.console import Console
 from nvrx_launcher.control import Control, ControlEvents
 from nvrx_launcher.cycle_info import CycleInfo
-from nvrx_launcher.cycle_verdict import CycleVerdicts
+from nvrx_launcher.cycle_verdict import CycleVerdicts, time_limit
 from nvrx_launcher.exit_codes import USAGE
 from nvrx_launcher.gpu_memory import NodeGpuMemory
 from nvrx_launcher.hang_verdicts import HangVerdicts
@@ -288,8 +289,10 @@ class Agent(NodeEvents, ControlEvents):
         self._make_workers(cleanup, console, folder)
         self._cycle_verdicts = CycleVerdicts(
             self._history, self._coordination, self._workers, cycle_log=self._cycle_logs, host=socket.gethostname(),
-            events=environment.events_directory(),
+            events=environment.events_directory(), time_limit=time_limit(self._untagged),
+            ends_job=self._where().is_host,
         )  # fmt: skip
+        cleanup.callback(self._cycle_verdicts.close)
         self._attribution = Attribution(
             self.config, self.options.logs, self._loop, self._history, verdicts=self._cycle_verdicts,
             where=self._where(), environ=self._untagged,
@@ -378,16 +381,17 @@ class Agent(NodeEvents, ControlEvents):
             self._ready = (cycle, reason)
             self._tell_ready()
             return
+        records: tuple[str, ...] = ()
         if kind is MessageKind.LEFT:
-            self._ready = None
-        self._coordination.tell(kind, cycle, reason)
+            self._ready, records = None, self._cycle_verdicts.records()
+        self._coordination.tell(kind, cycle, reason, records)
 
     def _tell_ready(self) -> None:
         """Tell the coordinator that this node is ready, if it is asked to and waits for nothing more."""
         is_waiting = self._memory.is_waiting or self._checkpoint.is_reading
         if self._ready is not None and self._may_join and not is_waiting:
             ready, self._ready = self._ready, None
-            self._coordination.tell(MessageKind.READY, *ready)
+            self._coordination.tell(MessageKind.READY, *ready, self._cycle_verdicts.records())
 
     def _handle_health(self) -> None:
         for event in self._health.events():
@@ -450,6 +454,7 @@ class Agent(NodeEvents, ControlEvents):
 
     def coordinator_lost(self, code: int, reason: str) -> None:
         """Handle the loss of the coordinator."""
+        self._cycle_verdicts.coordinator_lost(self._coordination.coordinator, reason, node=self._policy.node)
         self._carry_out(self._policy.leave(departure.coordination_lost(code, reason)))
 
     def _signalled(self, signum: int) -> None:
@@ -460,7 +465,8 @@ class Agent(NodeEvents, ControlEvents):
             self._left.kill()
             return
         failpoint.hit("signal-received", self._policy.cycle)
-        self._cycle_verdicts.stopped()
+        self._cycle_verdicts.stopped(signum, now=time.monotonic())
+        self._cycle_verdicts.make()
         self._attribution.signalled()
         self._carry_out(self._policy.signalled(signum))
 
@@ -495,7 +501,7 @@ class Agent(NodeEvents, ControlEvents):
         """Log the failure of a worker, the one time that it is an error; return its line, with what caused it."""
         how, _, trace = report.partition("\n")
         hung = self._hung.pop(rank, None)
-        line = how if hung is None else f"{how}, hung: {hung.reason}"
+        line = how if hung is None else f"{how}{HUNG}{hung.reason}"
         log.error("%s", f"{line}\n{trace}" if trace else line, extra={"rank": rank})
         self._failure_lines.append(line)
         return line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http
 import http.client
 import json
 import logging
@@ -33,8 +34,14 @@ RESULT_TIMEOUT: Final = 900.0
 TRIES: Final = Backoff(0.1, 2.0)
 """Pauses between the tries of a request, for the service may just be started, and between questions for a result."""
 SUBMIT_TIMEOUT: Final = 20.0
+MOST_SUBMISSIONS: Final = 8
+"""Times that a log is submitted again to a service that does not know it: one that was started again."""
 END_TIMEOUT: Final = 1.0
 """Seconds that the thread has to end in once its request is cut off."""
+
+
+class _NotSubmittedError(ValueError):
+    """The service does not know the log."""
 
 
 @dataclass(frozen=True)
@@ -132,14 +139,18 @@ class AttributionClient:
         while (given := self._queue.get()) is not None and not self._ending.is_set():
             if given.is_final:
                 self._ending.wait(self._written_within)
-            intent = "terminal" if given.is_final else "progressive"
-            offset = {"log_offset": given.offset} if given.offset else {}
-            body = json.dumps({"log_path": given.path, "analysis_intent": intent, **offset, **self._job})
-            problem = self._tried("POST", "/logs", body, SUBMIT_TIMEOUT)
+            problem = self._submit(given)
             if given.is_final and not problem:
                 problem = self._await(given)
             if problem and not self._ending.is_set():
                 log.warning("the log of cycle %d is not attributed: %s", given.cycle, problem)
+
+    def _submit(self, given: _Log) -> str:
+        """Submit a log; return why that has failed, else ""."""
+        intent = "terminal" if given.is_final else "progressive"
+        offset = {"log_offset": given.offset} if given.offset else {}
+        body = json.dumps({"log_path": given.path, "analysis_intent": intent, **offset, **self._job})
+        return self._tried("POST", "/logs", body, SUBMIT_TIMEOUT)
 
     def _tried(self, method: str, path: str, body: str | None, within: float) -> str:
         """Try until a request succeeds; return the last failure when that takes too long, else ""."""
@@ -157,15 +168,20 @@ class AttributionClient:
     def _await(self, given: _Log) -> str:
         """Ask for the result of a log until it is there; return why there is none, else "".
 
-        When the job ends, a result is taken of which the model has said nothing yet.
+        A service that was started again knows nothing of it, and gets it again. When the job ends, a result is taken of
+        which the model has said nothing yet.
         """
         deadline, problem, asked = time.monotonic() + RESULT_TIMEOUT, "the service is not done", 0
+        submissions = 0
         known: dict[str, Any] = {}
         while time.monotonic() < deadline and not self._ending.is_set():
             try:
                 answer = parse_object(self._ask("GET", f"/logs?log_path={quote(given.path, safe='')}"))
             except (OSError, ValueError, http.client.HTTPException) as error:
                 answer, problem = {}, str(error) or type(error).__name__
+                if isinstance(error, _NotSubmittedError) and submissions < MOST_SUBMISSIONS:
+                    submissions += 1
+                    problem = self._submit(given) or problem
             known = answer if "recommendation" in answer else known
             match str(answer.get("status", "")).lower():
                 case "completed":
@@ -203,5 +219,8 @@ class AttributionClient:
             connection.close()
         if not 200 <= response.status < 300:
             text = shown(answer.decode(errors="replace"))
-            raise ValueError(f"{method} {path.partition('?')[0]} is answered with {response.status}: {text}")
+            is_unknown = method == "GET" and response.status == http.HTTPStatus.NOT_FOUND
+            raise (_NotSubmittedError if is_unknown else ValueError)(
+                f"{method} {path.partition('?')[0]} is answered with {response.status}: {text}"
+            )
         return answer

@@ -16,27 +16,29 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from nvrx_core.attribution.worker_report import HUNG, WorkerReport
 from nvrx_core.events.schema import file_name
+from nvrx_core.parsing import count_in
 from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.kernel_log import NewRecords
+from nvrx_core.process.signals import signal_name
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, DecisionKind
 from nvrx_launcher.workers.environment import Placement
-from nvrx_launcher.workers.group import PRINTED
 from nvrx_launcher.workers.output import WorkerOutput
 
 if TYPE_CHECKING:
     from nvrx_core.attribution import verdict as attribution
     from nvrx_core.fault.hang_verdict import HangVerdict
 
-__all__ = ["CycleEvidence", "CycleVerdicts", "Nodes", "Workers"]
+__all__ = ["CycleEvidence", "CycleVerdicts", "Nodes", "Workers", "time_limit"]
 
 log = logging.getLogger("nvrx_launcher")
 NEXT_CYCLE_TIMEOUT: Final = 1.0
@@ -47,10 +49,13 @@ END_TIMEOUT: Final = 10.0
 """Seconds that the end of the job waits for logs that cannot be read."""
 SIGNALLED_TIMEOUT: Final = 1.0
 """The same, of a launcher that was sent a signal."""
+SAME_SIGNAL: Final = 1.0
+"""Seconds before a signal to the launcher in which a cycle may have ended by the same signal to others of the job."""
+BEFORE_LIMIT, AFTER_LIMIT = 180.0, 120.0
+"""Seconds around the end of the job's time in which a signal is that of the scheduler: Slurm looks at the time of jobs
+at intervals, and sends the signal of `--signal` up to a minute too early (sbatch(1))."""
 HANG_TIMEOUT: Final = 30.0
 """Seconds from the verdict on a hang to the end of the cycle; later, that was for it only if its end says so."""
-HUNG: Final = ", hung: "
-"""What the report on a rank has that its monitor has ended."""
 STOP: Final = "stop"
 """The action of a verdict whose failure a restart would repeat."""
 MAX_THREADS: Final = 8
@@ -60,12 +65,17 @@ MAX_OUTPUT: Final = 1 << 15
 MAX_CYCLE_LOG: Final = 1 << 19
 """Bytes at the end of the log of all workers that are looked at."""
 MAX_RECORDS: Final = 1 << 10
-"""Records of the kernel, the last ones, that are looked at."""
+"""Records of the kernel on Xids and killed processes, the last ones, that are kept of a cycle."""
 INITIAL_NAMESPACE: Final = "pid:[4026531836]"
 """The namespace whose pids the kernel's log has (PROC_PID_INIT_INO)."""
-NO_STOP: Final = (PRINTED, ", hung: ", "KeyboardInterrupt", "CANCELLED")
-"""In a report whose failure may be another's."""
-_FAILED: Final = re.compile(r"rank \d+ \([^)]*\) has failed with exit code \d")
+NO_STOP: Final = ("KeyboardInterrupt", "CANCELLED")
+"""In the report on a worker that was ended from outside, whatever else it says."""
+LEFT: Final = "the launcher has received signal"
+"""Why a node leaves a job that goes on without it."""
+LOST_STORE: Final = "RendezvousConnectionError"
+"""The name of torch's exception for a store that is lost, which says that another node is the cause."""
+XID: Final = "NVRM: Xid"
+"""In the kernel's record of an error of a GPU."""
 _PID: Final = re.compile(r"\bpid (\d+)\)")
 _KILLED: Final = re.compile(r"[Kk]illed process (\d+)\b")
 
@@ -105,8 +115,9 @@ class CycleEvidence:
         output: that of the workers of this node, by rank.
         log: the file with the output of all workers; "" for none.
         hang: the verdict on a hang that has ended it; None for none.
-        host: the node of this launcher.
-        kernel: the kernel's log of that node, since then; None where its workers took no part.
+        kernel: what the kernels of nodes have recorded since then, by host.
+        stopped_by: the signal to this launcher that has ended it, as SIGTERM; "" for none.
+        is_at_limit: that signal came at the end of the job's time.
         begins_at: where the output of this cycle begins in it.
         events: the folder of the event files; None for none.
     """
@@ -120,8 +131,9 @@ class CycleEvidence:
     begins_at: int
     events: str | None
     hang: HangVerdict | None = None
-    host: str = ""
-    kernel: NewRecords | None = None
+    kernel: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stopped_by: str = ""
+    is_at_limit: bool = False
 
 
 class CycleVerdicts:
@@ -134,23 +146,29 @@ class CycleVerdicts:
         cycle_log: the log of all workers.
         host: this node.
         events: the folder of the event files; None for none.
+        time_limit: when the scheduler ends the job, wall seconds.
+        ends_job: the job ends with this launcher; else another one takes over.
 
     Attributes:
         deadline: when `tick` is due, monotonic seconds.
     """
 
     def __init__(
-        self, history: History, nodes: Nodes, workers: Workers, *, cycle_log: LogPath, host: str, events: str | None
-    ) -> None:
+        self, history: History, nodes: Nodes, workers: Workers, *, cycle_log: LogPath, host: str, events: str | None,
+        time_limit: float = math.inf, ends_job: bool = True,
+    ) -> None:  # fmt: skip
         self._history, self._nodes, self._workers = history, nodes, workers
-        self._cycle_log, self._host, self._events = cycle_log, host, events
+        self._cycle_log, self._host, self._events, self._time_limit = cycle_log, host, events, time_limit
+        self._ends_job = ends_job
         self._running: Decision | None = None
         self._began, self._failures, self._reason = 0.0, dict[int, str](), ""
         self._hang: HangVerdict | None = None
-        self._kernel: NewRecords | None = None
+        self._kernel, self._recorded = NewRecords(), deque[str](maxlen=MAX_RECORDS)
         self._hang_judged_at = self._ended_at = 0.0
         self._lost, self._gives_up_at = dict[int, str](), math.inf
-        self._is_stopped, self.deadline = False, math.inf
+        self._signal, self._stopped_by, self.deadline = "", "", math.inf
+        self._orphaned = False  # the coordinator is lost, and nobody takes over
+        self._is_here = False  # the verdict is this launcher's, which ran the coordinator when the cycle has ended
         self._collected = list[CycleEvidence]()
         self._threads = list[HelperThread]()
         self._stops = set[int]()
@@ -161,8 +179,8 @@ class CycleVerdicts:
             case DecisionKind.RUN:
                 self._collect()
                 self._running, self._began = decision, time.time()
-                self._forget_records()
-                self._kernel = NewRecords()
+                self._kernel.skip()
+                self._recorded.clear()
                 self._failures.clear()
                 self._lost.clear()
                 self._hang = None
@@ -170,11 +188,14 @@ class CycleVerdicts:
                 self._ended(decision, now, now + NEXT_CYCLE_TIMEOUT)
             case DecisionKind.LOST:
                 self._lost[decision.node] = decision.reason
-                if self._reason and not self._silent():
+                self._take_over(now)
+                if self._reason and self._is_here and not self._silent():
                     self.deadline = now
-            case DecisionKind.END if decision.code == FAILED:
-                self._ended(decision, now, now)
+            case DecisionKind.END:
+                if decision.code == FAILED:
+                    self._ended(decision, now, now)
                 self._collect()
+                self._running = None
             case _:
                 pass
 
@@ -195,9 +216,59 @@ class CycleVerdicts:
         """Record that the job goes on, in process, without a worker that has failed."""
         self._failures.pop(rank, None)
 
-    def stopped(self) -> None:
-        """Record that this launcher was sent a signal: that its job ends is no fault."""
-        self._is_stopped = True
+    def stopped(self, signum: int, *, now: float) -> None:
+        """Handle a signal to this launcher, which ends the cycle that runs; call `make` afterwards.
+
+        Its verdict is made at once: what the workers print from now on, they print because of the signal.
+        """
+        if self._signal:
+            return
+        self._signal = signal_name(signum)
+        if self._running is None:
+            return
+        if not self._reason or now < self._ended_at + SAME_SIGNAL:
+            self._stopped_by = self._signal
+        self._ended_at = self._ended_at if self._reason else now
+        self._is_here = self._is_here if self._reason else self._has_reports()
+        self._collect()
+
+    def coordinator_lost(self, coordinator: int, reason: str, *, node: int) -> None:
+        """Handle that the coordinator is lost with the store in which a successor would be elected; `finish` follows.
+
+        The first of the other nodes of the cycle gives the verdict, by what it knows. It names no node: it may itself
+        be the one that is cut off.
+
+        Args:
+            coordinator: the node of the coordinator, -1 where there is none.
+            reason: why it is lost.
+            node: this node.
+        """
+        running, others = self._running, set[int]()
+        if running is not None:
+            others = {member.node for member in running.members} - {coordinator}
+        if coordinator < 0 or running is None or self._has_reports() or node != min(others, default=-1):
+            return
+        self._reason, self._orphaned = self._reason or f": {LOST_STORE}: {reason}", True
+        self._is_here = True
+
+    def records(self) -> tuple[str, ...]:
+        """Return what the kernel of this node has recorded in the cycle: Xids, and that it has killed a worker.
+
+        Other processes that it kills for want of memory are not the job's; where pids are not those of the kernel's
+        log, none can be told to be.
+        """
+        self._recorded += (text for text in self._kernel.texts() if XID in text or _KILLED.search(text))
+        own = set[str]()
+        with suppress(OSError):
+            if os.readlink("/proc/self/ns/pid") == INITIAL_NAMESPACE:
+                own.update(*map(_PID.findall, self._failures.values()))
+        return tuple(
+            text for text in self._recorded if XID in text or ((killed := _KILLED.search(text)) and killed[1] in own)
+        )
+
+    def close(self) -> None:
+        """Close the kernel's log."""
+        self._kernel.close()
 
     def says_stop(self, cycle: int) -> bool:
         """Return whether the verdict of a cycle is there, and says that a restart would fail again.
@@ -224,8 +295,6 @@ class CycleVerdicts:
             failed = partial(log.warning, "there is no verdict of cycle %d: %s", evidence.cycle)
             if len(self._threads) >= MAX_THREADS:
                 failed(f"those of {MAX_THREADS} cycles before it are not made yet")
-                if evidence.kernel is not None:
-                    evidence.kernel.close()
                 continue
             thread = HelperThread(partial(self._give, evidence), name="nvrx-verdict", failed=failed)
             self._threads.append(thread)
@@ -235,8 +304,7 @@ class CycleVerdicts:
         """Make what is left, and wait until it is said, within bounds: after a signal the launcher has little time."""
         self._collect()
         self.make()
-        self._forget_records()
-        timeout = SIGNALLED_TIMEOUT if self._is_stopped else END_TIMEOUT
+        timeout = SIGNALLED_TIMEOUT if self._signal else END_TIMEOUT
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -245,11 +313,24 @@ class CycleVerdicts:
 
     def _ended(self, decision: Decision, now: float, due: float) -> None:
         """Handle the end of the cycle that runs, once; that more nodes join is no fault."""
-        is_fault = not self._is_stopped and not decision.reason.endswith(NODES_WAIT)
+        is_fault = not self._signal and not decision.reason.endswith(NODES_WAIT)
         if is_fault and self._running is not None and decision.cycle == self._running.cycle:
             self._gives_up_at = due + SILENT_TIMEOUT if not self._reason else self._gives_up_at
             self._ended_at = self._ended_at if self._reason else now
-            self._reason, self.deadline = self._reason or decision.reason, due
+            self._is_here = self._is_here if self._reason else self._has_reports()
+            self._reason, self.deadline = self._reason or decision.reason, due if self._is_here else math.inf
+
+    def _has_reports(self) -> bool:
+        return self._running is not None and self._nodes.failures(self._running.cycle) is not None
+
+    def _take_over(self, now: float) -> None:
+        """Give the verdict in the place of a launcher that is lost, with the coordinator, since a cycle has ended.
+
+        One that has left in order has given it.
+        """
+        if self._reason and not self._is_here and self._has_reports():
+            self._is_here, self._gives_up_at = True, now + NEXT_CYCLE_TIMEOUT + SILENT_TIMEOUT
+            self.deadline = now + NEXT_CYCLE_TIMEOUT
 
     def _silent(self) -> set[int]:
         """Return the nodes of the cycle that neither say that they have stopped nor are lost."""
@@ -260,12 +341,12 @@ class CycleVerdicts:
 
     def _collect(self) -> None:
         """Collect what is known of the cycle that has ended, if there is one that has no verdict yet."""
-        running, reason = self._running, self._reason
-        if running is None or not reason:
+        running, reason, stopped_by = self._running, self._reason, self._stopped_by
+        if running is None or not (reason or stopped_by):
             return
-        self._running, self._reason, self.deadline = None, "", math.inf
-        reported = self._nodes.failures(running.cycle)
-        if reported is None:
+        self._running, self._reason, self._stopped_by, self.deadline = None, "", "", math.inf
+        reported = CycleFailures({}) if self._orphaned else self._nodes.failures(running.cycle)
+        if reported is None or not self._is_here:
             return
         place = self._workers.placement
         is_here = place is not None and place.cycle == running.cycle
@@ -275,25 +356,25 @@ class CycleVerdicts:
             for member in running.members
             for number in range(member.workers)
         }
-        kernel, self._kernel = (self._kernel, None) if is_here else (None, self._kernel)
+        kernel = {self._host: self.records()} if is_here else {}
+        for node in hosts.keys() & reported.records.keys():
+            host = hosts[node] or f"node {node}"
+            kernel[host] = tuple(dict.fromkeys([*kernel.get(host, ()), *reported.records[node]]))
         output = self._workers.output() if is_here else {}
         own = self._failures.values() if is_here else ()
-        failures = _failures(reason, reported, self._host, own, lost=self._lost)
+        failures = _failures(reason, reported, self._host, own, lost=self._lost) if reason else ()
+        is_at_limit = -BEFORE_LIMIT < time.time() - self._time_limit < AFTER_LIMIT
+        if stopped_by and not self._ends_job and not is_at_limit:
+            failures, stopped_by = (*failures, (self._host, f"{LEFT} {stopped_by}")), ""
         is_fresh = self._ended_at < self._hang_judged_at + HANG_TIMEOUT
         ended_by_hang = is_fresh or any(HUNG in text for _, text in failures)
         self._collected.append(
             CycleEvidence(
                 running.cycle, self._began, ranks | dict.fromkeys(output, self._host), failures,
                 output, self._cycle_log.path if is_here else "", self._cycle_log.begins_at, self._events,
-                self._hang if ended_by_hang else None, self._host, kernel,
+                self._hang if ended_by_hang else None, kernel, stopped_by, is_at_limit,
             )
         )  # fmt: skip
-
-    def _forget_records(self) -> None:
-        """Close the kernel's log of a cycle that has ended without a verdict of this launcher."""
-        if self._kernel is not None:
-            self._kernel.close()
-            self._kernel = None
 
     def _give(self, evidence: CycleEvidence) -> None:
         """Read the logs, make the verdict and say it; in a thread."""
@@ -313,13 +394,19 @@ class CycleVerdicts:
         )  # fmt: skip
 
 
+def time_limit(environ: Mapping[str, str]) -> float:
+    """Return when Slurm ends the job, wall seconds; `inf` where that is not known."""
+    found = count_in(environ.get("SLURM_JOB_END_TIME", ""))
+    return math.inf if found < 0 else float(found)
+
+
 def _failures(
     reason: str, reported: CycleFailures, host: str, own: Iterable[str], *, lost: Mapping[int, str]
 ) -> tuple[tuple[str | None, str], ...]:  # fmt: skip
     """Return node and text of each failure, in order; what the coordinator has decided by is first if nobody says it.
 
     Args:
-        reason: that of the decision, `<node>: <text>`.
+        reason: that of the decision, `<node>: <text>`; of no node, where that is "".
         reported: what the nodes have reported.
         host: this node.
         own: what this launcher has logged, of which it has reported the first one only.
@@ -331,7 +418,7 @@ def _failures(
     found += [(reported.hosts.get(node), why) for node, why in lost.items() if why not in reason]
     if not any(text in reason for _, text in found):
         who, _, text = reason.partition(": ")
-        found.insert(0, (who, text) if text else (None, reason))
+        found.insert(0, (who or None, text) if text else (None, reason))
     return tuple(found)
 
 
@@ -344,7 +431,8 @@ def says_stop_by_reports(evidence: CycleEvidence, failure: str) -> bool:
     from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
 
     host, text = next(iter(evidence.failures), (None, ""))
-    if _FAILED.match(text) is None or any(each in text for each in NO_STOP):
+    end = WorkerReport.parse(text)
+    if end is None or end.code is None or end.is_printed or end.hung or any(each in text for each in NO_STOP):
         return False
     found = verdict_of_cycle(CycleReport(evidence.ranks, (FailureReport(host, text),), hang=evidence.hang))
     return found.action.value == STOP and found.failure == failure
@@ -355,7 +443,6 @@ def judged(evidence: CycleEvidence) -> attribution.Verdict:
     from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
     from nvrx_core.attribution.reading import last_lines, open_faults
 
-    kernel = {evidence.host: of_kernel(evidence)}
     logs, events = dict[tuple[int | None, str], tuple[str, ...]](), list[str]()
     whole = _end(evidence.log, MAX_CYCLE_LOG, evidence.begins_at)
     logs[None, _name(evidence.log, whole, MAX_CYCLE_LOG)] = last_lines(whole, MAX_CYCLE_LOG)
@@ -369,29 +456,11 @@ def judged(evidence: CycleEvidence) -> attribution.Verdict:
         if evidence.events is not None:
             events += open_faults(Path(evidence.events, file_name(rank)), evidence.began)
     failures = tuple(FailureReport(host, text) for host, text in evidence.failures)
-    report = CycleReport(evidence.ranks, failures, kernel, events=tuple(events), logs=logs, hang=evidence.hang)
+    report = CycleReport(
+        evidence.ranks, failures, evidence.kernel, events=tuple(events), logs=logs, hang=evidence.hang,
+        stopped_by=evidence.stopped_by, is_at_limit=evidence.is_at_limit,
+    )  # fmt: skip
     return verdict_of_cycle(report)
-
-
-def of_kernel(evidence: CycleEvidence) -> tuple[str, ...]:
-    """Return what the kernel of this node has recorded since a cycle began: Xids, and that it has killed a worker.
-
-    Other processes that it kills for want of memory are not the job's; where pids are not those of the kernel's log,
-    none can be told to be.
-    """
-    if evidence.kernel is None:
-        return ()
-    own = set[str]()
-    with suppress(OSError):
-        if os.readlink("/proc/self/ns/pid") == INITIAL_NAMESPACE:
-            own.update(*(_PID.findall(text) for host, text in evidence.failures if host == evidence.host))
-    found = deque[str](maxlen=MAX_RECORDS)
-    for text in evidence.kernel.texts():
-        killed = _KILLED.search(text)
-        if "NVRM: Xid" in text or (killed is not None and killed[1] in own):
-            found.append(text)
-    evidence.kernel.close()
-    return tuple(found)
 
 
 def _name(file: str, end: bytes, size: int) -> str:

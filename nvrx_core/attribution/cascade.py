@@ -246,7 +246,8 @@ class _Cascade:
             if (has_failed or has_lost) and all(self._has_failed_before(each, end) for end in told):
                 return None
         ranks = {_rank(each) for each in told if each.failure == first.failure} - {None}
-        is_of_job = is_cancelled or len(ranks) != 1
+        is_to_launcher = first.line.number == 0 and _rank(first) is None  # a rank prints that it was sent it, too
+        is_of_job = is_cancelled or is_to_launcher or len(ranks) != 1
         return _Culprit(first, None if is_of_job else ranks.pop(), first.failure, _CONFIDENCE[Kind.SCHEDULER])
 
     def _has_failed_before(self, failure: Finding, end: Finding) -> bool:

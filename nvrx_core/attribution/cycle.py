@@ -15,21 +15,20 @@ from nvrx_core.attribution.cascade import decide
 from nvrx_core.attribution.classification import Classifier
 from nvrx_core.attribution.origin import Line, Origin, parse
 from nvrx_core.attribution.verdict import Action, Evidence, Verdict, shown
+from nvrx_core.attribution.worker_report import BY_SIGNAL, WorkerReport
 from nvrx_core.fault.hang_verdict import HangVerdict
 
 __all__ = ["LAUNCHER_FILE", "CycleReport", "FailureReport", "verdict_of_cycle"]
 
 LAUNCHER_FILE: Final = "launcher"
 """The file that `Verdict.evidence` names for what a launcher has reported; its lines have the number 0."""
+NAMED, NAME = 4, 64
+"""Nodes that a sentence names, and characters of each name."""
+KERNEL_LOG: Final = "kernel log"
+"""The same for the records of the kernels of nodes, in the order in which those have failed."""
 AFTER: Final = 60
 """Lines after one that says something that are looked at."""
 _WITHOUT_DIGITS: Final = str.maketrans("", "", "0123456789")
-_END: Final = re.compile(
-    r"(?P<how>rank (?P<rank>\d{1,7}) \([^)]*\) (?:was ended by [\w+]+(?: \d+)?|has failed with exit code \d+)"
-    r"(?:, and the kernel's OOM killer was active in its cgroup)?)"
-    r"(?:(?:: |; it printed last: )(?P<error>.*?))??(?P<hung>, hung: .*)?$"
-)
-
 _RESTARTED: Final = re.compile(r"restart \d+ in [\d.]+ ms \(this rank\)")
 """The log line of a restart in process (`nvrx_core.inprocess.call.restart_trace`)."""
 
@@ -40,9 +39,7 @@ class FailureReport:
 
     Attributes:
         host: the node, None where it is not known.
-        text: as in `rank 3 (local rank 1, pid 4720) was ended by SIGSEGV`, with the signal's name; then the exception
-            (after `: `, or after `; it printed last: ` where only its output has one), and why its rank monitor has
-            ended it, where there are any. Or why a node is lost.
+        text: a `WorkerReport`, or why a node is lost.
     """
 
     host: str | None
@@ -63,6 +60,7 @@ class CycleReport:
             each line has its own.
         hang: the verdict on a hang, which launchers have given by the reports of all ranks; None for none.
         stopped_by: the signal that has ended the launcher, as SIGTERM; "" for none.
+        is_at_limit: that signal came when the time of the job was over, as far as its scheduler has told.
     """
 
     ranks: Mapping[int, str | None]
@@ -72,6 +70,7 @@ class CycleReport:
     logs: Mapping[tuple[int | None, str], tuple[str, ...]] | None = None
     hang: HangVerdict | None = None
     stopped_by: str = ""
+    is_at_limit: bool = False
 
 
 def verdict_of_cycle(report: CycleReport) -> Verdict:
@@ -82,35 +81,50 @@ def verdict_of_cycle(report: CycleReport) -> Verdict:
     """
     classifier = Classifier()
     classifier.seen.ranks.update(report.ranks)
+    is_stopped = all(_is_of_signal(each.text, report.stopped_by) for each in report.failures) and report.stopped_by
+    if is_stopped:  # before what the workers have printed of the same signal
+        _feed_launcher(classifier, report)
     for (rank, name), texts in (report.logs or {}).items():
         origin = Origin() if rank is None else Origin(rank=rank, host=report.ranks.get(rank))
         _feed(classifier, name, texts, origin)
     _feed(classifier, "events", report.events, Origin())
-    of_kernel = Classifier()
-    for host, texts in (report.kernel or {}).items():
-        for each in (classifier, of_kernel):
-            _feed(each, "kernel log", texts, Origin(host=host))
-    for failure in report.failures:
-        _feed_failure(classifier, failure)
-    hang = "" if report.hang is None else f"hang: {report.hang.sentence}"
-    if hang:
-        classifier.feed(Line(LAUNCHER_FILE, 0, hang, hang))
-    if report.stopped_by:
-        text = f"Received {report.stopped_by} death signal, shutting down workers"
-        classifier.feed(Line(LAUNCHER_FILE, 0, text, text))
+    first = [each.host for each in report.failures]
+    kernel = dict(sorted((report.kernel or {}).items(), key=lambda each: [*first, each[0]].index(each[0])))
+    for host, texts in kernel.items():
+        _feed(classifier, KERNEL_LOG, texts, Origin(host=host))
+    if not is_stopped:
+        _feed_launcher(classifier, report)
     found = decide(classifier.findings(), classifier.seen)
     if found.failure == "clean" or not classifier.seen.lines:
         return _unknown(report)
+    hang = "" if report.hang is None else _line_of(report.hang)
     if report.hang is not None and found.rank in report.hang.culprits and found.evidence[0].text == shown(hang):
         return replace(found, confidence=round(report.hang.confidence, 2))
     if found.failure == "operator_kill" and found.action is Action.STOP and found.evidence[0].file != LAUNCHER_FILE:
         sentence = found.sentence.replace("; stop, and correct it first", "; restart: only text says so")
         return replace(found, action=Action.RESTART, sentence=sentence)
-    of_record = decide(of_kernel.findings(), of_kernel.seen).host
-    if found.action is Action.EXCLUDE_NODE and (of_record is None or of_record != found.host):
-        sentence = found.sentence.replace("; exclude the node", "; restart, and check the node: only text names it")
-        return replace(found, action=Action.RESTART, node_to_exclude=None, sentence=sentence)
-    return found
+    return _as_recorded(found, kernel) if found.action is Action.EXCLUDE_NODE else found
+
+
+def _as_recorded(found: Verdict, kernel: Mapping[str, Sequence[str]]) -> Verdict:
+    """Return a verdict that excludes its node only if the kernel of that node alone has such records."""
+    recorded = {host for host, texts in kernel.items() if _excludes(host, texts)}
+    if recorded == {found.host}:
+        return found
+    why = "; restart, and check the node: only text names it"
+    if found.host in recorded:
+        named = ", ".join(shown(each, NAME) for each in sorted(recorded)[:NAMED])
+        more = f" and {len(recorded) - NAMED} more" if len(recorded) > NAMED else ""
+        why = f"; restart, and check the nodes: the kernels of {named}{more} have such records"
+    sentence = found.sentence.replace("; exclude the node", why)
+    return replace(found, action=Action.RESTART, node_to_exclude=None, sentence=sentence)
+
+
+def _excludes(host: str, texts: Sequence[str]) -> bool:
+    """Whether the records of a node's kernel alone say that it is to be excluded."""
+    of_kernel = Classifier()
+    _feed(of_kernel, KERNEL_LOG, texts, Origin(host=host))
+    return decide(of_kernel.findings(), of_kernel.seen).action is Action.EXCLUDE_NODE
 
 
 def _unknown(report: CycleReport) -> Verdict:
@@ -123,17 +137,41 @@ def _unknown(report: CycleReport) -> Verdict:
     return Verdict("unknown", None, None, host, Action.RESTART, None, 0.0, evidence, sentence)
 
 
+def _feed_launcher(classifier: Classifier, report: CycleReport) -> None:
+    """Take what the launcher knows, in the order in which it has happened, without what its own signal has ended."""
+    for failure in report.failures:
+        if not report.stopped_by or not _is_of_signal(failure.text, report.stopped_by):
+            _feed_failure(classifier, failure)
+    lines = [] if report.hang is None else [_line_of(report.hang)]
+    if report.stopped_by and report.is_at_limit:
+        lines.append(f"Received {report.stopped_by} at the time limit (Slurm: TIMEOUT by SLURM_JOB_END_TIME)")
+    elif report.stopped_by:
+        lines.append(f"Received {report.stopped_by} death signal, shutting down workers")
+    for text in lines:
+        classifier.feed(Line(LAUNCHER_FILE, 0, text, text))
+
+
+def _line_of(hang: HangVerdict) -> str:
+    return f"hang: {hang.sentence}"
+
+
+def _is_of_signal(text: str, signal: str) -> bool:
+    """Whether a report is of what a signal has ended that was sent to all processes of the job: no cause of its own."""
+    if (end := WorkerReport.parse(text)) is not None:
+        return end.how.endswith(f"{BY_SIGNAL}{signal}") or end.error.startswith("KeyboardInterrupt")
+    return "the launcher has received signal " in text
+
+
 def _feed_failure(classifier: Classifier, failure: FailureReport) -> None:
     """Take a launcher's report: how a worker has ended, and its exception, which is a line of that worker."""
     text, host = failure.text, failure.host
-    if (end := _END.match(text)) is None:
+    if (end := WorkerReport.parse(text)) is None:
         classifier.feed(Line(LAUNCHER_FILE, 0, text, text, Origin(host=host)))
         return
-    origin = Origin(rank=int(end["rank"]), host=host)
-    how = end["how"] + (end["hung"] or "")
+    origin, how = Origin(rank=end.rank, host=host), end.how + end.hung
     classifier.feed(Line(LAUNCHER_FILE, 0, how, how, origin))
-    if end["error"]:  # the last line of its traceback
-        for each in ("Traceback (most recent call last):", end["error"]):
+    if end.error:  # the last line of its traceback
+        for each in ("Traceback (most recent call last):", end.error):
             classifier.feed(Line(LAUNCHER_FILE, 0, each, text, origin))
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
 from nvrx_core.attribution.verdict import Verdict
+from nvrx_core.attribution.worker_report import BY_CODE, BY_SIGNAL
 from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord
 
@@ -42,15 +43,15 @@ def _report_of(fault: FaultRecord) -> FailureReport | None:
     if fault.error_type == LATE_COMPLETION:  # it reports other ranks
         return FailureReport(None, fault.message)
     if fault.error_type == "SystemExit" and fault.exit_code:
-        return FailureReport(fault.host, f"{who} has failed with exit code {fault.exit_code}")
+        return FailureReport(fault.host, f"{who} {BY_CODE}{fault.exit_code}")
     match Interruption[fault.interruption]:
         case Interruption.UNRESPONSIVE:
             silent = fault.message.replace("no sign of life for", "has not moved its lease for")
             return FailureReport(None, f"a rank {silent}")
         case Interruption.TERMINATED if ended := _ENDED.match(fault.message):
-            how = "was ended by" if ended["how"] == "by" else "has failed with exit code"
-            return FailureReport(fault.host, f"{who} {how} {ended['rest']}")
+            how = BY_SIGNAL if ended["how"] == "by" else BY_CODE
+            return FailureReport(fault.host, f"{who} {how}{ended['rest']}")
         case Interruption.TERMINATED if fault.exit_code:
-            return FailureReport(fault.host, f"{who} has failed with exit code {fault.exit_code}")
+            return FailureReport(fault.host, f"{who} {BY_CODE}{fault.exit_code}")
         case _:
             return None

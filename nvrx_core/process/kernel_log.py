@@ -44,6 +44,11 @@ class NewRecords:
         self._fd = -1
         with suppress(OSError):
             self._fd = os.open(path, _FLAGS)
+        self.skip()
+
+    def skip(self) -> None:
+        """Leave out the records that were not read yet."""
+        with suppress(OSError):
             os.lseek(self._fd, 0, os.SEEK_END)
 
     def texts(self) -> Iterator[str]:

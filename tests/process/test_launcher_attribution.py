@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,47 @@ def test_the_service_that_it_starts_explains_each_cycle(
     assert "train_cycle0.log: missing_file" in own
     assert (exported["user"], exported["job_id"]) == ("mia", "7")
     assert "sk-of-the-test" not in own + log
+
+
+def service_of(job: Launch) -> int:
+    """Return the service's process."""
+    children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children").read_text().split()
+    (found,) = (pid for pid in children if b"attribution.service" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    return int(found)
+
+
+def test_a_service_that_is_killed_is_started_again_and_gets_the_log_again(
+    launcher: Start, tmp_path: Path, prefix: Path, key: str
+) -> None:
+    """It is killed while a model explains the first cycle: another one explains that cycle, and the next one."""
+
+    def answer(asked: Asked) -> tuple[int, bytes]:
+        if not killed.is_set():
+            killed.wait(60)
+        return 200, completion(EXPLAINED)
+
+    killed = threading.Event()
+    with HttpStub(answer) as model, HttpStub(lambda asked: (200, b"")) as export:
+        job = start(
+            launcher, prefix, f"localhost:{free_ports()}", "--max-restarts", "1", "--ft-attribution-llm-base-url",
+            model.url, "--ft-attribution-llm-model", "small", "--ft-attribution-export-url", export.url,
+            "--ft-attribution-llm-api-key-file", key, case="lacks_twice",
+        )  # fmt: skip
+        model.asked.get(timeout=60)
+        first = service_of(job)
+        os.kill(first, signal.SIGKILL)
+        killed.set()
+        job.await_log("attribution of cycle 0: STOP")
+        second = service_of(job)
+        (tmp_path / "gate").touch()
+        code, log = job.finish()
+        exported = [export.asked.get(timeout=10).body["log_path"] for _ in range(2)]
+    assert code == 1, log
+    assert f"the attribution service (pid {first}) was ended by SIGKILL, and is started again" in log
+    assert second != first
+    assert [each["iteration"] for each in events_of(tmp_path, "cycle_attribution")] == [0, 1]
+    assert log.count("the model adds: Nobody has made exist.bin.") == 2
+    assert exported == [str(prefix.with_name(f"train_cycle{cycle}.log")) for cycle in (0, 1)]
 
 
 def test_its_advice_ends_the_job_with_93_where_that_is_wanted(launcher: Start, prefix: Path, key: str) -> None:

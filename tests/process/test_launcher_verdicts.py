@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.harness.process.launch import Launch
+from tests.harness.process.launch import Launch, Nodes, Start, events_of, rendezvous_options
 
 UNKNOWN = "unknown cause"
 
@@ -77,3 +80,123 @@ def test_the_line_of_the_launcher_names_the_fault(verdicts: dict[int, str], cycl
     if fault.error:
         assert fault.error in Path(match["file"]).read_text().splitlines()[int(match["line"]) - 1]
         assert f"attempt_{cycle}/{cycle % 2}/" in match["file"]
+
+
+@pytest.mark.parametrize(
+    ("signum", "left", "failure"),
+    [
+        (signal.SIGTERM, None, "operator_kill"),
+        (signal.SIGINT, 7200, "operator_kill"),
+        (signal.SIGTERM, 20, "time_limit"),
+    ],
+)
+def test_a_job_that_a_signal_ends_has_a_verdict(
+    launcher: Start, tmp_path: Path, signum: int, left: int | None, failure: str
+) -> None:
+    limit = {} if left is None else {"SLURM_JOB_END_TIME": str(int(time.time()) + left)}
+    job = launcher("waits", **limit)
+    job.read(2, "start")
+    job.process.send_signal(signum)
+    code, log = job.finish()
+    assert code == 128 + signum, log
+    (verdict,) = events_of(tmp_path, "cycle_verdict")
+    action = "restart" if failure == "time_limit" else "stop"
+    assert (verdict["iteration"], verdict["verdict"]["class"], verdict["verdict"]["action"]) == (0, failure, action)
+    assert len(re.findall(rf"verdict of cycle 0: {failure}, no rank named; action {action}, ", log)) == 1, log
+
+
+def test_a_signal_to_all_processes_of_a_job_has_one_verdict_and_names_no_rank(nodes: Nodes, tmp_path: Path) -> None:
+    """As of Slurm, which sends SIGTERM to workers and launchers alike; the order in which they notice it differs."""
+    jobs = nodes(2, "waits", "--nnodes", "2")
+    for job in jobs:
+        job.read(2, "start")
+    for pid in [pid for job in jobs for pid in job.pids()] + [job.process.pid for job in jobs]:
+        os.kill(pid, signal.SIGTERM)
+    ends = [job.finish() for job in jobs]
+    assert all(code in (143, 75) for code, _ in ends), ends
+    (verdict,) = (each["verdict"] for each in events_of(tmp_path, "cycle_verdict"))
+    assert (verdict["class"], verdict["rank"]) == ("operator_kill", None), ends
+    assert sum(log.count("verdict of cycle 0: ") for _, log in ends) == 1, ends
+
+
+OF_NODE = """
+import os, socket
+from pathlib import Path
+from nvrx_core.process.kernel_log import NewRecords
+
+socket.gethostname = lambda: os.environ["NVRX_TEST_HOST"]
+NewRecords.__init__.__defaults__ = (Path(os.environ["NVRX_TEST_KMSG"]),)
+"""
+
+
+def test_what_the_kernel_of_another_node_has_recorded_makes_the_verdict(ordered: Nodes, tmp_path: Path) -> None:
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "sitecustomize.py").write_text(OF_NODE)
+    logs = [tmp_path / f"kmsg{node}" for node in range(2)]
+    old = "4,1,1,-;NVRM: Xid (PCI:0000:01:00): 79, an earlier one\n"
+    for log in logs:
+        log.write_text(old)
+    variables = [{"NVRX_TEST_HOST": f"n{node}", "NVRX_TEST_KMSG": str(log)} for node, log in enumerate(logs)]
+    path = os.pathsep.join([str(tmp_path / "path"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    jobs = ordered(2, "killed_then_gated", "--nnodes", "2", "--max-restarts", "1", variables=variables, PYTHONPATH=path)
+    for job in jobs:
+        job.read(2, "start")
+    with logs[1].open("a") as file:
+        file.write("4,2,2,-;link up\n4,3,3,-;NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.\n")
+    (tmp_path / "kill").touch()
+    jobs[0].await_log("verdict of cycle 0: gpu_lost, node n1; action exclude_node, ")
+    (tmp_path / "gate").touch()
+    ends = [job.finish() for job in jobs]
+    assert [code for code, _ in ends] == [0, 0], ends
+    (verdict,) = (each["verdict"] for each in events_of(tmp_path, "cycle_verdict"))
+    assert verdict["node_to_exclude"] == "n1"
+    assert "earlier" not in str(verdict["evidence"])
+
+
+def variables_of(folder: Path, count: int) -> tuple[str, list[dict[str, str]]]:
+    """Return the path with names and kernel logs of hosts, and each launcher's variables for them."""
+    (folder / "path").mkdir()
+    (folder / "path" / "sitecustomize.py").write_text(OF_NODE)
+    path = os.pathsep.join([str(folder / "path"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return path, [
+        {"NVRX_TEST_HOST": f"n{node}", "NVRX_TEST_KMSG": str(folder / f"kmsg{node}")} for node in range(count)
+    ]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_the_loss_of_the_launcher_with_the_coordinator_has_one_verdict(
+    launcher: Start, store_endpoint: str, tmp_path: Path, signum: int
+) -> None:
+    path, variables = variables_of(tmp_path, 3)
+    options = (*rendezvous_options(store_endpoint), "--nnodes", "2:3", "--max-restarts", "1")
+    first = launcher("cut_off", *options, PYTHONPATH=path, **variables[0])
+    first.await_log("this launcher runs the coordinator")
+    others = [launcher("cut_off", *options, PYTHONPATH=path, **each) for each in variables[1:]]
+    first.read(2, "start")
+    first.process.send_signal(signum)
+    for job in others:
+        job.read(2, "start", 1)
+    (tmp_path / "gate").touch()
+    ends = [first.finish(), *(job.finish() for job in others)]
+    assert [code for code, _ in ends[1:]] == [0, 0], ends
+    verdicts = events_of(tmp_path, "cycle_verdict")
+    lines = [line for _, log in ends for line in log.splitlines() if "verdict of cycle" in line]
+    (verdict,) = (each["verdict"] for each in verdicts)
+    assert (verdict["class"], verdict["host"]) == ("peer_lost" if signum == signal.SIGKILL else "operator_kill", "n0")
+    assert len(lines) == 1, lines
+    assert bool(re.search("verdict of cycle 0: ", ends[0][1])) == (signum == signal.SIGTERM)
+
+
+def test_the_loss_of_the_launcher_that_hosts_the_store_has_one_verdict_of_the_others(
+    ordered: Nodes, tmp_path: Path
+) -> None:
+    jobs = ordered(3, "waits", "--nnodes", "3", "--workers-stop-timeout", "0.5")
+    for job in jobs:
+        job.read(2, "start")
+    jobs[0].process.kill()
+    ends = [job.finish() for job in jobs[1:]]
+    assert [code for code, _ in ends] == [75, 75], ends
+    (verdict,) = (each["verdict"] for each in events_of(tmp_path, "cycle_verdict"))
+    assert (verdict["class"], verdict["host"]) == ("peer_lost", None), ends
+    assert "the rendezvous store is lost" in verdict["sentence"]
+    assert sum(log.count("verdict of cycle 0: peer_lost, no rank named; action restart") for _, log in ends) == 1

@@ -64,8 +64,8 @@ class Coordination(Protocol):
     def join_again(self) -> None:
         """Join the job under another number, which `NodeEvents.joined` receives."""
 
-    def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Send a message to the coordinator."""
+    def tell(self, kind: MessageKind, cycle: int, reason: str, records: tuple[str, ...] = ()) -> None:
+        """Send a message to the coordinator; `records`: what the kernel of this node has recorded in the cycle."""
 
     def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
         """Ask for the progress of the slowest ranks of other nodes."""
@@ -83,6 +83,10 @@ class Coordination(Protocol):
     @property
     def runs_coordinator(self) -> bool:
         """Whether this launcher runs the coordinator, or each launcher decides for itself."""
+
+    @property
+    def coordinator(self) -> int:
+        """The node whose launcher runs the coordinator; -1 where there is none, or it is not known."""
 
     def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
         """Write what the ranks of this node show of a hang; the last one of so many nodes tells the coordinator."""
@@ -121,7 +125,7 @@ class LocalCoordination:
         store: the store of in-process restart.
     """
 
-    runs_coordinator = True
+    runs_coordinator, coordinator = True, 0
 
     def __init__(
         self,
@@ -150,10 +154,10 @@ class LocalCoordination:
         """Join the job again: nothing is between a node and a coordinator in one launcher."""
         self._node.joined(0)
 
-    def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
+    def tell(self, kind: MessageKind, cycle: int, reason: str, records: tuple[str, ...] = ()) -> None:
         """Send a message to the coordinator."""
         description = self._describe() if kind is MessageKind.READY else None
-        message = Message(0, kind, cycle, reason, description)
+        message = Message(0, kind, cycle, reason, description, records)
         self._reports.received(message)
         now = time.monotonic()
         self._decisions += self._hangs.received(message, cycle=self._coordinator.cycle, judge=0, now=now)

@@ -8,7 +8,7 @@ in process, says then that it is done: its failure has not ended the cycle.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from nvrx_launcher.rendezvous.messages import Message, MessageKind
@@ -29,11 +29,13 @@ class CycleFailures:
         hosts: the names of the nodes, by number.
         reports: number and text of each report, in the order in which they have arrived.
         stopped: the nodes that have said since that their workers are gone.
+        records: what their kernels have recorded in the cycle, by number.
     """
 
     hosts: Mapping[int, str]
     reports: tuple[tuple[int, str], ...] = ()
     stopped: frozenset[int] = frozenset()
+    records: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class FailureReports:
@@ -45,7 +47,7 @@ class FailureReports:
 
     def __init__(self, hosts: Mapping[int, str]) -> None:
         self._hosts, self._cycle, self._reports = dict(hosts), -1, list[Message]()
-        self._stopped = dict[int, int]()
+        self._stopped, self._records = dict[int, int](), dict[int, tuple[int, tuple[str, ...]]]()
 
     def received(self, message: Message) -> None:
         """Take a node's message, of any kind."""
@@ -53,6 +55,7 @@ class FailureReports:
             self._hosts[message.node] = message.description.host
         if message.kind in (MessageKind.READY, MessageKind.LEFT):
             self._stopped[message.node] = message.cycle
+            self._records[message.node] = message.cycle, message.records
         if message.kind is MessageKind.DONE and message.cycle == self._cycle:
             tolerated = message.node, MessageKind.ALL_FAILED
             self._reports = [each for each in self._reports if (each.node, each.kind) != tolerated]
@@ -68,4 +71,5 @@ class FailureReports:
         """Return the failures of a cycle."""
         reports = self._reports if cycle == self._cycle else ()
         stopped = frozenset(node for node, last in self._stopped.items() if last >= cycle)
-        return CycleFailures(dict(self._hosts), tuple((each.node, each.reason) for each in reports), stopped)
+        records = {node: texts for node, (last, texts) in self._records.items() if last == cycle and texts}
+        return CycleFailures(dict(self._hosts), tuple((each.node, each.reason) for each in reports), stopped, records)

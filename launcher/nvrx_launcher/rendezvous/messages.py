@@ -20,6 +20,9 @@ MAX_WORKERS = 1 << 12
 MAX_PORT = (1 << 16) - 1
 STOP_TIMEOUT: Final = 120.0
 """Seconds that a node has to stop its workers whose description does not state them."""
+MAX_RECORDS: Final = 16
+MAX_RECORD: Final = 300
+"""Records of the kernel in a message, and characters of each."""
 
 
 class MessageKind(enum.Enum):
@@ -98,6 +101,7 @@ class Message:
         cycle: the cycle that it is about; for READY the last one that the node knows of, -1 for none.
         reason: for people.
         description: with READY.
+        records: with READY and LEFT, what the node's kernel has recorded in the cycle of its GPUs and workers.
     """
 
     node: int
@@ -105,13 +109,15 @@ class Message:
     cycle: int = -1
     reason: str = ""
     description: NodeDescription | None = None
+    records: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the wire format."""
+        records = [each[:MAX_RECORD] for each in self.records[-MAX_RECORDS:]]
         description = None if self.description is None else self.description.to_json()
         return {
             "node": self.node, "kind": self.kind.value, "cycle": self.cycle, "reason": self.reason,
-            "description": description,
+            "description": description, "records": records,
         }  # fmt: skip
 
     @classmethod
@@ -126,7 +132,14 @@ class Message:
         return cls(
             integer(data.get("node"), 0), MessageKind(data.get("kind")), integer(data.get("cycle"), -1),
             string(data.get("reason")), None if description is None else NodeDescription.from_json(description),
+            _records(data.get("records", [])),
         )  # fmt: skip
+
+
+def _records(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"not a list of texts: {value!r:.100}")
+    return tuple(string(each)[:MAX_RECORD] for each in value[-MAX_RECORDS:])
 
 
 class DecisionKind(enum.Enum):

@@ -134,10 +134,10 @@ class StoreCoordination:
         """Join the job under another number, as soon as the store answers."""
         self._requests.ask(self._join_again)
 
-    def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
+    def tell(self, kind: MessageKind, cycle: int, reason: str, records: tuple[str, ...] = ()) -> None:
         """Send a message to the coordinator."""
         description = self._describe() if kind is MessageKind.READY else None
-        text = json.dumps(Message(self._node, kind, cycle, reason, description).to_json())
+        text = json.dumps(Message(self._node, kind, cycle, reason, description, records).to_json())
         if kind is MessageKind.HANG_SUSPECTED:
             self._requests.ask(lambda store: self._suspect(store, cycle, reason, text))
             return
@@ -172,6 +172,11 @@ class StoreCoordination:
     def runs_coordinator(self) -> bool:
         """Whether this launcher runs the coordinator."""
         return self._leadership.is_here
+
+    @property
+    def coordinator(self) -> int:
+        """The node whose launcher runs the coordinator, as far as this one knows; -1 before it does."""
+        return self._leadership.term.node
 
     def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
         """Write what the ranks of this node show of a hang; the last one of so many nodes tells the coordinator."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvrx_core import failpoint
+from nvrx_core.attribution.worker_report import BY_CODE, BY_SIGNAL, OUT_OF_MEMORY, PRINTED
 from nvrx_core.fault.user_frames import origin_in
 from nvrx_core.logs.rank_lines import last_traceback
 from nvrx_core.process.children import name_processes, running_in_group
@@ -26,14 +27,12 @@ from nvrx_launcher.workers.output import Logs, Tees, WorkerOutput
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
 
-__all__ = ["PRINTED", "WorkerExit", "WorkerGroup", "cannot_start", "failure_report"]
+__all__ = ["WorkerExit", "WorkerGroup", "cannot_start", "failure_report"]
 
 _START_ERRORS: Final = (
     "ModuleNotFoundError:", "ImportError:", "SyntaxError:", "IndentationError:", "TabError:",
     "_Error: No module named",  # of `python -m`
 )  # fmt: skip
-PRINTED: Final = "; it printed last: "
-"""Before an exception that a worker has printed, in the line on its end: it need not be why the worker has ended."""
 _OURS: Final = ("nvrx_core", "nvrx_lightning", "nvrx_megatron")
 
 
@@ -224,9 +223,9 @@ def failure_report(
         output: its latest output, in which its last traceback is looked for otherwise.
     """
     code = failure.code
-    how = f"was ended by {signal_name(-code)}" if code < 0 else f"has failed with exit code {code}"
+    how = f"{BY_SIGNAL}{signal_name(-code)}" if code < 0 else f"{BY_CODE}{code}"
     if code == -signal.SIGKILL and out_of_memory:
-        how += ", and the kernel's OOM killer was active in its cgroup"
+        how += OUT_OF_MEMORY
     who = f"rank {failure.rank} (local rank {failure.local_rank}, pid {failure.pid})"
     return f"{who} {how}{_exception(failure.error_file, is_shown=is_shown) or _printed(output)}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nvrx_core.attribution.cycle import LAUNCHER_FILE, CycleReport, FailureReport, verdict_of_cycle
@@ -99,6 +101,50 @@ def test_events_count_and_so_does_the_signal_that_ended_the_launcher() -> None:
     )
     assert verdict_of_cycle(CycleReport(RANKS, events=(event,))).rank == 2
     assert verdict_of_cycle(CycleReport(RANKS, stopped_by="SIGTERM")).failure == "operator_kill"
+
+
+def test_a_signal_to_the_launcher_is_the_cause_of_what_the_same_signal_has_done_to_workers() -> None:
+    logs = {(2, "2/stderr.log"): ("[rank2]: Received SIGTERM, saving a checkpoint", "KeyboardInterrupt")}
+    failures = (failed(2, "was ended by SIGTERM"), FailureReport("n1", "the launcher has received signal 15"))
+    verdict = verdict_of_cycle(CycleReport(RANKS, failures, logs=logs, stopped_by="SIGTERM"))
+    assert (verdict.failure, verdict.rank, verdict.action) == ("operator_kill", None, Action.STOP)
+    at_limit = verdict_of_cycle(CycleReport(RANKS, failures, logs=logs, stopped_by="SIGTERM", is_at_limit=True))
+    assert (at_limit.failure, at_limit.rank, at_limit.action) == ("time_limit", None, Action.RESTART)
+    crash = (failed(1, "was ended by SIGSEGV"), *failures)
+    before = verdict_of_cycle(CycleReport(RANKS, crash, stopped_by="SIGTERM", is_at_limit=True))
+    assert (before.failure, before.rank) == ("segmentation_fault", 1)
+
+
+def test_an_exception_that_names_a_signal_was_not_ended_by_the_one_to_the_launcher() -> None:
+    failures = (failed(1, "has failed with exit code 1: AssertionError: child was ended by SIGTERM, at train.py:7"),)
+    verdict = verdict_of_cycle(CycleReport(RANKS, failures, stopped_by="SIGTERM"))
+    assert (verdict.failure, verdict.rank) == ("assertion", 1)
+    interrupted = (failed(1, "has failed with exit code 1: KeyboardInterrupt, at train.py:7"),)
+    assert verdict_of_cycle(CycleReport(RANKS, interrupted, stopped_by="SIGINT")).failure == "operator_kill"
+
+
+def test_a_hang_that_was_judged_before_the_signal_is_why_the_job_was_cancelled() -> None:
+    hang = HangVerdict(HangOutcome.CULPRITS, (2,), (), 0.6, "rank 2 (n1) stands at train.py:9 in load for 12 s")
+    verdict = verdict_of_cycle(CycleReport(RANKS, hang=hang, stopped_by="SIGTERM"))
+    assert (verdict.failure, verdict.rank, verdict.confidence) == ("hang", 2, 0.6)
+
+
+def test_text_of_a_scheduler_says_which_kind_of_end_it_was() -> None:
+    logs = {(None, "train_cycle0.log"): ("slurmstepd: error: *** STEP 7.0 ON n0 CANCELLED AT x DUE TO PREEMPTION ***",)}
+    verdict = verdict_of_cycle(CycleReport(RANKS, logs=logs, stopped_by="SIGTERM"))
+    assert (verdict.failure, verdict.action) == ("preemption", Action.RESTART)
+
+
+def test_where_the_kernels_of_several_nodes_have_such_records_none_is_excluded() -> None:
+    xid = ("NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus.",)
+    report = CycleReport(RANKS, (failed(3),), kernel={"n0": xid, "n1": xid})
+    verdict = verdict_of_cycle(report)
+    assert (verdict.failure, verdict.host, verdict.action) == ("gpu_lost", "n1", Action.RESTART)
+    assert verdict.sentence.endswith("; restart, and check the nodes: the kernels of n0, n1 have such records")
+    many = verdict_of_cycle(replace(report, kernel={f"n{number}": xid for number in range(1000)}))
+    assert many.sentence.endswith(": the kernels of n0, n1, n10, n100 and 996 more have such records")
+    noise = verdict_of_cycle(replace(report, kernel={"n0": ("Out of memory: Killed process 9 (x)",), "n1": xid}))
+    assert (noise.failure, noise.node_to_exclude) == ("gpu_lost", "n1")
 
 
 @pytest.mark.parametrize(

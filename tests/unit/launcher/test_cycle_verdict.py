@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,10 +49,19 @@ class World:
             master_port=0, agent_store=False, cycle=0,
         )  # fmt: skip
         self.outputs = {0: WorkerOutput(b"", ()), 1: WorkerOutput(b"", ())}
-        self.history = History(str(folder))
+        self.history, self.made = History(str(folder)), list[CycleVerdicts]()
+        self.make()
+
+    def make(self, *, time_limit: float = math.inf, ends_job: bool = True) -> None:
         self.verdicts = CycleVerdicts(
-            self.history, self, self, cycle_log=self, host="n0", events=str(folder)
+            self.history, self, self, cycle_log=self, host="n0", events=str(self.folder), time_limit=time_limit,
+            ends_job=ends_job,
         )  # fmt: skip
+        self.made.append(self.verdicts)
+
+    def stopped(self, *, now: float = 0.0) -> None:
+        self.verdicts.stopped(signal.SIGTERM, now=now)
+        self.verdicts.make()
 
     def failures(self, _: int) -> CycleFailures | None:
         return self.reported
@@ -81,6 +91,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     made = World(tmp_path)
     yield made
     made.history.close()
+    for each in made.made:
+        each.close()
 
 
 def test_the_line_and_the_event_name_the_culprit(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -134,13 +146,9 @@ def test_a_job_may_be_stopped_by_what_launchers_have_reported_not_by_what_was_pr
     ],
     ids=["raised", "printed", "printed, then killed", "interrupted", "a consequence"],
 )
-def test_a_stop_is_by_the_first_report_and_what_a_worker_has_ended_with(
-    tmp_path: Path, reports: tuple[str, ...], stops: bool
-) -> None:
+def test_a_stop_is_by_the_first_report_and_what_a_worker_has_ended_with(reports: tuple[str, ...], stops: bool) -> None:
     texts = [f"rank {rank} (local rank {rank}, pid 7) {text}" for rank, text in enumerate(reports)]
-    evidence = of_this_node(tmp_path, *texts)
-    assert evidence.kernel is not None
-    evidence.kernel.close()
+    evidence = reported(*texts)
     named = {"OSError": "disk_full", "Assertion": "assertion", "Keyboard": "operator_kill"}
     failure = next(name for part, name in named.items() if part in texts[-1])
     assert cycle_verdict.says_stop_by_reports(evidence, failure) is stops
@@ -199,16 +207,120 @@ def test_a_fault_that_ends_the_job_has_its_verdict_before_the_end(world: World) 
 def test_the_end_of_a_job_without_a_fault_has_no_verdict(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.decided(Decision(DecisionKind.END, 0, "0 of 2 nodes have joined", 1), run())
     world.decided(Decision(DecisionKind.LOST, 0, "n1", node=4), Decision(DecisionKind.END, 0, "rank 1 has asked", 93))
-    world.verdicts.stopped()
-    world.decided(stop("n0: the launcher has received signal 15"))
+    world.stopped()
     assert world.events() == []
     assert not caplog.records
+
+
+def test_a_signal_that_ends_a_cycle_has_its_verdict_at_once_and_once(world: World) -> None:
+    world.decided(run())
+    world.stopped()
+    assert len(world.events()) == 1
+    world.decided(stop("n0: the launcher has received signal 15"))
+    world.stopped()
+    world.decided(Decision(DecisionKind.END, 0, f"n0: {ENDED}", 1))
+    found = world.verdict()
+    assert (found["class"], found["rank"], found["action"]) == ("operator_kill", None, "stop")
+
+
+@pytest.mark.parametrize(
+    ("apart", "failure"),
+    [(-600.0, "operator_kill"), (-60.0, "time_limit"), (5.0, "time_limit"), (600.0, "operator_kill")],
+)
+def test_a_signal_at_the_end_of_the_jobs_time_is_that_of_the_scheduler(
+    world: World, apart: float, failure: str
+) -> None:
+    world.make(time_limit=cycle_verdict.time_limit({"SLURM_JOB_END_TIME": str(int(time.time() - apart))}))
+    world.decided(run())
+    world.stopped()
+    found = world.verdict()
+    assert (found["class"], found["action"]) == (failure, "restart" if failure == "time_limit" else "stop")
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5"])
+def test_without_a_time_limit_no_signal_is_that_of_one(text: str) -> None:
+    assert cycle_verdict.time_limit({"SLURM_JOB_END_TIME": text}) == math.inf
+
+
+def test_a_job_that_goes_on_without_this_launcher_has_lost_its_node(world: World) -> None:
+    world.make(ends_job=False)
+    world.decided(run())
+    world.stopped()
+    found = world.verdict()
+    assert (found["class"], found["host"], found["action"]) == ("operator_kill", "n0", "restart")
+
+
+TERMINATED = "rank 1 (local rank 1, pid 7) was ended by SIGTERM"
+
+
+@pytest.mark.parametrize(
+    ("report", "later", "expected"),
+    [
+        (TERMINATED, 0.5, ("operator_kill", None, "stop")),
+        (f"{FAILED}: KeyboardInterrupt, at a.py:1", 0.5, ("operator_kill", None, "stop")),
+        (TERMINATED, 5.0, ("operator_kill", 1, "restart")),
+        (ENDED, 0.5, ("segmentation_fault", 1, "restart")),
+        (ENDED, 5.0, ("segmentation_fault", 1, "restart")),
+    ],
+    ids=["the same signal", "the same, as an exception", "one before", "a fault just before", "a fault before"],
+)
+def test_what_has_failed_before_the_signal_is_to_blame_unless_it_was_the_same_signal(
+    world: World, report: str, later: float, expected: tuple[str, int | None, str]
+) -> None:
+    world.reported = CycleFailures(HOSTS, ((0, report),), frozenset())
+    world.decided(run(), stop(f"n0: {report}"), now=100.0)
+    world.stopped(now=100.0 + later)
+    found = world.verdict()
+    assert (found["class"], found["rank"], found["action"]) == expected
+
+
+def test_what_the_cycle_has_survived_does_not_count_when_a_signal_ends_it(world: World) -> None:
+    world.reported = CycleFailures(HOSTS, ((4, ENDED),))
+    world.decided(run())
+    world.stopped()
+    assert world.verdict()["class"] == "operator_kill"
+
+
+def test_an_exception_in_the_log_that_has_ended_no_worker_is_why_the_job_was_cancelled(world: World) -> None:
+    world.outputs[1] = WorkerOutput(b"Traceback (most recent call last):\n  File 'a.py'\nValueError: no label\n", ())
+    world.decided(run())
+    world.stopped()
+    assert (world.verdict()["error_type"], world.verdict()["rank"]) == ("ValueError", 1)
+
+
+def test_a_signal_to_another_launcher_than_that_of_the_coordinator_has_no_verdict(world: World) -> None:
+    world.reported = None
+    world.decided(run())
+    world.stopped()
+    assert world.events() == []
 
 
 def test_where_another_launcher_has_the_reports_it_gives_the_verdict(world: World) -> None:
     world.reported = None
     world.decided(run(), stop(), run(1))
     assert world.events() == []
+
+
+def test_one_that_leaves_in_order_has_given_the_verdict_that_its_successor_does_not_repeat(world: World) -> None:
+    reported, world.reported = world.reported, None
+    world.decided(run(), stop("n1: the launcher has received signal 15"), now=5.0)
+    assert world.verdicts.deadline == math.inf
+    world.reported = reported
+    world.decided(run(1), now=5.5)
+    assert world.events() == []
+
+
+def test_a_successor_gives_the_verdict_of_one_that_is_lost_before_it_has(world: World) -> None:
+    reported, world.reported = world.reported, None
+    world.decided(run(), stop(), now=5.0)
+    assert reported is not None
+    world.reported = replace(reported, reports=(), stopped=frozenset())
+    world.decided(Decision(DecisionKind.LOST, 0, LOST, node=4), now=6.0)
+    assert world.verdicts.deadline == 7.0
+    world.verdicts.tick(now=7.0)
+    assert world.verdicts.deadline == 17.0, "node 0 says nothing"
+    world.decided(run(1), now=8.0)
+    assert (world.verdict()["class"], world.verdict()["rank"]) == ("segmentation_fault", 1)
 
 
 def test_the_failure_of_another_node_that_came_later_can_be_the_cause(world: World) -> None:
@@ -329,8 +441,8 @@ def test_a_launcher_that_was_sent_a_signal_does_not_wait_long_for_logs(
     monkeypatch.setattr(cycle_verdict, "SIGNALLED_TIMEOUT", 0.0)
     world.path = str(world.folder / "fifo")
     os.mkfifo(world.path)
-    world.decided(run(), stop(), run(1))
-    world.verdicts.stopped()
+    world.decided(run(), stop())
+    world.stopped()
     world.verdicts.finish()
     assert caplog.messages == ["the verdict of a cycle was not made within 0 s, in which its logs are read"]
     monkeypatch.setattr(cycle_verdict, "SIGNALLED_TIMEOUT", 30.0)
@@ -374,16 +486,26 @@ OF_WORKER = "Out of memory: Killed process 7 (python) total-vm:1kB"
 OF_ANOTHER = "Out of memory: Killed process 70 (mysqld) total-vm:1kB"
 
 
-def of_this_node(folder: Path, *failures: str) -> cycle_verdict.CycleEvidence:
-    """What is known of a cycle in which workers of this node have failed, and the kernel has recorded this and that."""
-    (log := folder / "kmsg").write_text(f"4,1,1,-;{XID}\n4,2,2,-;{OF_WORKER}\n")
-    kernel = NewRecords(log)
-    with log.open("a") as file:
-        file.writelines(f"4,3,{each},-;{text}\n" for each, text in enumerate(("link up", XID, OF_ANOTHER, OF_WORKER)))
+def reported(*failures: str, kernel: Mapping[str, tuple[str, ...]] | None = None) -> cycle_verdict.CycleEvidence:
+    """What is known of a cycle in which workers of n0 have failed."""
     told = tuple(("n0", text) for text in failures)
     return cycle_verdict.CycleEvidence(
-        0, time.time(), {0: "n0", 1: "n0"}, told, {}, "", 0, None, None, "n0", kernel
+        0, time.time(), {0: "n0", 1: "n0", 2: "n1"}, told, {}, "", 0, None, kernel=kernel or {}
     )  # fmt: skip
+
+
+@pytest.fixture
+def kmsg(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The kernel's log of this node, which has records from before the launcher."""
+    (log := tmp_path / "kmsg").write_text(f"4,1,1,-;{XID}\n4,2,2,-;{OF_WORKER}\n")
+    monkeypatch.setattr(cycle_verdict, "NewRecords", lambda: NewRecords(log))
+    world.make()
+    return log
+
+
+def record(log: Path, *texts: str) -> None:
+    with log.open("a") as file:
+        file.writelines(f"4,3,{number},-;{text}\n" for number, text in enumerate(texts))
 
 
 @pytest.mark.parametrize(
@@ -397,52 +519,123 @@ def of_this_node(folder: Path, *failures: str) -> cycle_verdict.CycleEvidence:
     ],
     ids=["node", "signal", "signal, with the words of an exit", "hang", "cancelled"],
 )
-def test_a_first_report_of_anything_but_an_exit_code_stops_nothing(tmp_path: Path, first: str) -> None:
-    evidence = of_this_node(tmp_path, first, f"{FAILED}: OSError: [Errno 28] No space left on device")
-    assert evidence.kernel is not None
-    evidence.kernel.close()
+def test_a_first_report_of_anything_but_an_exit_code_stops_nothing(first: str) -> None:
+    evidence = reported(first, f"{FAILED}: OSError: [Errno 28] No space left on device")
     assert not cycle_verdict.says_stop_by_reports(evidence, "disk_full")
 
 
+def test_what_a_rank_fails_with_that_was_ended_as_hung_stops_nothing() -> None:
+    """Though its text has the form of what a scheduler records of memory, which goes before what a monitor says."""
+    failed = f"{FAILED}: RuntimeError: the cache has exceeded memory limit 8 GiB"
+    assert cycle_verdict.says_stop_by_reports(reported(failed), "host_out_of_memory")
+    assert not cycle_verdict.says_stop_by_reports(reported(f"{failed}, hung: no heartbeat"), "host_out_of_memory")
+
+
 def test_no_process_is_the_jobs_where_the_namespace_of_pids_is_not_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, kmsg: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_: str) -> str:
         raise OSError
 
     monkeypatch.setattr("os.readlink", fails)
-    assert cycle_verdict.of_kernel(of_this_node(tmp_path, ENDED)) == (XID,)
+    world.decided(run())
+    world.verdicts.failed(1, ENDED)
+    record(kmsg, XID, OF_WORKER)
+    assert world.verdicts.records() == (XID,)
 
 
 @pytest.mark.parametrize("is_initial", [True, False])
 def test_of_the_kernels_log_counts_what_is_new_and_about_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_initial: bool
+    world: World, kmsg: Path, monkeypatch: pytest.MonkeyPatch, is_initial: bool
 ) -> None:
     namespace = cycle_verdict.INITIAL_NAMESPACE if is_initial else "pid:[4026532000]"
     monkeypatch.setattr("os.readlink", lambda _: namespace)
-    evidence = of_this_node(tmp_path, ENDED)
+    record(kmsg, XID)
+    world.decided(run())
+    record(kmsg, "link up", XID, OF_ANOTHER, OF_WORKER)
+    assert world.verdicts.records() == (XID,), "7 is no process of the job"
+    world.verdicts.failed(1, ENDED)
     expected = (XID, OF_WORKER) if is_initial else (XID,)
-    assert cycle_verdict.of_kernel(evidence) == expected, "in a container, pids are others"
-    assert cycle_verdict.of_kernel(evidence) == (), "the log is closed"
-    assert cycle_verdict.of_kernel(of_this_node(tmp_path)) == (XID,), "7 is no process of the job"
-    assert cycle_verdict.of_kernel(replace(evidence, kernel=None)) == ()
+    assert world.verdicts.records() == expected, "in a container, pids are others"
+    record(kmsg, XID)
+    world.verdicts.close()
+    assert world.verdicts.records() == expected, "the log is closed"
 
 
-def test_an_xid_of_this_node_makes_the_verdict(tmp_path: Path) -> None:
-    found = cycle_verdict.judged(of_this_node(tmp_path, "rank 1 (local rank 1, pid 7) was ended by SIGABRT"))
-    assert (found.failure, found.node_to_exclude) == ("gpu_lost", "n0")
+def test_an_xid_of_this_node_makes_the_verdict(world: World, kmsg: Path) -> None:
+    world.decided(run())
+    record(kmsg, XID)
+    world.decided(stop(), run(1))
+    found = world.verdict()
+    assert (found["class"], found["node_to_exclude"]) == ("gpu_lost", "n0")
 
 
-def test_each_cycle_has_the_records_of_its_time(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (log := tmp_path / "kmsg").write_text("")
-    monkeypatch.setattr(cycle_verdict, "NewRecords", lambda: NewRecords(log))
-    given = list[tuple[str, ...]]()
-    monkeypatch.setattr(world.verdicts, "_give", lambda evidence: given.append(cycle_verdict.of_kernel(evidence)))
+def test_an_xid_of_another_node_makes_the_verdict(world: World) -> None:
+    """Its workers waited for the ranks of this node, which have failed in consequence."""
+    records = {4: (XID,), 5: (f"{XID} of a spare",)}
+    world.reported = CycleFailures(HOSTS, ((0, ENDED),), frozenset(HOSTS), records)
+    world.decided(run(), stop(), run(1))
+    found = world.verdict()
+    assert (found["class"], found["host"], found["node_to_exclude"]) == ("gpu_lost", "n1", "n1")
+    assert "spare" not in str(found["evidence"])
+
+
+def test_records_of_several_nodes_exclude_none(world: World, kmsg: Path) -> None:
+    world.reported = CycleFailures(HOSTS, ((4, ENDED),), frozenset(HOSTS), {0: (XID,), 4: (XID,)})
+    world.decided(run())
+    record(kmsg, XID)
+    world.decided(stop(f"n1: {ENDED}"), run(1))
+    found = world.verdict()
+    assert (found["class"], found["host"], found["node_to_exclude"]) == ("gpu_lost", "n1", None)
+    assert str(found["sentence"]).endswith("; restart, and check the nodes: the kernels of n0, n1 have such records")
+
+
+def test_each_cycle_has_the_records_of_its_time(world: World, kmsg: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = list[Mapping[str, tuple[str, ...]]]()
+    monkeypatch.setattr(world.verdicts, "_give", lambda evidence: given.append(evidence.kernel))
     for cycle in (0, 1):
         world.verdicts.decided(run(cycle), now=0.0)
         world.placement = replace(world.placement, cycle=cycle) if world.placement else None
-        with log.open("a") as file:
-            file.write(f"4,{cycle},1,-;{XID}{cycle}\n")
+        record(kmsg, f"{XID}{cycle}")
         world.verdicts.decided(stop(cycle=cycle), now=0.0)
         world.verdicts.finish()
-    assert given == [(f"{XID}0",), (f"{XID}1",)]
+    assert given == [{"n0": (f"{XID}0",)}, {"n0": (f"{XID}1",)}]
+
+
+STORE_LOST = "the rendezvous store is lost: n1:29500 refuses connections"
+
+
+def test_the_first_node_that_is_left_gives_the_verdict_when_the_store_is_lost_with_the_coordinator(
+    world: World,
+) -> None:
+    world.reported = None
+    world.decided(run())
+    world.verdicts.failed(0, f"{CLOSED}")
+    world.verdicts.coordinator_lost(4, STORE_LOST, node=0)
+    found = world.verdict()
+    assert (found["class"], found["host"], found["rank"]) == ("peer_lost", None, None)
+    assert STORE_LOST in str(found["evidence"])
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "node", "is_here"), [(0, 4, True), (4, 4, False), (7, 4, False), (7, 0, True), (-1, 0, False)]
+)
+def test_one_node_gives_it(world: World, coordinator: int, node: int, is_here: bool) -> None:
+    world.reported = None
+    world.decided(run())
+    world.verdicts.coordinator_lost(coordinator, STORE_LOST, node=node)
+    assert len(world.events()) == is_here
+
+
+def test_the_launcher_with_the_reports_and_one_without_a_cycle_give_none_when_the_store_is_lost(world: World) -> None:
+    world.verdicts.coordinator_lost(4, STORE_LOST, node=0)
+    world.decided(run())
+    world.verdicts.coordinator_lost(4, STORE_LOST, node=0)
+    assert world.events() == []
+
+
+def test_a_fault_that_has_ended_the_cycle_before_the_store_is_lost_is_the_cause(world: World) -> None:
+    world.reported = None
+    world.decided(run(), stop())
+    world.verdicts.coordinator_lost(4, STORE_LOST, node=0)
+    assert (world.verdict()["class"], world.verdict()["rank"]) == ("segmentation_fault", 1)

@@ -32,6 +32,19 @@ def test_new_records_are_read_without_what_is_before_their_texts(tmp_path: Path)
     assert list(kernel_lines(log)) == [*OLD.splitlines(), *NEW.splitlines()]
 
 
+def test_what_is_skipped_is_not_read(tmp_path: Path) -> None:
+    (log := tmp_path / "kmsg").write_text(OLD)
+    new = NewRecords(log)
+    with log.open("a") as file:
+        file.write(NEW)
+    new.skip()
+    with log.open("a") as file:
+        file.write("4,5,1,-;later\n")
+    assert list(new.texts()) == ["later"]
+    new.close()
+    new.skip()
+
+
 def test_a_log_that_cannot_be_read_has_no_records(tmp_path: Path) -> None:
     assert list(NewRecords(tmp_path / "none").texts()) == []
     assert list(kernel_lines(tmp_path)) == []

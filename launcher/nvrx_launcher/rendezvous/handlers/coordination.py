@@ -73,7 +73,7 @@ class HandlerCoordination:
         close_timeout: seconds that it waits for the others at the end.
     """
 
-    hosts_store, runs_coordinator = False, True
+    hosts_store, runs_coordinator, coordinator = False, True, -1
     deadline: Final = float("inf")
 
     def __init__(  # noqa: PLR0913
@@ -111,8 +111,8 @@ class HandlerCoordination:
         """Join the job again: without leases, no other node considers this one lost."""
         self._node.joined(0)
 
-    def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Notify the other nodes, or join the next rendezvous."""
+    def tell(self, kind: MessageKind, cycle: int, reason: str, records: tuple[str, ...] = ()) -> None:
+        """Notify the other nodes, or join the next rendezvous; each node gives the verdict by its own records."""
         if kind is MessageKind.READY:
             description = self._describe()
             self._host = description.host

@@ -349,12 +349,28 @@ def test_the_state_of_a_large_job_fits_in_a_request_to_etcd():
 
 
 def test_a_message_survives_the_wire():
-    for thing in (ready(3), Message(1, MessageKind.LEFT, 2, "x")):
+    for thing in (ready(3), Message(1, MessageKind.LEFT, 2, "x", records=("Xid", "another"))):
         assert Message.from_text(json.dumps(thing.to_json())) == thing
 
 
+def test_the_records_in_a_message_are_the_last_ones_and_bounded_at_both_ends():
+    data = Message(1, MessageKind.READY, 2, records=("y",) * 100 + ("x" * 1000,) * 16).to_json()
+    assert data["records"] == ["x" * 300] * 16
+    found = Message.from_text(json.dumps(data | {"records": ["x" * 1000] * 100})).records
+    assert found == ("x" * 300,) * 16
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"node": -1, "kind": "ready", "cycle": 0, "reason": ""}', '{"node": 0}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"node": -1, "kind": "ready", "cycle": 0, "reason": ""}',
+        '{"node": 0}',
+        '{"node": 0, "kind": "ready", "cycle": 0, "reason": "", "records": [1]}',
+        '{"node": 0, "kind": "ready", "cycle": 0, "reason": "", "records": {"a": 1}}',
+    ],
 )
 def test_a_malformed_value_is_refused(text):
     with pytest.raises(ValueError):  # noqa: PT011

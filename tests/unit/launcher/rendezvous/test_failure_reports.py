@@ -53,6 +53,18 @@ def test_a_node_without_which_the_job_goes_on_is_not_to_blame() -> None:
     assert reports.of(3).reports == ((0, "rank 0"), (2, "rank 5"))
 
 
+def test_what_the_kernels_of_nodes_have_recorded_is_that_of_the_cycle() -> None:
+    reports = FailureReports({})
+    for message in (
+        Message(0, MessageKind.READY, 2, records=("Xid a",)), Message(1, MessageKind.READY, 2),
+        Message(2, MessageKind.LEFT, 3, records=("Xid b", "Xid c")),
+        Message(3, MessageKind.READY, 1, records=("Xid d",)),
+    ):  # fmt: skip
+        reports.received(message)
+    assert reports.of(2).records == {0: ("Xid a",)}
+    assert reports.of(3).records == {2: ("Xid b", "Xid c")}
+
+
 def test_it_is_known_who_has_stopped() -> None:
     reports = FailureReports({})
     for message in (
