@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+import operator
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +34,9 @@ __all__ = [
     "check_shared",
     "digests",
     "drop_interrupted",
+    "has_new_gradients",
     "is_scheduled",
+    "mark_gradients",
     "receive",
     "require_gradients",
     "send",
@@ -43,12 +47,12 @@ __all__ = [
 
 _WATCHED: Final = 6
 """Parameters of which a value is compared, of those that an optimizer steps and of the others."""
-_WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_COLUMNS: Final = 4096
-_PIECE: Final = 1 << 22
+_ROW: Final = 1 << 15
+"""Bytes."""
 _WEIGHT: Final = 0x9E3779B97F4A7C1 | 1
 """Odd, and large enough for products to wrap around, which keeps all bits of a sum."""
 _EXTRA: Final = "the extra states of the model"
+_version_of: Final = operator.attrgetter("_version")
 Versions = tuple[int, ...]
 Settings = list[list[dict[str, Any]]]
 
@@ -75,6 +79,7 @@ class Objects:
         rebuilt: of these, the buffers that are not persistent, by name: nothing else fills them after a fault.
         watched: the indices of some parameters, with and without an optimizer: what changes them by `.data` changes no
             version, but their values.
+        corners: by these indices, the address of the tensor, and its last value, as a tensor that shares its memory.
     """
 
     names: tuple[str, ...]
@@ -91,6 +96,7 @@ class Objects:
     copies: bool = False
     unfilled: tuple[tuple[str, weakref.ref[torch.nn.Module], str, torch.Tensor], ...] = ()
     rebuilt: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    corners: dict[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -126,15 +132,15 @@ class Objects:
 
     def collect_buffers(self) -> None:
         """Copy the buffers that the model has replaced by other tensors into those that were registered."""
-        with torch.no_grad():
-            for (module, name), registered in zip(self.places, self.buffers, strict=True):
-                now = None if (there := module()) is None else getattr(there, name, None)
-                if now is None or now is registered:
-                    continue
-                if now.shape == registered.shape:
+        for (module, name), registered in zip(self.places, self.buffers, strict=True):
+            now = None if (there := module()) is None else getattr(there, name, None)
+            if now is None or now is registered:
+                continue
+            if now.shape == registered.shape:
+                with torch.no_grad():
                     registered.copy_(now)
-                else:  # a buffer that grows: the layout is another one from now on
-                    registered.data = now.detach().clone()
+            else:  # a buffer that grows: the layout is another one from now on
+                registered.data = now.detach().clone()
 
     def take_filled(self) -> None:
         """Give the tensors that were on the meta device what the model has in their place, and put them there.
@@ -313,10 +319,11 @@ class Left:
     required: tuple[bool, ...]
 
     @classmethod
-    def of(cls, objects: Objects) -> Left:
-        """Return it as it is now."""
-        required = tuple(each.requires_grad for each in objects.parameters)
-        return cls(objects, versions(objects), _values(objects), _settings(objects), _gradients(objects), required)
+    def of(cls, objects: Objects, *, is_stepped: bool = False) -> Left:
+        """Return it as it is now; the gradients of a step that is done are used up."""
+        required = tuple([each.requires_grad for each in objects.parameters])
+        gradients = () if is_stepped else _gradients(objects)
+        return cls(objects, versions(objects), _values(objects), _settings(objects), gradients, required)
 
     def is_changed(self) -> bool:
         """Return whether anything of it has changed."""
@@ -412,8 +419,21 @@ def _refuse_expanded(named: Mapping[str, torch.Tensor]) -> None:
 
 
 def _gradients(objects: Objects) -> tuple[tuple[int, int] | None, ...]:
-    grads = (each.grad for each in objects.parameters)
-    return tuple(None if each is None else (id(each), each._version) for each in grads)
+    grads = [each.grad for each in objects.parameters]
+    return tuple([None if each is None else (id(each), each._version) for each in grads])
+
+
+def mark_gradients(objects: Objects) -> None:
+    """Mark some gradients as those of a step that is done. Others may have the same address later."""
+    for index in objects.watched:
+        if (grad := objects.parameters[index].grad) is not None:
+            grad._nvrx_is_done = True  # type: ignore[attr-defined]
+
+
+def has_new_gradients(objects: Objects) -> bool:
+    """Return whether one of these has been made since."""
+    grads = [objects.parameters[index].grad for index in objects.watched]
+    return any(each is not None and not hasattr(each, "_nvrx_is_done") for each in grads)
 
 
 def _refuse_module(module: torch.nn.Module) -> None:
@@ -478,34 +498,33 @@ def drop_interrupted(objects: Objects) -> None:
 
 def versions(objects: Objects) -> Versions:
     """Return the versions of all tensors that only the advance changes, as autograd counts changes in place."""
-    found = [each._version for each in objects.parameters]
-    for optimizer in objects.optimizers:
-        for state in optimizer.state.values():  # to look each parameter up takes several times as long
-            if isinstance(state, dict):
-                found += [each._version for each in state.values() if isinstance(each, torch.Tensor)]
-    return tuple(found)
+    states = [optimizer.state.values() for optimizer in objects.optimizers]  # to look up each takes several times as long
+    try:
+        tensors = itertools.chain.from_iterable(map(dict.values, itertools.chain.from_iterable(states)))
+        return tuple(map(_version_of, itertools.chain(objects.parameters, tensors)))
+    except (AttributeError, TypeError):  # there are states that are none, such as numbers
+        values = [each for of_each in states for state in of_each if isinstance(state, dict) for each in state.values()]
+        return tuple(map(_version_of, (*objects.parameters, *(x for x in values if isinstance(x, torch.Tensor)))))
 
 
 def digests(objects: Objects) -> tuple[int, ...]:
     """Return a number for each parameter, equal where all its bits are; on a GPU, they are read once, together.
 
-    Averages have 0: their buffers may be each rank's own. Sums over the rows and the columns of a table of the words,
-    with weights, are made piece by piece: a sum converts what it adds up.
+    Averages have 0: their buffers may be each rank's own. A number has the sums over the rows and over the columns of a
+    table of 8 bytes each, with weights: nothing is copied or converted.
     """
     found = []
     with torch.no_grad():
         for name, each in zip(objects.names, objects.parameters, strict=True):
             local = _local(each).detach()
-            total = torch.zeros((), dtype=torch.int64, device=local.device)
-            words = local.contiguous().reshape(-1).view(_WORDS[min(local.element_size(), 8)])
-            for piece in () if name.startswith("averages[") else words.split(_PIECE):
-                whole = len(piece) // _COLUMNS * _COLUMNS
-                table = piece[:whole].view(-1, _COLUMNS)
-                sums = [table.sum(0, dtype=torch.int64), table.sum(1, dtype=torch.int64), piece[whole:].long()]
-                numbers = torch.cat(sums)
-                weights = torch.arange(1, len(numbers) + 1, device=numbers.device) * _WEIGHT
-                total = total * _WEIGHT + (numbers * weights).sum()
-            found.append(total)
+            data = local.contiguous().reshape(-1).view(torch.uint8)[: 0 if name.startswith("averages[") else None]
+            if data.storage_offset() % 8:  # a part of another tensor
+                data = data.clone()
+            whole = len(data) // _ROW * _ROW
+            table = data[:whole].view(torch.int64).view(-1, _ROW // 8)
+            numbers = torch.cat([table.sum(0), table.sum(1), data[whole:].long()])
+            weights = torch.arange(1, len(numbers) + 1, device=numbers.device) * _WEIGHT
+            found.append((numbers * weights).sum())
     return tuple(torch.stack(found).tolist())
 
 
@@ -520,13 +539,21 @@ def _watched(parameters: tuple[torch.Tensor, ...], optimizers: tuple[torch.optim
 
 
 def _values(objects: Objects) -> tuple[float, ...]:
-    tensors = [_local(objects.parameters[index]).detach() for index in objects.watched]
-    values = [each[(-1,) * each.dim()] for each in tensors if not each.is_meta]
-    if not values:
+    found = []
+    for index in objects.watched:
+        local = _local(objects.parameters[index])
+        address, value = objects.corners.get(index, (0, None))
+        if value is None or local.data_ptr() != address:
+            if local.is_meta:
+                continue
+            value = local.detach()[(-1,) * local.dim()]  # takes ten times as long as to read it
+            objects.corners[index] = local.data_ptr(), value
+        found.append(value)
+    if not found:
         return ()
     if objects.device.type == "cpu":
-        return tuple(float(each) for each in values)
-    return tuple(torch.stack([each.double() for each in values]).tolist())
+        return tuple([each.item() for each in found])
+    return tuple(torch.stack([each.double() for each in found]).tolist())
 
 
 def changed(objects: Objects, before: Versions, now: Versions) -> str:
