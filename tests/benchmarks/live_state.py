@@ -90,8 +90,8 @@ def train(options: argparse.Namespace, live: inprocess.LiveState, call: inproces
 
 
 def compare(
-    ddp: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor, live: inprocess.LiveState, *, first: int,
-    pairs: int,
+    ddp: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor, live: inprocess.LiveState, *,
+    first: int, pairs: int,
 ) -> dict[str, list[float]]:  # fmt: skip
     """Return seconds and CPU seconds of steps that end by a commit, and of those that end by the optimizer, in turn.
 
@@ -187,14 +187,14 @@ def measure(options: argparse.Namespace) -> str:
     end = next(line for line in lines if line["what"] == "end")
     if not options.checkpoint:
         wall, cpu = ([end[f"{of}with{out}"] for out in ("", "out")] for of in ("", "cpu_"))
-        told += "; a commit adds to a step of {:.2f} ms {:.2f} ms, and {:.2f} ms of CPU (medians, n={})".format(
-            1000 * statistics.median(wall[1]), 1000 * difference(wall), 1000 * difference(cpu), len(wall[0])
-        )
+        without, more, more_cpu = 1000 * statistics.median(wall[1]), difference(wall), difference(cpu)
+        told += f"; a commit adds to a step of {without:.2f} ms {more:.2f} ms, and {more_cpu:.2f} ms of CPU (medians)"
     return told
 
 
 def difference(of: list[list[float]]) -> float:
-    return statistics.median(of[0]) - statistics.median(of[1])
+    """Return milliseconds by which the medians differ."""
+    return 1000 * (statistics.median(of[0]) - statistics.median(of[1]))
 
 
 def parse() -> argparse.Namespace:

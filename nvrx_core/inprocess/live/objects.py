@@ -52,7 +52,7 @@ _ROW: Final = 1 << 15
 _WEIGHT: Final = 0x9E3779B97F4A7C1 | 1
 """Odd, and large enough for products to wrap around, which keeps all bits of a sum."""
 _EXTRA: Final = "the extra states of the model"
-_version_of: Final = operator.attrgetter("_version")
+_version_of, _grad_of, _requires_grad = map(operator.attrgetter, ("_version", "grad", "requires_grad"))
 Versions = tuple[int, ...]
 Settings = list[list[dict[str, Any]]]
 
@@ -307,7 +307,7 @@ class Left:
         versions: of their tensors.
         values: one of each watched parameter.
         settings: of the optimizers' groups, such as the learning rate.
-        gradients: the identity and the version of each parameter's; None where it has none.
+        gradients: the identity of each parameter's, or of None, and their versions.
         required: whether each parameter requires one: the function may freeze some, and unfreeze them at a later step.
     """
 
@@ -315,13 +315,13 @@ class Left:
     versions: Versions
     values: tuple[float, ...]
     settings: Settings
-    gradients: tuple[tuple[int, int] | None, ...]
+    gradients: tuple[int, ...]
     required: tuple[bool, ...]
 
     @classmethod
     def of(cls, objects: Objects, *, is_stepped: bool = False) -> Left:
         """Return it as it is now; the gradients of a step that is done are used up."""
-        required = tuple([each.requires_grad for each in objects.parameters])
+        required = tuple(map(_requires_grad, objects.parameters))
         gradients = () if is_stepped else _gradients(objects)
         return cls(objects, versions(objects), _values(objects), _settings(objects), gradients, required)
 
@@ -418,9 +418,9 @@ def _refuse_expanded(named: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def _gradients(objects: Objects) -> tuple[tuple[int, int] | None, ...]:
-    grads = [each.grad for each in objects.parameters]
-    return tuple([None if each is None else (id(each), each._version) for each in grads])
+def _gradients(objects: Objects) -> tuple[int, ...]:
+    grads = list(map(_grad_of, objects.parameters))
+    return (*map(id, grads), *map(_version_of, [each for each in grads if each is not None]))
 
 
 def mark_gradients(objects: Objects) -> None:
@@ -498,13 +498,14 @@ def drop_interrupted(objects: Objects) -> None:
 
 def versions(objects: Objects) -> Versions:
     """Return the versions of all tensors that only the advance changes, as autograd counts changes in place."""
-    states = [optimizer.state.values() for optimizer in objects.optimizers]  # to look up each takes several times as long
+    # To look up each parameter's state takes several times as long.
+    states = [state for optimizer in objects.optimizers for state in optimizer.state.values()]
     try:
-        tensors = itertools.chain.from_iterable(map(dict.values, itertools.chain.from_iterable(states)))
+        tensors = itertools.chain.from_iterable(map(dict.values, states))
         return tuple(map(_version_of, itertools.chain(objects.parameters, tensors)))
     except (AttributeError, TypeError):  # there are states that are none, such as numbers
-        values = [each for of_each in states for state in of_each if isinstance(state, dict) for each in state.values()]
-        return tuple(map(_version_of, (*objects.parameters, *(x for x in values if isinstance(x, torch.Tensor)))))
+        found = [each for state in states if isinstance(state, dict) for each in state.values()]
+        return tuple([each._version for each in (*objects.parameters, *found) if isinstance(each, torch.Tensor)])
 
 
 def digests(objects: Objects) -> tuple[int, ...]:
@@ -620,8 +621,8 @@ def send(objects: Objects, to: int) -> None:
     required = [each.requires_grad for each in objects.parameters]
     rebuilt = {name: each.detach().cpu() for name, each in objects.rebuilt.items()}
     dist.send_object_list([_plain(objects), states, required, rebuilt], to)
-    for each in _sent(objects):
-        dist.send(each.contiguous(), to)
+    for work in [dist.isend(each.contiguous(), to) for each in _sent(objects)]:
+        _finish(work)
 
 
 def receive(objects: Objects, source: int) -> str:
@@ -632,31 +633,50 @@ def receive(objects: Objects, source: int) -> str:
     got: list[Any] = [None, None, None, None]
     dist.recv_object_list(got, source)
     plain, states, required, rebuilt = got
+    begun, copied = [], []
     with torch.no_grad():
-        device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+        _fill_empty(objects, rebuilt, torch.device("cuda" if dist.get_backend() == "nccl" else "cpu"))
         for each in (*objects.parameters, *objects.buffers):
-            if each.is_meta:
-                _fill(each, torch.empty_like(_local(each), device=device))
             local = _local(each).detach()
             received = local.contiguous()  # mostly `local` itself
-            dist.recv(received, source)
+            begun.append(dist.irecv(received, source))
             if received is not local:
-                local.copy_(received)
-        for name, buffer in objects.rebuilt.items():
-            if buffer.is_meta and name in rebuilt:
-                _fill(buffer, rebuilt[name].to(device))
+                copied.append((local, received))
+        made = []
         for (optimizer, parameter), state in zip(_optimized(objects), states, strict=True):
-            made = {}
+            kept = {}
             for key, described in state.items():
-                made[key] = described
+                kept[key] = described
                 if isinstance(described, _Described):
-                    kept = torch.empty(described.shape, dtype=described.dtype, device=described.device)
-                    dist.recv(kept, source)
-                    made[key] = _on_mesh(parameter, kept, described.sharding)
-            if made:
-                optimizer.state[parameter] = made
+                    local = torch.empty(described.shape, dtype=described.dtype, device=described.device)
+                    begun.append(dist.irecv(local, source))
+                    kept[key] = _on_mesh(parameter, local, described.sharding)
+            if kept:
+                made.append((optimizer, parameter, kept))
+        for work in begun:
+            _finish(work)
+        for local, received in copied:
+            local.copy_(received)
+        for optimizer, parameter, kept in made:
+            optimizer.state[parameter] = kept
     _load_plain(objects, plain)
     return require_gradients(objects, required)
+
+
+def _fill_empty(objects: Objects, rebuilt: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    """Give what is on the meta device a storage, and what is not received as a tensor its values."""
+    for each in (*objects.parameters, *objects.buffers):
+        if each.is_meta:
+            _fill(each, torch.empty_like(_local(each), device=device))
+    for name, buffer in objects.rebuilt.items():
+        if buffer.is_meta and name in rebuilt:
+            _fill(buffer, rebuilt[name].to(device))
+
+
+def _finish(work: dist.Work | None) -> None:
+    """Wait for a part of a transfer. All parts are begun before: one by one, the ranks would wait for each other."""
+    assert work is not None  # both ranks are in the group
+    work.wait()
 
 
 @value

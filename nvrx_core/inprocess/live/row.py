@@ -62,7 +62,7 @@ def capture(
     if device.type != "cpu":  # it is read once
         states = [torch.cat([each.to(device) for each in states]).cpu()]
     text = plain + words + objects
-    length = HEADER_SIZE + len(text) + sum([each.numel() for each in states])
+    length = HEADER_SIZE + len(text) + sum(each.numel() for each in states)
     text = _HEADER.pack(_MAGIC, length, step, len(plain), len(words), len(objects)) + text
     return torch.cat([torch.frombuffer(bytearray(text), dtype=torch.uint8), *states])
 
@@ -142,9 +142,11 @@ class _OfNumpy:
 
     def state(self, numpy: Any) -> tuple[Any, ...]:
         """Return the name of the generator, its words, how many are used up, whether there is a number, and it."""
-        generator = getattr(numpy.random, "get_bit_generator", lambda: None)()
-        is_known = type(generator).__name__ == "MT19937"
-        memory = ctypes.string_at(generator.ctypes.state_address, _TWISTER) if is_known else b""
+        memory = b""
+        if hasattr(numpy.random, "get_bit_generator"):  # from 1.24 on
+            generator = numpy.random.get_bit_generator()
+            if type(generator).__name__ == "MT19937":
+                memory = ctypes.string_at(generator.ctypes.state_address, _TWISTER)
         if memory and memory == self._memory:
             return self._state
         kind, keys, *others = numpy.random.get_state()

@@ -413,7 +413,7 @@ def test_a_collective_of_a_thread_during_an_advance_is_none_of_it(caplog, monkey
 
 
 def test_an_advance_that_has_begun_no_collective_at_first_is_not_asked_again(caplog, monkeypatch):
-    groups, job = Groups(monkeypatch), Alone(caplog, shared=(), make=lambda optimizer: None)
+    job = Alone(caplog, shared=(), make=lambda optimizer: None)
     job.passes(1)
     monkeypatch.setattr("nvrx_core.inprocess.live_state.counts_of_groups", lambda: pytest.fail("asked"))
     assert job.passes(3) == ""

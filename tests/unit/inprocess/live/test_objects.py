@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from types import SimpleNamespace
 
 import numpy
@@ -233,12 +234,9 @@ def test_rows_that_have_changed_places_are_told_apart():
 
 
 @pytest.mark.parametrize("make", [
-    lambda parameters: torch.optim.AdamW(parameters),
-    lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    lambda parameters: torch.optim.SGD(parameters, lr=0.1),  # keeps a None
-    lambda parameters: torch.optim.Rprop(parameters),
-    lambda parameters: torch.optim.NAdam(parameters),
-])  # fmt: skip
+    torch.optim.AdamW, partial(torch.optim.SGD, lr=0.1, momentum=0.9), partial(torch.optim.SGD, lr=0.1),
+    torch.optim.Rprop, torch.optim.NAdam,
+], ids=["AdamW", "momentum", "keeps None", "Rprop", "NAdam"])  # fmt: skip
 def test_each_change_of_an_optimizer_state_is_another_version(make):
     model = torch.nn.Linear(3, 3)
     optimizer = make(model.parameters())
