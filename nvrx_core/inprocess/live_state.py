@@ -203,6 +203,14 @@ class LiveState:
         passed = self._training.memory.passed
         return () if passed is None else passed.stamp
 
+    def has_begun_step(self) -> bool:
+        """Return whether a backward pass has followed the last commit, as far as some gradients tell.
+
+        Gradients that are set to zero in place, and those that `fully_shard` does not reduce, do not.
+        """
+        objects = self._training.memory.objects
+        return objects is not None and tensors.has_new_gradients(objects)
+
     def _notice_changes(self, left: Left, new: Objects) -> None:
         """Keep only what the function has left as it was: a model that outlives it is in its reach before resume()."""
         memory = self._training.memory
@@ -285,6 +293,7 @@ class LiveState:
         if ports.call is not None:
             ports.call.progress(step, watched=watched)
             if self._schedules_advance:
+                tensors.mark_gradients(objects)
                 ports.call._handles.votes.committed(sys._getframe(1))
 
     def _notice_scheduler(self, objects: Objects) -> None:
@@ -441,7 +450,7 @@ class _Ports:
         row = rows.declined() if row is None else row
         while self._replicate:
             table = self._gather(row)
-            headers = [rows.header_of(each) for each in table]
+            headers = rows.headers_of(table)
             if any(step == rows.NO_STEP for _, step in headers):
                 return None
             self._refuse_different([step for _, step in headers])
@@ -449,7 +458,7 @@ class _Ports:
             if longest <= self._capacity:
                 return table
             self._capacity = 2 * longest  # on all ranks
-        step = rows.header_of(row)[1]
+        [(_, step)] = rows.headers_of([row])
         extremes = torch.tensor([step, -step], device=self._voting_device())
         dist.all_reduce(extremes, dist.ReduceOp.MIN)
         least, greatest = extremes.tolist()
@@ -461,11 +470,10 @@ class _Ports:
     def _gather(self, row: torch.Tensor) -> list[torch.Tensor]:
         """Return the beginning of each rank's row, as much as there is room for."""
         device = self._voting_device()
-        mine = row.new_zeros(self._capacity)
-        mine[: len(row)] = row[: self._capacity]
-        table = row.new_empty((dist.get_world_size(), self._capacity), device=device)
-        dist.all_gather(list(table), mine.to(device))
-        return list(table.cpu())
+        mine = torch.nn.functional.pad(row, (0, self._capacity - len(row)))  # or cut
+        table = list(row.new_empty((dist.get_world_size(), self._capacity), device=device))
+        dist.all_gather(table, mine.to(device))
+        return table if device.type == "cpu" else list(torch.stack(table).cpu())
 
     def different_replicas(self, objects: Objects, step: int = 0) -> str:
         """Return which parameter differs first between ranks with the same shard; "" for none. All ranks call it.
@@ -476,13 +484,14 @@ class _Ports:
         """
         if self._is_alone:
             return ""
+        shard = objects.shard
+        held = self._gather_numbers(zlib.crc32(repr(shard).encode()), step)
+        if len({step for _, step in held}) > 1 or len({shard for shard, _ in held}) == len(held):
+            return ""  # as without replicas, where there is nothing to compare
         with self._unwatched():
-            shard, digests = objects.shard, tensors.digests(objects)
-        row = torch.tensor([*(zlib.crc32(repr(each).encode()) for each in (shard, digests)), step])
-        table = row.new_empty((dist.get_world_size(), len(row)), device=self._voting_device())
-        dist.all_gather(list(table), row.to(table.device))
-        found = [tuple(row) for row in table.tolist()]
-        if len({step for *_, step in found}) > 1 or len({*found}) == len({shard for shard, *_ in found}):
+            digests = tensors.digests(objects)
+        found = self._gather_numbers(zlib.crc32(repr(shard).encode()), zlib.crc32(repr(digests).encode()))
+        if len({*found}) == len({shard for shard, _ in found}):
             return ""
         told: list[Any] = [None] * len(found)
         dist.all_gather_object(told, (shard, digests, objects.names))
@@ -494,6 +503,13 @@ class _Ports:
             ):
                 return f"{name} differs between ranks {other} and {rank}, which have the same shard"
         return ""
+
+    def _gather_numbers(self, *numbers: int) -> list[tuple[int, ...]]:
+        """Return some numbers of each rank."""
+        row = torch.tensor(numbers, device=self._voting_device())
+        table = row.new_empty((dist.get_world_size(), len(row)))
+        dist.all_gather(list(table), row)
+        return [tuple(each) for each in table.tolist()]
 
     def _voting_device(self) -> torch.device:
         if dist.get_backend() != "nccl":
@@ -515,9 +531,11 @@ class _Ports:
             self.left = Left.of(objects)  # else as at the vote
         self.before, self.settled = self.left.versions, _Settled.of(self.left)
         if objects is self._new:
-            before = counts_of_groups()
+            counts = self._advances == 0 or bool(self._collectives)  # else it is known that it does not
+            before = counts_of_groups() if counts else {}
             objects.advance()
-            begun = {name: count for name, each in counts_of_groups().items() if (count := each - before.get(name, 0))}
+            now = counts_of_groups() if counts else {}
+            begun = {name: count for name, each in now.items() if (count := each - before.get(name, 0))}
             self._advances += 1
             self._collectives = begun if self._advances == 1 or self._collectives == begun else {}
         elif self.old_communicates:  # another rank that has done the step may have this one's shard
@@ -535,7 +553,7 @@ class _Ports:
                     "it must refer to the objects that it was given with, and not to a global name or an attribute"
                 )
             self.failed = None
-        self.left = Left.of(objects)
+        self.left = Left.of(objects, is_stepped=True)
 
     def shares(self, old: Objects, new: Objects) -> bool:
         return tensors.shares(old, new)

@@ -1,4 +1,4 @@
-"""State in memory (P15, P16): from a fault to the first new step, and what a commit costs.
+"""State in memory (P15, P16, P18): from a fault to the first new step, and what a commit adds to a step.
 
     python tests/benchmarks/live_state.py [--width 1024] [--layers 6] [--faults 6]
     python tests/benchmarks/live_state.py --checkpoint 10          # the same from a checkpoint every 10 steps
@@ -65,7 +65,6 @@ def train(options: argparse.Namespace, live: inprocess.LiveState, call: inproces
     say("resumed", step=first)
     ddp = DistributedDataParallel(model, init_sync=False)
     batch = torch.randn(options.batch, options.width)
-    commits = []
     for step in range(first, options.steps):
         loss = ddp(batch).square().mean()
         faulty = call.iteration < options.faults and rank == 1 and step == fault_step(options, call.iteration)
@@ -76,25 +75,43 @@ def train(options: argparse.Namespace, live: inprocess.LiveState, call: inproces
             say("fault")
             raise RuntimeError("injected")
         loss.backward()
-        begun = time.perf_counter()
         if options.checkpoint:
             optimizer.step()
         else:
             live.commit(step)
-        commits.append(time.perf_counter() - begun)
         optimizer.zero_grad(set_to_none=False)
         say("step", step=step)
         if options.checkpoint and step % options.checkpoint == 0 and rank == 0:
             with call.atomic():
                 save(options, model, optimizer, step)
-    plain = []
-    for _ in range(len(commits)):
-        begun = time.perf_counter()
-        optimizer.step()
-        plain.append(time.perf_counter() - begun)
-        dist.barrier()
-    say("end", commit=statistics.median(commits), plain=statistics.median(plain))
+    costs = {} if options.checkpoint else compare(ddp, optimizer, batch, live, first=options.steps, pairs=options.pairs)
+    say("end", **costs)
     dist.destroy_process_group()
+
+
+def compare(
+    ddp: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: torch.Tensor, live: inprocess.LiveState, *,
+    first: int, pairs: int,
+) -> dict[str, list[float]]:  # fmt: skip
+    """Return seconds and CPU seconds of steps that end by a commit, and of those that end by the optimizer, in turn.
+
+    A barrier ends each: all ranks wait for the last one in either kind, as they do in the next backward pass.
+    """
+    found: dict[str, list[float]] = {"with": [], "without": [], "cpu_with": [], "cpu_without": []}
+    dist.barrier()
+    for number in range(2 * pairs):
+        kind = "with" if number % 4 in (0, 3) else "without"
+        begun, used = time.perf_counter(), time.process_time()
+        ddp(batch).square().mean().backward()
+        if kind == "with":
+            live.commit(first + number)
+        else:
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        dist.barrier()
+        found[kind].append(time.perf_counter() - begun)
+        found[f"cpu_{kind}"].append(time.process_time() - used)
+    return found
 
 
 def fault_step(options: argparse.Namespace, fault: int) -> int:
@@ -158,15 +175,26 @@ def measure(options: argparse.Namespace) -> str:
             max(line["at"] for line in after if line["what"] == "step" and line["step"] == newest + 1) - begun
         )
     size = 4e-6 * options.layers * options.width**2
-    ends = [line for line in lines if line["what"] == "end"]
     what = "killed, a reserve takes its place" if options.kill else "exception"
     if options.checkpoint:
         what += f", a checkpoint every {options.checkpoint} steps"
-    return (
+    told = (
         f"{size:.0f} MB, {what}: to the restored state {statistics.median(resumed):.3f} s, to the first new step "
-        f"{statistics.median(stepped):.3f} s (n={len(faults)}, max {max(stepped):.3f}); commit "
-        f"{1000 * ends[0]['commit']:.2f} ms, optimizer.step() {1000 * ends[0]['plain']:.2f} ms"
+        f"{statistics.median(stepped):.3f} s (n={len(faults)}, max {max(stepped):.3f})"
+        if faults
+        else f"{size:.0f} MB"
     )
+    end = next(line for line in lines if line["what"] == "end")
+    if not options.checkpoint:
+        wall, cpu = ([end[f"{of}with{out}"] for out in ("", "out")] for of in ("", "cpu_"))
+        without, more, more_cpu = 1000 * statistics.median(wall[1]), difference(wall), difference(cpu)
+        told += f"; a commit adds to a step of {without:.2f} ms {more:.2f} ms, and {more_cpu:.2f} ms of CPU (medians)"
+    return told
+
+
+def difference(of: list[list[float]]) -> float:
+    """Return milliseconds by which the medians differ."""
+    return 1000 * (statistics.median(of[0]) - statistics.median(of[1]))
 
 
 def parse() -> argparse.Namespace:
@@ -175,6 +203,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--faults", type=int, default=6)
+    parser.add_argument("--pairs", type=int, default=40, help="steps with a commit, and as many without, in the end")
     parser.add_argument("--kill", action="store_true", help="kill rank 1 once; a reserve takes its place")
     parser.add_argument(
         "--checkpoint", type=int, default=0, metavar="STEPS", help="a checkpoint every STEPS, no memory"

@@ -54,6 +54,9 @@ class Voting(Protocol):
     def passed_vote(self) -> tuple[int, ...]:
         """Return the iteration and the step of the last vote that it has passed; empty for none."""
 
+    def has_begun_step(self) -> bool:
+        """Return whether a backward pass has followed its last commit."""
+
 
 class PassedVotes:
     """The votes that the live states of a call have passed: this rank's for its arrivals, the newest from decisions.
@@ -95,8 +98,11 @@ class PassedVotes:
     def follows_commit(self, trace: TracebackType | None) -> bool:
         """Return whether an exception comes from a line behind the last commit, in the innermost frame of both.
 
-        What comes from a line before it belongs to the next step, in a loop.
+        What comes from a line before it belongs to the next step, in a loop. So does what has gradients: where they
+        are accumulated over several passes, a line behind the commit is reached without one as well.
         """
+        if any(each.has_begun_step() for each in self._states):
+            return False
         behind = False
         while trace is not None:
             code, line = self._committed_at.get(id(trace.tb_frame), (None, 0))

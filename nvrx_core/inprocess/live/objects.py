@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import io
+import itertools
+import operator
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +34,9 @@ __all__ = [
     "check_shared",
     "digests",
     "drop_interrupted",
+    "has_new_gradients",
     "is_scheduled",
+    "mark_gradients",
     "receive",
     "require_gradients",
     "send",
@@ -43,12 +47,12 @@ __all__ = [
 
 _WATCHED: Final = 6
 """Parameters of which a value is compared, of those that an optimizer steps and of the others."""
-_WORDS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_COLUMNS: Final = 4096
-_PIECE: Final = 1 << 22
+_ROW: Final = 1 << 15
+"""Bytes."""
 _WEIGHT: Final = 0x9E3779B97F4A7C1 | 1
 """Odd, and large enough for products to wrap around, which keeps all bits of a sum."""
 _EXTRA: Final = "the extra states of the model"
+_version_of, _grad_of, _requires_grad = map(operator.attrgetter, ("_version", "grad", "requires_grad"))
 Versions = tuple[int, ...]
 Settings = list[list[dict[str, Any]]]
 
@@ -75,6 +79,7 @@ class Objects:
         rebuilt: of these, the buffers that are not persistent, by name: nothing else fills them after a fault.
         watched: the indices of some parameters, with and without an optimizer: what changes them by `.data` changes no
             version, but their values.
+        corners: by these indices, the address of the tensor, and its last value, as a tensor that shares its memory.
     """
 
     names: tuple[str, ...]
@@ -91,6 +96,7 @@ class Objects:
     copies: bool = False
     unfilled: tuple[tuple[str, weakref.ref[torch.nn.Module], str, torch.Tensor], ...] = ()
     rebuilt: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    corners: dict[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -126,15 +132,15 @@ class Objects:
 
     def collect_buffers(self) -> None:
         """Copy the buffers that the model has replaced by other tensors into those that were registered."""
-        with torch.no_grad():
-            for (module, name), registered in zip(self.places, self.buffers, strict=True):
-                now = None if (there := module()) is None else getattr(there, name, None)
-                if now is None or now is registered:
-                    continue
-                if now.shape == registered.shape:
+        for (module, name), registered in zip(self.places, self.buffers, strict=True):
+            now = None if (there := module()) is None else getattr(there, name, None)
+            if now is None or now is registered:
+                continue
+            if now.shape == registered.shape:
+                with torch.no_grad():
                     registered.copy_(now)
-                else:  # a buffer that grows: the layout is another one from now on
-                    registered.data = now.detach().clone()
+            else:  # a buffer that grows: the layout is another one from now on
+                registered.data = now.detach().clone()
 
     def take_filled(self) -> None:
         """Give the tensors that were on the meta device what the model has in their place, and put them there.
@@ -301,7 +307,7 @@ class Left:
         versions: of their tensors.
         values: one of each watched parameter.
         settings: of the optimizers' groups, such as the learning rate.
-        gradients: the identity and the version of each parameter's; None where it has none.
+        gradients: the identity of each parameter's, or of None, and their versions.
         required: whether each parameter requires one: the function may freeze some, and unfreeze them at a later step.
     """
 
@@ -309,14 +315,15 @@ class Left:
     versions: Versions
     values: tuple[float, ...]
     settings: Settings
-    gradients: tuple[tuple[int, int] | None, ...]
+    gradients: tuple[int, ...]
     required: tuple[bool, ...]
 
     @classmethod
-    def of(cls, objects: Objects) -> Left:
-        """Return it as it is now."""
-        required = tuple(each.requires_grad for each in objects.parameters)
-        return cls(objects, versions(objects), _values(objects), _settings(objects), _gradients(objects), required)
+    def of(cls, objects: Objects, *, is_stepped: bool = False) -> Left:
+        """Return it as it is now; the gradients of a step that is done are used up."""
+        required = tuple(map(_requires_grad, objects.parameters))
+        gradients = () if is_stepped else _gradients(objects)
+        return cls(objects, versions(objects), _values(objects), _settings(objects), gradients, required)
 
     def is_changed(self) -> bool:
         """Return whether anything of it has changed."""
@@ -411,9 +418,22 @@ def _refuse_expanded(named: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def _gradients(objects: Objects) -> tuple[tuple[int, int] | None, ...]:
-    grads = (each.grad for each in objects.parameters)
-    return tuple(None if each is None else (id(each), each._version) for each in grads)
+def _gradients(objects: Objects) -> tuple[int, ...]:
+    grads = list(map(_grad_of, objects.parameters))
+    return (*map(id, grads), *map(_version_of, [each for each in grads if each is not None]))
+
+
+def mark_gradients(objects: Objects) -> None:
+    """Mark some gradients as those of a step that is done. Others may have the same address later."""
+    for index in objects.watched:
+        if (grad := objects.parameters[index].grad) is not None:
+            grad._nvrx_is_done = True  # type: ignore[attr-defined]
+
+
+def has_new_gradients(objects: Objects) -> bool:
+    """Return whether one of these has been made since."""
+    grads = [objects.parameters[index].grad for index in objects.watched]
+    return any(each is not None and not hasattr(each, "_nvrx_is_done") for each in grads)
 
 
 def _refuse_module(module: torch.nn.Module) -> None:
@@ -478,34 +498,34 @@ def drop_interrupted(objects: Objects) -> None:
 
 def versions(objects: Objects) -> Versions:
     """Return the versions of all tensors that only the advance changes, as autograd counts changes in place."""
-    found = [each._version for each in objects.parameters]
-    for optimizer in objects.optimizers:
-        for state in optimizer.state.values():  # to look each parameter up takes several times as long
-            if isinstance(state, dict):
-                found += [each._version for each in state.values() if isinstance(each, torch.Tensor)]
-    return tuple(found)
+    # To look up each parameter's state takes several times as long.
+    states = [state for optimizer in objects.optimizers for state in optimizer.state.values()]
+    try:
+        tensors = itertools.chain.from_iterable(map(dict.values, states))
+        return tuple(map(_version_of, itertools.chain(objects.parameters, tensors)))
+    except (AttributeError, TypeError):  # there are states that are none, such as numbers
+        found = [each for state in states if isinstance(state, dict) for each in state.values()]
+        return tuple([each._version for each in (*objects.parameters, *found) if isinstance(each, torch.Tensor)])
 
 
 def digests(objects: Objects) -> tuple[int, ...]:
     """Return a number for each parameter, equal where all its bits are; on a GPU, they are read once, together.
 
-    Averages have 0: their buffers may be each rank's own. Sums over the rows and the columns of a table of the words,
-    with weights, are made piece by piece: a sum converts what it adds up.
+    Averages have 0: their buffers may be each rank's own. A number has the sums over the rows and over the columns of a
+    table of 8 bytes each, with weights: nothing is copied or converted.
     """
     found = []
     with torch.no_grad():
         for name, each in zip(objects.names, objects.parameters, strict=True):
             local = _local(each).detach()
-            total = torch.zeros((), dtype=torch.int64, device=local.device)
-            words = local.contiguous().reshape(-1).view(_WORDS[min(local.element_size(), 8)])
-            for piece in () if name.startswith("averages[") else words.split(_PIECE):
-                whole = len(piece) // _COLUMNS * _COLUMNS
-                table = piece[:whole].view(-1, _COLUMNS)
-                sums = [table.sum(0, dtype=torch.int64), table.sum(1, dtype=torch.int64), piece[whole:].long()]
-                numbers = torch.cat(sums)
-                weights = torch.arange(1, len(numbers) + 1, device=numbers.device) * _WEIGHT
-                total = total * _WEIGHT + (numbers * weights).sum()
-            found.append(total)
+            data = local.contiguous().reshape(-1).view(torch.uint8)[: 0 if name.startswith("averages[") else None]
+            if data.storage_offset() % 8:  # a part of another tensor
+                data = data.clone()
+            whole = len(data) // _ROW * _ROW
+            table = data[:whole].view(torch.int64).view(-1, _ROW // 8)
+            numbers = torch.cat([table.sum(0), table.sum(1), data[whole:].long()])
+            weights = torch.arange(1, len(numbers) + 1, device=numbers.device) * _WEIGHT
+            found.append((numbers * weights).sum())
     return tuple(torch.stack(found).tolist())
 
 
@@ -520,13 +540,21 @@ def _watched(parameters: tuple[torch.Tensor, ...], optimizers: tuple[torch.optim
 
 
 def _values(objects: Objects) -> tuple[float, ...]:
-    tensors = [_local(objects.parameters[index]).detach() for index in objects.watched]
-    values = [each[(-1,) * each.dim()] for each in tensors if not each.is_meta]
-    if not values:
+    found = []
+    for index in objects.watched:
+        local = _local(objects.parameters[index])
+        address, value = objects.corners.get(index, (0, None))
+        if value is None or local.data_ptr() != address:
+            if local.is_meta:
+                continue
+            value = local.detach()[(-1,) * local.dim()]  # takes ten times as long as to read it
+            objects.corners[index] = local.data_ptr(), value
+        found.append(value)
+    if not found:
         return ()
     if objects.device.type == "cpu":
-        return tuple(float(each) for each in values)
-    return tuple(torch.stack([each.double() for each in values]).tolist())
+        return tuple([each.item() for each in found])
+    return tuple(torch.stack([each.double() for each in found]).tolist())
 
 
 def changed(objects: Objects, before: Versions, now: Versions) -> str:
@@ -593,8 +621,8 @@ def send(objects: Objects, to: int) -> None:
     required = [each.requires_grad for each in objects.parameters]
     rebuilt = {name: each.detach().cpu() for name, each in objects.rebuilt.items()}
     dist.send_object_list([_plain(objects), states, required, rebuilt], to)
-    for each in _sent(objects):
-        dist.send(each.contiguous(), to)
+    for work in [dist.isend(each.contiguous(), to) for each in _sent(objects)]:
+        _finish(work)
 
 
 def receive(objects: Objects, source: int) -> str:
@@ -605,31 +633,50 @@ def receive(objects: Objects, source: int) -> str:
     got: list[Any] = [None, None, None, None]
     dist.recv_object_list(got, source)
     plain, states, required, rebuilt = got
+    begun, copied = [], []
     with torch.no_grad():
-        device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+        _fill_empty(objects, rebuilt, torch.device("cuda" if dist.get_backend() == "nccl" else "cpu"))
         for each in (*objects.parameters, *objects.buffers):
-            if each.is_meta:
-                _fill(each, torch.empty_like(_local(each), device=device))
             local = _local(each).detach()
             received = local.contiguous()  # mostly `local` itself
-            dist.recv(received, source)
+            begun.append(dist.irecv(received, source))
             if received is not local:
-                local.copy_(received)
-        for name, buffer in objects.rebuilt.items():
-            if buffer.is_meta and name in rebuilt:
-                _fill(buffer, rebuilt[name].to(device))
+                copied.append((local, received))
+        made = []
         for (optimizer, parameter), state in zip(_optimized(objects), states, strict=True):
-            made = {}
+            kept = {}
             for key, described in state.items():
-                made[key] = described
+                kept[key] = described
                 if isinstance(described, _Described):
-                    kept = torch.empty(described.shape, dtype=described.dtype, device=described.device)
-                    dist.recv(kept, source)
-                    made[key] = _on_mesh(parameter, kept, described.sharding)
-            if made:
-                optimizer.state[parameter] = made
+                    local = torch.empty(described.shape, dtype=described.dtype, device=described.device)
+                    begun.append(dist.irecv(local, source))
+                    kept[key] = _on_mesh(parameter, local, described.sharding)
+            if kept:
+                made.append((optimizer, parameter, kept))
+        for work in begun:
+            _finish(work)
+        for local, received in copied:
+            local.copy_(received)
+        for optimizer, parameter, kept in made:
+            optimizer.state[parameter] = kept
     _load_plain(objects, plain)
     return require_gradients(objects, required)
+
+
+def _fill_empty(objects: Objects, rebuilt: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    """Give what is on the meta device a storage, and what is not received as a tensor its values."""
+    for each in (*objects.parameters, *objects.buffers):
+        if each.is_meta:
+            _fill(each, torch.empty_like(_local(each), device=device))
+    for name, buffer in objects.rebuilt.items():
+        if buffer.is_meta and name in rebuilt:
+            _fill(buffer, rebuilt[name].to(device))
+
+
+def _finish(work: dist.Work | None) -> None:
+    """Wait for a part of a transfer. All parts are begun before: one by one, the ranks would wait for each other."""
+    assert work is not None  # both ranks are in the group
+    work.wait()
 
 
 @value

@@ -7,6 +7,7 @@ are rebuilt with the model.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import random
@@ -17,14 +18,18 @@ from typing import Any, Final, Protocol
 
 import torch
 
-__all__ = ["NO_STEP", "Stateful", "capture", "declined", "header_of", "restore"]
+__all__ = ["NO_STEP", "Stateful", "capture", "declined", "headers_of", "restore"]
 
 _HEADER: Final = struct.Struct("<4sIqIII")
 """`nvL1`, the length of the row, the step, and the lengths of three parts: settings and words of the generators of
 Python and NumPy, and the state of the objects."""
 _MAGIC: Final = b"nvL1"
+_BEGINNING: Final = struct.Struct("<4sIq")
 _WORDS: Final = struct.Struct("<625I")
+_TWISTER: Final = 625 * 4
+"""Bytes of NumPy's `MT19937`: its words, and the number of those that are used up."""
 HEADER_SIZE: Final = _HEADER.size
+_NO_OBJECTS: Final = b"j{}"
 NO_STEP: Final = -(2**62)
 """The step of a row that declines the vote."""
 
@@ -51,14 +56,15 @@ def capture(
         device: of the parameters.
     """
     plain, words = _random_numbers()
-    objects = _encode({name: each.state_dict() for name, each in local.items()})
-    parts = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
-    parts += [each.detach().reshape(-1).view(torch.uint8) for each in buffers]
-    states = torch.cat([each.to(device) for each in parts]).cpu() if device.type != "cpu" else torch.cat(parts)
+    objects = _encode({name: each.state_dict() for name, each in local.items()}) if local else _NO_OBJECTS
+    states = [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+    states += [each.detach().reshape(-1).view(torch.uint8) for each in buffers]
+    if device.type != "cpu":  # it is read once
+        states = [torch.cat([each.to(device) for each in states]).cpu()]
     text = plain + words + objects
-    length = HEADER_SIZE + len(text) + len(states)
+    length = HEADER_SIZE + len(text) + sum(each.numel() for each in states)
     text = _HEADER.pack(_MAGIC, length, step, len(plain), len(words), len(objects)) + text
-    return torch.cat([torch.frombuffer(bytearray(text), dtype=torch.uint8), states])
+    return torch.cat([torch.frombuffer(bytearray(text), dtype=torch.uint8), *states])
 
 
 def declined() -> torch.Tensor:
@@ -66,18 +72,21 @@ def declined() -> torch.Tensor:
     return torch.frombuffer(bytearray(_HEADER.pack(_MAGIC, HEADER_SIZE, NO_STEP, 0, 0, 0)), dtype=torch.uint8)
 
 
-def header_of(row: torch.Tensor) -> tuple[int, int]:
-    """Return the length and the step of a row.
+def headers_of(rows: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """Return the length and the step of each row.
 
     Raises:
-        ValueError: when it is no row.
+        ValueError: when one is no row.
     """
-    magic, length, step, *_ = _HEADER.unpack(_bytes(row[:HEADER_SIZE]))
-    if magic != _MAGIC:
-        raise ValueError(
-            f"what another rank has brought to the vote begins with {magic!r}: it does not run the same nvrx"
-        )
-    return length, step
+    beginnings = _bytes(torch.cat([each[: _BEGINNING.size] for each in rows]))
+    found = []
+    for magic, length, step in _BEGINNING.iter_unpack(beginnings):
+        if magic != _MAGIC:
+            raise ValueError(
+                f"what another rank has brought to the vote begins with {magic!r}: it does not run the same nvrx"
+            )
+        found.append((length, step))
+    return found
 
 
 def restore(
@@ -114,17 +123,50 @@ def _random_numbers() -> tuple[bytes, bytes]:
     settings: list[Any] = [version, gauss]
     packed = _WORDS.pack(*words)
     if (numpy := sys.modules.get("numpy")) is not None:
-        kind, keys, *others = numpy.random.get_state()
+        kind, keys, *others = _of_numpy.state(numpy)
         settings += [kind, *others]
-        packed += keys.tobytes()
+        packed += keys
     return json.dumps(settings).encode(), packed
+
+
+class _OfNumpy:
+    """The state of NumPy's global generator: `get_state` takes longer than all other random numbers together.
+
+    It is asked only if the generator's memory has changed, or if it keeps a number for the next normal distribution,
+    which is elsewhere. Such a number comes with a change of the memory, but may go without one.
+    """
+
+    def __init__(self) -> None:
+        self._memory = b""
+        self._state: tuple[Any, ...] = ()
+
+    def state(self, numpy: Any) -> tuple[Any, ...]:
+        """Return the name of the generator, its words, how many are used up, whether there is a number, and it."""
+        memory = b""
+        if hasattr(numpy.random, "get_bit_generator"):  # from 1.24 on
+            generator = numpy.random.get_bit_generator()
+            if type(generator).__name__ == "MT19937":
+                memory = ctypes.string_at(generator.ctypes.state_address, _TWISTER)
+        if memory and memory == self._memory:
+            return self._state
+        kind, keys, *others = numpy.random.get_state()
+        self._memory, self._state = b"" if others[1] else memory, (kind, keys.tobytes(), *others)
+        return self._state
+
+    def set(self, numpy: Any, state: tuple[Any, ...]) -> None:
+        """Set the state: with another number for the next normal distribution, the memory may be the same."""
+        self._memory = b""
+        numpy.random.set_state(state)
+
+
+_of_numpy: Final = _OfNumpy()
 
 
 def _restore_random_numbers(settings: list[Any], packed: bytes) -> None:
     version, gauss, *others = settings
     random.setstate((version, _WORDS.unpack(packed[: _WORDS.size]), gauss))
     if others and (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.set_state((others[0], numpy.frombuffer(packed[_WORDS.size :], numpy.uint32), *others[1:]))
+        _of_numpy.set(numpy, (others[0], numpy.frombuffer(packed[_WORDS.size :], numpy.uint32), *others[1:]))
 
 
 def _encode(states: dict[str, Any]) -> bytes:

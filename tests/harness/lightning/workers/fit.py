@@ -442,7 +442,7 @@ def fail_after_votes(faults: Faults) -> None:
 
     def failing(ports: Any, row: Any) -> Any:
         rows = gather(ports, row)
-        faults("vote", live_state.rows.header_of(row)[1])
+        faults("vote", live_state.rows.headers_of([row])[0][1])
         return rows
 
     live_state._Ports._gather = failing  # type: ignore[method-assign]

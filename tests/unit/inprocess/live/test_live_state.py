@@ -412,6 +412,34 @@ def test_a_collective_of_a_thread_during_an_advance_is_none_of_it(caplog, monkey
     assert job.passes(3) == ""
 
 
+def test_an_advance_that_has_begun_no_collective_at_first_is_not_asked_again(caplog, monkeypatch):
+    job = Alone(caplog, shared=(), make=lambda optimizer: None)
+    job.passes(1)
+    monkeypatch.setattr("nvrx_core.inprocess.live_state.counts_of_groups", lambda: pytest.fail("asked"))
+    assert job.passes(3) == ""
+
+
+def replicas(monkeypatch, model, ranks):
+    """Return ports of rank 0, whose shard the given other ranks have as well, or not; and what was hashed."""
+    hashed = []
+    objects = registered(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    ports = ports_for(objects, monkeypatch)
+    ports._is_alone = False
+    monkeypatch.setattr(
+        ports, "_gather_numbers",
+        lambda *mine: [mine, *(mine if same else (number, *mine[1:]) for number, same in enumerate(ranks))],
+    )  # fmt: skip
+    monkeypatch.setattr("nvrx_core.inprocess.live_state.tensors.digests", lambda objects: hashed.append(1) or (7,))
+    return ports, objects, hashed
+
+
+@pytest.mark.parametrize(("ranks", "times"), [((), 0), ((False, False), 0), ((False, True), 1)])
+def test_parameters_are_hashed_only_where_two_ranks_have_the_same(monkeypatch, model, ranks, times):
+    ports, objects, hashed = replicas(monkeypatch, model, ranks)
+    assert ports.different_replicas(objects, 3) == ""
+    assert len(hashed) == times
+
+
 def test_an_interrupted_step_that_would_wait_for_others_is_given_up(monkeypatch):
     """Those who have done it have its parameters; where nobody has them, a checkpoint has."""
     trainer = Trainer()

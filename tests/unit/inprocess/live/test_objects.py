@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from types import SimpleNamespace
 
 import numpy
@@ -213,6 +214,93 @@ def test_parameters_have_the_same_digest_where_all_their_bits_are_the_same(dtype
         with torch.no_grad():
             parameter[at] = kept
     assert tensors.digests(objects) == before
+
+
+def test_the_parts_of_a_tensor_are_hashed_where_they_begin_anywhere():
+    flat = torch.randn(3000, generator=torch.Generator().manual_seed(1))
+    whole = torch.nn.ParameterList([flat[1:2999].clone()])
+    part = SimpleNamespace(names=("0",), parameters=(flat[1:2999],))
+    assert tensors.digests(part) == tensors.digests(objects_of(whole))
+
+
+def test_rows_that_have_changed_places_are_told_apart():
+    """As of experts that two ranks have in another order."""
+    table = torch.nn.Parameter(torch.randn(16, 8192, generator=torch.Generator().manual_seed(1)))
+    objects = objects_of(torch.nn.ParameterList([table]))
+    before = tensors.digests(objects)
+    with torch.no_grad():
+        table.copy_(table.flip(0))
+    assert tensors.digests(objects) != before
+
+
+@pytest.mark.parametrize("make", [
+    torch.optim.AdamW, partial(torch.optim.SGD, lr=0.1, momentum=0.9), partial(torch.optim.SGD, lr=0.1),
+    torch.optim.Rprop, torch.optim.NAdam,
+], ids=["AdamW", "momentum", "keeps None", "Rprop", "NAdam"])  # fmt: skip
+def test_each_change_of_an_optimizer_state_is_another_version(make):
+    model = torch.nn.Linear(3, 3)
+    optimizer = make(model.parameters())
+    objects = objects_of(model, optimizer)
+    before = tensors.versions(objects)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    stepped = tensors.versions(objects)
+    assert stepped != before
+    assert tensors.versions(objects) == stepped
+    for state in optimizer.state.values():
+        state["note"] = 7.0  # as optimizers of other libraries have
+    assert tensors.versions(objects) == stepped
+    found = [each for state in optimizer.state.values() for each in state.values() if isinstance(each, torch.Tensor)]
+    for each in found:
+        each.add_(0)
+        assert tensors.versions(objects) != stepped
+        stepped = tensors.versions(objects)
+
+
+def test_gradients_that_a_later_backward_pass_makes_are_told_from_those_of_the_last_commit():
+    model, batch = torch.nn.Linear(3, 3), torch.ones(2, 3)
+    objects = objects_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert not tensors.has_new_gradients(objects)
+    model(batch).sum().backward()
+    assert tensors.has_new_gradients(objects)
+    for _ in range(3):
+        tensors.mark_gradients(objects)
+        gc.collect()
+        assert not tensors.has_new_gradients(objects)
+        model.zero_grad()
+        assert not tensors.has_new_gradients(objects)
+        model(batch).sum().backward()
+        assert tensors.has_new_gradients(objects)
+
+
+def test_gradients_that_are_set_to_zero_in_place_are_none_of_a_later_pass():
+    model = torch.nn.Linear(3, 3)
+    objects = objects_of(model)
+    model(torch.ones(2, 3)).sum().backward()
+    tensors.mark_gradients(objects)
+    model.zero_grad(set_to_none=False)
+    assert not tensors.has_new_gradients(objects)
+
+
+@pytest.mark.parametrize("draws", [
+    (numpy.random.randn,), (numpy.random.rand,), (numpy.random.randn, numpy.random.rand, numpy.random.randn), (),
+    (lambda: numpy.random.seed(3),),
+])  # fmt: skip
+def test_numbers_of_numpy_are_captured_as_they_are_though_it_is_not_always_asked(draws):
+    """Two numbers of a normal distribution are drawn together: the second one is given without a draw."""
+    numpy.random.seed(3)
+    cpu, drawn = torch.device("cpu"), []
+    for draw in (lambda: None, *draws, *draws, lambda: None):
+        draw()
+        rows = [row.capture(0, (), {}, cpu) for _ in range(2)]
+        assert torch.equal(*rows)
+        drawn.append((rows[0], numpy.random.get_state()))
+    for kept, state in (*drawn, *reversed(drawn)):
+        row.restore(kept, (), {}, cpu)
+        row.restore(row.capture(0, (), {}, cpu), (), {}, cpu)
+        found = numpy.random.get_state()
+        assert found[2:] == state[2:]
+        assert (found[1] == state[1]).all()
 
 
 def frozen(required):
