@@ -233,6 +233,7 @@ class LiveState:
         objects = self._training.memory.objects
         if objects is not None:
             objects.take_filled()
+            objects.follow_averages()
             objects.check_filled()
             self._differs = bool(ports.different_replicas(objects, step))
         ports.starts = True
@@ -535,6 +536,7 @@ class _Ports:
                     "it must refer to the objects that it was given with, and not to a global name or an attribute"
                 )
             self.failed = None
+        objects.follow_averages()
         self.left = Left.of(objects)
 
     def shares(self, old: Objects, new: Objects) -> bool:
