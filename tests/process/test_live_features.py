@@ -27,9 +27,7 @@ def trained(prepare: Launch, training: str, *, world: int = 2, faults: list[list
 
 
 def ends(job: Job) -> dict[tuple[int, str], Any]:
-    return {
-        (line["rank"], key): each for line in job.lines("end") for key, each in line.items() if key not in ORDINARY
-    }
+    return {(line["rank"], key): each for line in job.lines("end") for key, each in line.items() if key not in ORDINARY}
 
 
 def steps(job: Job) -> dict[tuple[int, int], dict[str, Any]]:

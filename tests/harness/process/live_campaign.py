@@ -35,6 +35,8 @@ WORKER = "tests.harness.process.workers.live_faults"
 PR_SET_CHILD_SUBREAPER = 36
 LIMIT = 120
 """Seconds of a job, at most."""
+STEPS = 3
+"""Of a training, for each iteration that has a fault."""
 Stamp = tuple[int, int]
 
 
@@ -51,6 +53,10 @@ class Variant:
     plan: Mapping[str, Any]
     world: int
     whole: bool = True
+
+    @property
+    def kills(self) -> bool:
+        return "kill" in self.plan["kinds"]
 
     @property
     def trains(self) -> int:
@@ -99,14 +105,14 @@ class Campaign:
             Its violations.
         """
         variant = VARIANTS[name]
-        twin = self._twin(name, 5 * faults) if variant.whole else None
+        twin = self._twin(name, STEPS * faults) if variant.whole else None
         job = self._job(f"{name}-{seed}", variant.world)
-        plan = {**variant.plan, "seed": f"{name} {seed}", "faults": faults, "steps": 5 * faults}
+        plan = {**variant.plan, "seed": f"{name} {seed}", "faults": faults, "steps": STEPS * faults}
         try:
             job.start(WORKER, NVRX_TEST_DRAWN=json.dumps(plan)).finish(LIMIT)
-            found = list(violations(variant, job, twin, 5 * faults))
+            found = list(violations(variant, job, twin, STEPS * faults))
         except AssertionError as error:
-            found = [f"{error}\n{history(job)}"]
+            found = [f"{error}\n{history(job)[-20000:]}"]
         self._count(job)
         self.violations += [f"{name}, seed {seed}: {each} ({job.directory})" for each in found]
         if not found:
@@ -127,7 +133,9 @@ class Campaign:
         self.counts["resumes without an exchange"] += sum(
             line["step"] is not None and not line["exchanged"] for line in by_iteration.values()
         )
-        self.counts["begun anew"] += sum(line["step"] is None and line["iteration"] > 0 for line in by_iteration.values())
+        self.counts["begun anew"] += sum(
+            line["step"] is None and line["iteration"] > 0 for line in by_iteration.values()
+        )
         self.counts["local states that nobody had"] += sum(len(line["fresh"]) for line in by_iteration.values())
 
     def _job(self, name: str, world: int) -> Job:
@@ -158,7 +166,9 @@ def violations(variant: Variant, job: Job, twin: Job | None, steps: int) -> Iter
     codes = {rank: -signal.SIGKILL if rank in killed else 0 for rank in job.codes}
     if variant.plan.get("teams"):  # the others of a replica that has lost a rank are discarded
         discarded = {rank for rank in codes if {rank, rank ^ 1} & killed} - killed
-        codes |= {rank: code for rank, code in job.codes.items() if rank in discarded and "RankDiscarded" in job.errors(rank)}
+        codes |= {
+            rank: code for rank, code in job.codes.items() if rank in discarded and "RankDiscarded" in job.errors(rank)
+        }
     if job.codes != codes:
         rank = next(rank for rank, code in job.codes.items() if code != codes[rank])
         yield f"ranks have ended with {job.codes}: {job.errors(rank)[-3000:]}"
@@ -175,7 +185,9 @@ def violations(variant: Variant, job: Job, twin: Job | None, steps: int) -> Iter
             for what in ("world", "weights", "local", "position", "rate"):
                 if (mine := ends.get(line["rank"], {}).get(what)) != line[what]:
                     yield f"the {what} of rank {line['rank']} is {mine} at the end, without faults {line[what]}"
-    weights = {(line["rank"] % 2 if variant.plan.get("kind") == "mixed" else 0, line["weights"]) for line in ends.values()}
+    weights = {
+        (line["rank"] % 2 if variant.plan.get("kind") == "mixed" else 0, line["weights"]) for line in ends.values()
+    }
     if variant.plan.get("kind") != "shards" and len(weights) != len({shard for shard, _ in weights}):
         yield f"replicas have ended with different weights: {weights}"
     if not ends or {line["world"] for line in ends.values()} != {len(ends)}:
@@ -187,7 +199,7 @@ def _resumes(variant: Variant, job: Job) -> Iterator[str]:
     holds, resumed = _by_iteration(job.lines("holds")), _by_iteration(job.lines("resumed"))
     faults = {(line["initial_rank"], line["iteration"]): line["advances"] for line in job.lines("fault")}
     seen: dict[int, int] = {}
-    needed = {tuple(line["needs"]) for line in resumed[0]} if 0 in resumed else set()
+    needed = {tuple(line["needs"]) for lines in resumed.values() for line in lines}
     for iteration in sorted(holds):
         here = holds[iteration]
         for line in here:
@@ -220,7 +232,10 @@ def _steps(job: Job, steps: int) -> Iterator[str]:
     """Tell of steps that a process has done twice, or nobody."""
     for rank in range(job.world):
         done: list[int] = []
-        for line in sorted([*job.lines("step", initial_rank=rank), *job.lines("resumed", initial_rank=rank)], key=lambda line: line["at"]):
+        for line in sorted(
+            [*job.lines("step", initial_rank=rank), *job.lines("resumed", initial_rank=rank)],
+            key=lambda line: line["at"],
+        ):
             if line["what"] == "resumed":
                 done = [] if line["step"] is None else done
                 continue

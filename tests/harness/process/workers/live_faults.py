@@ -1,9 +1,9 @@
 """A rank of a training whose state lives in memory, with faults at drawn points and at instants that a timer chooses.
 
 `NVRX_TEST_DRAWN` has, as JSON: `kind` (of the training: `replicas`, `shards`, `mixed` for shards with replicas),
-`steps`, `active` (how many ranks train; the others are reserves), `teams` (a replica that has lost a rank is given up),
-`seed`, `faults` (how many iterations have one), `kinds` (`exception`, `hang`, `kill`), `two` (how often an iteration has
-a second one) and `least` (no kill with so few ranks left). Without faults, it is the twin.
+`steps`, `active` (how many ranks train; the others are reserves), `teams` (a replica that has lost a rank is given
+up), `seed`, `faults` (how many iterations have one), `kinds` (`exception`, `hang`, `kill`), `two` (how often an
+iteration has a second one) and `least` (no kill with so few ranks left). Without faults, it is the twin.
 
 All ranks draw the same faults; each injects its own. An exception at an instant is raised by the handler of a timer's
 signal: at whatever bytecode the main thread is, in code of torch and nvrx alike.
@@ -51,15 +51,19 @@ POINTS = {
     "step": ("passed", "advance", "middle", "advanced"),
     "recovery": (
         "begin", "group", "build", "holds", "exchange", "recover", "vote", "voted", "passed", "advance", "capture",
-        "adopt", "adopted", "restore", "restored", "send", "sent", "receive", "received", "resumed", "wrapped",
+        "adopt", "adopted", "restore", "restored", "resumed", "wrapped",
     ),
+    "transfer": ("send", "sent", "receive", "received"),
 }  # fmt: skip
 """Where a fault is drawn. A point of the recovery may not be met: then the pass has a fault at `LAST`."""
-LAST = "data", 8
-SPARED = {"__torch_dispatch__", "_acquireLock", "_releaseLock", "_clear_cache", "isEnabledFor", "__del__"}
-"""Functions in which no exception is raised at an instant: torch keeps a mode of fake tensors, and aborts the process
-at the next one; the lock of logging would stay held, in which nvrx's monitor thread would wait; what `__del__` raises
-is dropped."""
+LAST = "data", 6
+SPARED = {
+    "__torch_dispatch__", "_acquireLock", "_releaseLock", "_clear_cache", "isEnabledFor", "__del__", "__enter__",
+    "__exit__",
+}  # fmt: skip
+"""Functions in which no exception is raised at an instant, as none of nvrx's is: torch keeps a mode of fake tensors,
+and aborts the process at the next one, or goes on without gradients; the lock of logging would stay held, in which
+nvrx's monitor thread would wait; what `__del__` raises is dropped."""
 record = Record.of_environment()
 
 
@@ -70,9 +74,9 @@ class Injected(RuntimeError):
 @dataclass
 class Drawn:
     """A fault of an iteration: at the `after`th time at a point, `delay` seconds later; without a point, that long
-    after the iteration has begun."""
+    after the iteration has begun. Without a victim, it is that of each rank that comes to the point."""
 
-    victim: int
+    victim: int | None
     kind: str
     point: str | None
     after: int = 1
@@ -104,22 +108,24 @@ class Faults:
         may_die = state.world_size - PLAN["least"]
         for each in drawn:
             if each.kind == "kill":
-                each.kind, may_die = ("kill" if may_die > 0 else "exception"), may_die - 1
+                dies = 1 if each.victim is not None else 2  # of those that send, at most
+                each.kind, may_die = ("kill" if may_die >= dies else "exception"), may_die - dies
         drawn.append(Drawn(draw.randrange(world), "exception", *LAST))
-        mine = [each for each in drawn if each.victim == rank]
+        mine = [each for each in drawn if each.victim in (rank, None)]
         self.mine = [each for each in mine if each.point is not None]
         for each in mine:
             if each.point is None:
                 self.arm(each)
 
     def drawn(self, draw: random.Random, world: int) -> Drawn:
-        group = draw.choice(["instant", "instant", "pass", "step", "recovery", "recovery"])
+        group = draw.choice(["instant", "instant", "pass", "pass", "step", "recovery", "recovery", "transfer"])
         point = draw.choice(POINTS[group]) if group in POINTS else None
-        after = 1 if group == "recovery" else draw.choice([1, 1, 1, 2, 3, 4])
-        delay = draw.choice([0.0, 0.0, draw.uniform(0, 5e-4), draw.uniform(0, 5e-3)])
+        after = 1 if group in ("recovery", "transfer") else draw.choice([1, 1, 1, 2, 3, 4])
+        delay = draw.choice([0.0, 0.0, 0.0, 0.0, draw.uniform(0, 5e-4), draw.uniform(0, 5e-3)])
         if point is None:
             delay = draw.choice([draw.uniform(0.0005, 0.03), draw.uniform(0.001, 0.1)])
-        return Drawn(draw.randrange(world), draw.choice(PLAN["kinds"]), point, after, delay)
+        victim = None if group == "transfer" else draw.randrange(world)
+        return Drawn(victim, draw.choice(PLAN["kinds"]), point, after, delay)
 
     def __call__(self, point: str) -> None:
         if not self.mine or not self.inside:
@@ -345,6 +351,7 @@ def main() -> None:
 
     def guarded(call_wrapper: inprocess.CallWrapper) -> None:
         try:
+            torch.set_grad_enabled(True)  # between `__enter__` and the body of a `with`, an instant leaves it off
             faults.begin(call_wrapper)
             train(live, call_wrapper)
         finally:

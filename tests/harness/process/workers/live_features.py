@@ -1,7 +1,7 @@
-"""Trainings that use at once much of what a step changes, with their state in memory, and a fault in each of the first iterations.
+"""Trainings that use much of what a step changes, with their state in memory, and faults in the first iterations.
 
-`NVRX_TEST_FEATURES` has, as JSON: `training` (`mixed precision` or `adversarial`), `faults` (of each iteration: the rank,
-the kind, the point and at which time of it), and `active` (how many ranks train; the others are reserves).
+`NVRX_TEST_FEATURES` has, as JSON: `training` (`mixed precision` or `adversarial`), `faults` (of each iteration: the
+rank, the kind, the point and at which time of it), and `active` (how many ranks train; the others are reserves).
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ from tests.harness.process.workers.record import Record
 __all__: list[str] = []
 
 PLAN: dict[str, Any] = {
-    "training": "mixed precision", "faults": [], "active": 2, **json.loads(os.environ.get("NVRX_TEST_FEATURES", "{}"))
+    "training": "mixed precision",
+    "faults": [],
+    "active": 2,
+    **json.loads(os.environ.get("NVRX_TEST_FEATURES", "{}")),
 }
 STEPS, OVERFLOWS = 24, (5, 11)
 WIDTH, SAMPLES = 12, 400
