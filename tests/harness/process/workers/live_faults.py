@@ -64,6 +64,9 @@ SPARED = {
 """Functions in which no exception is raised at an instant, as none of nvrx's is: torch keeps a mode of fake tensors,
 and aborts the process at the next one, or goes on without gradients; the lock of logging would stay held, in which
 nvrx's monitor thread would wait; what `__del__` raises is dropped."""
+UNWATCHED = {"advance", "send", "receive", "send_row", "receive_row"}
+"""Functions in which there is no hang: one in an atomic section ends at the hard timeout, and one in a transfer, which
+takes as long as it takes, at the timeout of the process group."""
 record = Record.of_environment()
 
 
@@ -160,9 +163,9 @@ class Faults:
 
     def fire(self, kind: str, where: str) -> None:
         inside = list(frames(sys._getframe(1)))
-        advances = any(each.f_code.co_name == "advance" for each in inside)
-        if kind == "hang" and any(each.f_code.co_name == "_advance" for each in inside):
-            kind = "exception"  # a rank that hangs in an atomic section is ended at the hard timeout
+        advances = any(each.f_code.co_name in ("advance", "_advance") for each in inside)
+        if kind == "hang" and UNWATCHED.intersection(each.f_code.co_name for each in inside):
+            kind = "exception"
         landed = [f"{each.f_code.co_filename}:{each.f_lineno} {each.f_code.co_name}" for each in inside]
         record("fault", kind=kind, where=where, iteration=self.iteration, advances=advances, landed=landed[:12])
         if kind == "kill":
