@@ -73,6 +73,14 @@ def test_a_transfer_may_take_longer_than_a_hang(prepare: Launch) -> None:
     check_steps(job, 6)
 
 
+def test_a_hang_in_a_transfer_ends_at_the_timeout_of_the_process_group(prepare: Launch) -> None:
+    plan = {"faults": 1, "seed": 1, "kinds": ["kill"], "points": ["forward"], "steps": 6, "transfer": 600.0}
+    job = trained(prepare, world=3, active=2, group=4.0, soft=2.0, **plan)
+    assert sorted(job.codes.values()) == [-signal.SIGKILL, 0, 0], job.codes
+    assert {line["iteration"] for line in job.lines("resumed")} == {0, 2}
+    check_steps(job, 6)
+
+
 def test_a_commit_reports_its_step_as_progress(prepare: Launch) -> None:
     job = trained(prepare, faults=1, points=["committed"], steps=8)
     (failed,) = job.lines("injected")
