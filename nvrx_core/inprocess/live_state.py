@@ -384,7 +384,7 @@ class _Ports:
         self.before: tensors.Versions = ()
         self.settled: _Settled | None = None
         self._new, self.left, self.failed, self.repeats = new, left, failed, repeats
-        self._cannot_advance = self.has_resumed = self.starts = False
+        self._cannot_advance = self._has_advanced = self.has_resumed = self.starts = False
         self._required = () if left is None else left.required
         self._capacity = _ROOM
         self._advances, self._collectives = 0, dict[str, int]()
@@ -406,7 +406,7 @@ class _Ports:
 
     def is_changed(self) -> bool:
         assert self.left is not None
-        return self._cannot_advance or self.left.is_changed()
+        return self._cannot_advance or self._has_advanced or self.left.is_changed()
 
     @operation
     def exchange(self, holding: Holding) -> Sequence[Holding]:
@@ -514,6 +514,7 @@ class _Ports:
     def advance(self, objects: Objects) -> None:
         if self.left is None or self.left.objects is not objects:
             self.left = Left.of(objects)  # else as at the vote
+        self._has_advanced = False
         self.before, self.settled = self.left.versions, _Settled.of(self.left)
         if objects is self._new:
             before = counts_of_groups()
@@ -537,6 +538,7 @@ class _Ports:
                 )
             self.failed = None
         objects.follow_averages()
+        self._has_advanced = True  # an exception of the user's may land before the memory is complete
         self.left = Left.of(objects)
 
     def shares(self, old: Objects, new: Objects) -> bool:
