@@ -100,7 +100,7 @@ def measure(python: str, width: int, layers: int, batch: int) -> str:
         again.append(fault["step"] - next(line["step"] for line in later if line["what"] == "resumed"))
     step = statistics.median(line["took"] for line in lines if line["what"] == "step")
     return (
-        f"{4e-6 * layers * width**2:.0f} MB, lm-resiliency, an exception: both ranks to the first new step "
+        f"{4e-6 * layers * width**2:.0f} MB, lm-resiliency, a process ends: both ranks to the first new step "
         f"{statistics.median(took):.3f} s (n={len(took)}, max {max(took):.3f}), steps done again {again}; "
         f"a step with its copy {1000 * step:.0f} ms"
     )
