@@ -241,6 +241,7 @@ class LiveState:
         objects = self._training.memory.objects
         if objects is not None:
             objects.take_filled()
+            objects.follow_averages()
             objects.check_filled()
             self._differs = bool(ports.different_replicas(objects, step))
         ports.starts = True
@@ -392,7 +393,7 @@ class _Ports:
         self.before: tensors.Versions = ()
         self.settled: _Settled | None = None
         self._new, self.left, self.failed, self.repeats = new, left, failed, repeats
-        self._cannot_advance = self.has_resumed = self.starts = False
+        self._cannot_advance = self._has_advanced = self.has_resumed = self.starts = False
         self._required = () if left is None else left.required
         self._capacity = _ROOM
         self._advances, self._collectives = 0, dict[str, int]()
@@ -414,7 +415,7 @@ class _Ports:
 
     def is_changed(self) -> bool:
         assert self.left is not None
-        return self._cannot_advance or self.left.is_changed()
+        return self._cannot_advance or self._has_advanced or self.left.is_changed()
 
     @operation
     def exchange(self, holding: Holding) -> Sequence[Holding]:
@@ -529,6 +530,7 @@ class _Ports:
     def advance(self, objects: Objects) -> None:
         if self.left is None or self.left.objects is not objects:
             self.left = Left.of(objects)  # else as at the vote
+        self._has_advanced = False
         self.before, self.settled = self.left.versions, _Settled.of(self.left)
         if objects is self._new:
             counts = self._advances == 0 or bool(self._collectives)  # else it is known that it does not
@@ -553,6 +555,7 @@ class _Ports:
                     "it must refer to the objects that it was given with, and not to a global name or an attribute"
                 )
             self.failed = None
+        objects.follow_averages()
         self.left = Left.of(objects, is_stepped=True)
 
     def shares(self, old: Objects, new: Objects) -> bool:

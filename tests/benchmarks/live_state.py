@@ -3,6 +3,7 @@
     python tests/benchmarks/live_state.py [--width 1024] [--layers 6] [--faults 6]
     python tests/benchmarks/live_state.py --checkpoint 10          # the same from a checkpoint every 10 steps
     python tests/benchmarks/live_state.py --torchft PYTHON         # and torchft, of the environment of PYTHON
+    python tests/benchmarks/live_state.py --lm-resiliency PYTHON   # and lm-resiliency
 
 Ranks train with AdamW and DDP over gloo; rank 1 raises in the backward pass of every 8th step, or is killed once and a
 reserve takes its place. The model is built on the meta device. Parameters are `layers * width ** 2` floats. With
@@ -30,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nvrx_core import inprocess
 from nvrx_core.inprocess import rank_assignment
-from tests.benchmarks import torchft_replicas
+from tests.benchmarks import lm_resiliency_restart, torchft_replicas
 from tests.harness.process.host import free_ports
 
 EVERY = 8
@@ -211,6 +212,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--torchft", metavar="PYTHON", help="an interpreter that can import torchft: measure it as well"
     )
+    parser.add_argument(
+        "--lm-resiliency", metavar="PYTHON", help="an interpreter that can import lm-resiliency: measure it as well"
+    )
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -228,3 +232,5 @@ if __name__ == "__main__":
             print(measure(given))
         if given.torchft:
             print(torchft_replicas.measure(given.torchft, given.width, given.layers, given.batch))
+        if given.lm_resiliency:
+            print(lm_resiliency_restart.measure(given.lm_resiliency, given.width, given.layers, given.batch))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.process import host
 from tests.harness.process.history import history
 from tests.harness.process.host import alive, eventually
 from tests.harness.process.job import Job, Template
@@ -31,6 +32,13 @@ _JOBS = pytest.StashKey[list[Job]]()
 @pytest.fixture(scope="session")
 def template() -> Iterator[Template]:
     with closing(Template()) as template:
+        yield template
+
+
+@pytest.fixture(scope="session")
+def live_template() -> Iterator[Template]:
+    """The template of ranks with a live state; a module uses it by a fixture `template` of its own."""
+    with closing(Template(Path(host.__file__).with_name("live_template.py"))) as template:
         yield template
 
 

@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 
-from tests.harness.process.job import Job
+from tests.harness.process.job import Job, Template
 
 from .conftest import Launch
 
 WORKER = "tests.harness.process.workers.live_training"
+
+
+@pytest.fixture
+def template(live_template: Template) -> Template:
+    return live_template
 
 
 def trained(prepare: Launch, *, world: int = 2, **plan: Any) -> Job:
@@ -65,6 +70,14 @@ def test_a_transfer_may_take_longer_than_a_hang(prepare: Launch) -> None:
     job = trained(prepare, world=5, active=4, **plan)
     assert len(job.lines("injected")) == 1
     assert {line["iteration"] for line in job.lines("resumed")} == {0, 1}
+    check_steps(job, 6)
+
+
+def test_a_hang_in_a_transfer_ends_at_the_timeout_of_the_process_group(prepare: Launch) -> None:
+    plan = {"faults": 1, "seed": 1, "kinds": ["kill"], "points": ["forward"], "steps": 6, "transfer": 600.0}
+    job = trained(prepare, world=3, active=2, group=4.0, soft=2.0, **plan)
+    assert sorted(job.codes.values()) == [-signal.SIGKILL, 0, 0], job.codes
+    assert {line["iteration"] for line in job.lines("resumed")} == {0, 2}
     check_steps(job, 6)
 
 
@@ -168,14 +181,3 @@ def test_replicas_that_differ_after_a_fault_are_named_where_it_is_asked_for(prep
     job = trained(prepare, steps=8, touched=[0], amount=1.0, compare=True, faults=1, seed=1, points=["committed"])
     line = "0.weight differs between ranks 0 and 1, which have the same shard at step"
     assert [job.errors(rank).count(line) for rank in (0, 1)] == [1, 0], job.errors(0)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("sharded", [False, True], ids=["replicas", "shards"])
-@pytest.mark.parametrize("seed", range(40))
-def test_many_faults_of_all_kinds_cost_no_step_and_no_bit(prepare: Launch, seed: int, sharded: bool) -> None:
-    undisturbed = trained(prepare, sharded=sharded, steps=200)
-    kinds = ["exception"] if sharded else ["exception", "asynchronous"]
-    disturbed = trained(prepare, sharded=sharded, steps=200, faults=60, seed=seed, kinds=kinds)
-    check_steps(disturbed, 200)
-    assert ends(disturbed) == ends(undisturbed)

@@ -79,6 +79,7 @@ class Objects:
         rebuilt: of these, the buffers that are not persistent, by name: nothing else fills them after a fault.
         watched: the indices of some parameters, with and without an optimizer: what changes them by `.data` changes no
             version, but their values.
+        averaged: the tensors of averages, with their modules and the names there: an average may replace them.
         corners: by these indices, the address of the tensor, and its last value, as a tensor that shares its memory.
     """
 
@@ -96,6 +97,7 @@ class Objects:
     copies: bool = False
     unfilled: tuple[tuple[str, weakref.ref[torch.nn.Module], str, torch.Tensor], ...] = ()
     rebuilt: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    averaged: tuple[tuple[weakref.ref[torch.nn.Module], str, torch.Tensor], ...] = ()
     corners: dict[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     @property
@@ -141,6 +143,19 @@ class Objects:
                     registered.copy_(now)
             else:  # a buffer that grows: the layout is another one from now on
                 registered.data = now.detach().clone()
+
+    def follow_averages(self) -> None:
+        """Let the registered tensors of averages have the storages of those that the averages have in their place.
+
+        `to_empty` replaces buffers that are not on the meta device as well, and so does an assignment in the advance.
+        """
+        for module, name, registered in self.averaged:
+            now = None if (there := module()) is None else getattr(there, name, None)
+            if now is not None and now is not registered and not now.is_meta and not registered.is_meta:
+                if isinstance(registered, DTensor):
+                    registered._local_tensor = _local(now).detach()
+                else:
+                    registered.data = now.detach()
 
     def take_filled(self) -> None:
         """Give the tensors that were on the meta device what the model has in their place, and put them there.
@@ -217,9 +232,13 @@ class Objects:
         for optimizer in optimizers:
             _refuse(optimizer)
         named: dict[str, torch.Tensor] = dict(model.named_parameters())
+        averaged = []
         for number, module in enumerate(averages):
             tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
             named |= {f"averages[{number}].{name}": tensor for name, tensor in tensors.items()}
+            for path, tensor in tensors.items():
+                owner, _, name = path.rpartition(".")
+                averaged.append((weakref.ref(module.get_submodule(owner)), name, tensor))
         if not named:
             raise ValueError("resume() was given a model without parameters")
         _refuse_lazy({**dict(model.named_buffers()), **named})
@@ -247,7 +266,7 @@ class Objects:
         return cls(
             tuple(named), parameters, tuple(buffers.values()), places, optimizers, advance, shared, local,
             coordinates, _watched(parameters, optimizers), tuple(part), copies, unfilled,
-            {name: each for name, _, _, each in unfilled if id(each) in lost},
+            {name: each for name, _, _, each in unfilled if id(each) in lost}, tuple(averaged),
         )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 `NVRX_TEST_LIVE` has, as JSON: `steps`, `faults` (how many iterations have one), `seed`, `kinds` (`exception`, `kill`,
 `asynchronous`), `points`, `active` (the others are reserves), `sharded`, `least` (no kill below so many ranks),
-`touched` (the steps at which rank 0 changes a parameter elsewhere), `transfer` (seconds that one takes), `soft` (the
+`touched` (the steps at which rank 0 changes a parameter elsewhere), `transfer` (seconds that the first one of
+a rank takes), `group` (the timeout of the process group in seconds), `soft` (the
 soft timeout in seconds), `alternate` (the places move on by one process in each iteration: who has had the first one
 becomes a reserve), `second` (a second live state follows the end of the first one's training), `twice` (each step is
 committed twice), `limit` (of restarts without progress), `unsaved` (at which place of a pass each third one fails),
@@ -37,7 +38,7 @@ from tests.harness.process.workers.record import Record
 
 PLAN: dict[str, Any] = {
     "steps": 30, "faults": 0, "seed": 0, "kinds": ["exception"], "active": None, "sharded": False, "least": 2,
-    "touched": [], "transfer": 0.0, "soft": 60.0, "alternate": False, "second": False, "twice": False,
+    "touched": [], "transfer": 0.0, "group": 1800.0, "soft": 60.0, "alternate": False, "second": False, "twice": False,
     "limit": None, "unsaved": "", "amount": 0.0, "seeds": False, "compare": False,
     "points": ["build", "resumed", "data", "forward", "backward", "ready", "advance", "advanced", "committed"],
     **json.loads(os.environ.get("NVRX_TEST_LIVE", "{}")),
@@ -155,7 +156,7 @@ def digest(tensors: Any) -> str:
 
 
 def train(live: inprocess.LiveState, second: inprocess.LiveState, call: inprocess.CallWrapper) -> None:
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=PLAN["group"]))
     rank = dist.get_rank()
     faults.begin(call, rank, dist.get_world_size())
     faults("build")
@@ -235,7 +236,8 @@ def main() -> None:
     send = tensors.send
 
     def send_slowly(objects: tensors.Objects, to: int) -> None:
-        threading.Event().wait(PLAN["transfer"])  # executes no bytecode, as a transfer
+        taken, PLAN["transfer"] = PLAN["transfer"], 0.0
+        threading.Event().wait(taken)  # executes no bytecode, as a transfer
         send(objects, to)
 
     tensors.send = send_slowly

@@ -148,6 +148,15 @@ def test_an_advance_of_its_own_objects_does_the_interrupted_step(monkeypatch):
     assert ports.failed is None
 
 
+def test_a_step_that_has_ended_is_a_change_where_an_exception_lands_behind_it(monkeypatch):
+    """It would be done again."""
+    trainer = Trainer()
+    objects = given(trainer, trainer.optimizer.step)
+    ports = ports_for(objects, monkeypatch)
+    advance(ports, objects)
+    assert ports.is_changed()
+
+
 def test_an_interrupted_step_that_fails_twice_is_given_up(monkeypatch):
     def fail():
         raise ArithmeticError("inf")

@@ -343,6 +343,61 @@ def test_averages_are_not_compared():
     }
 
 
+class Counting(torch.nn.Linear):
+    """An average that counts its updates by assignment."""
+
+    def __init__(self, model):
+        super().__init__(3, 3)
+        self.register_buffer("count", torch.zeros(1))
+        self.load_state_dict(model.state_dict(), strict=False)
+
+    def update(self, model):
+        self.count = self.count + 1
+        self.weight.data.lerp_(model.weight.data, 0.5)
+
+
+def averaged(model, average):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Objects.of(model, (optimizer,), optimizer.step, shared={}, local={}, averages=[average])
+
+
+def test_an_average_that_replaces_a_buffer_is_kept():
+    model = torch.nn.Linear(3, 3)
+    average = Counting(model)
+    old = averaged(model, average)
+    for _ in range(3):
+        average.update(model)
+        old.follow_averages()
+    new_average = Counting(model)
+    tensors.adopt(old, averaged(torch.nn.Linear(3, 3), new_average))
+    assert new_average.count.item() == 3
+    assert torch.equal(new_average.weight, average.weight)
+
+
+def test_an_average_that_is_only_partly_on_the_meta_device_may_be_filled_as_a_whole():
+    """The number of updates of torch's average is not: without it, the average would begin anew after a fault."""
+
+    def made():
+        with torch.device("meta"):
+            model = torch.nn.BatchNorm1d(3)
+        return model, torch.optim.swa_utils.AveragedModel(model, avg_fn=lambda one, other, _: (one + other) / 2)
+
+    model, average = made()
+    old = averaged(model, average)
+    for each in (model, average):
+        each.to_empty(device="cpu")
+    model.reset_parameters()
+    average.n_averaged.zero_()
+    old.take_filled()
+    old.follow_averages()
+    for _ in range(2):
+        average.update_parameters(model)
+    model, average = made()
+    tensors.adopt(old, averaged(model, average))
+    assert average.n_averaged.item() == 2
+    assert torch.equal(average.module.weight, torch.ones(3))
+
+
 class Scaled(torch.nn.Linear):
     """Has a state that is no tensor of it."""
 
