@@ -209,8 +209,7 @@ class Agent(NodeEvents, ControlEvents):
                         log.warning("in-process restart continues without rank %d", rank, extra={"rank": rank})
                         self._history.goes_on_without(rank)
                         self._cycle_verdicts.goes_on_without(rank)
-                    local_rank = rank - self._policy.rank_of(0)
-                    self._carry_out(self._policy.round_answered(asked_in, local_rank, is_entered=is_entered))
+                    self._carry_out(self._policy.round_answered(asked_in, rank, is_entered=is_entered))
         for worker in self._workers.exits():
             if worker.left:
                 rank = self._policy.rank_of(worker.local_rank)
@@ -355,7 +354,7 @@ class Agent(NodeEvents, ControlEvents):
                 case JoinAgain():
                     self._left.kill()
                     self._coordination.join_again()
-                case AwaitRound(_, rank):  # the wrapped call in which a worker was may handle its exit
+                case AwaitRound(rank):  # the wrapped call in which a worker was may handle its exit
                     self._coordination.store.ask(rank, self._policy.cycle, self.config.inprocess_grace)
                 case AwaitOthers(cycle, seconds):
                     self._awaited, self._awaits_until = cycle, time.monotonic() + seconds
@@ -428,8 +427,8 @@ class Agent(NodeEvents, ControlEvents):
         """Carry out a decision for all nodes."""
         self._history.decided(decision)
         self._cycle_verdicts.decided(decision, now=time.monotonic())
-        is_coordinator = self._coordination.failures(decision.cycle) is not None
-        self._attribution.decided(decision, self._cycle_logs, is_coordinator=is_coordinator)
+        runs_coordinator = self._coordination.runs_coordinator
+        self._attribution.decided(decision, self._cycle_logs, is_coordinator=runs_coordinator)
         self._cycle_info.decided(decision, self._policy.node)
         self._stragglers.decided(decision, now=time.monotonic())
         self._hang_verdicts.decided(decision, now=time.monotonic())
