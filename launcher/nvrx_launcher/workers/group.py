@@ -118,15 +118,12 @@ class WorkerGroup:
         self.placement: Placement | None = None
         self.failures = dict[int, Failure]()
 
-    def start(
-        self, action: StartWorkers, environ: Mapping[str, str], monitor: Callable[[int], Mapping[str, str]]
-    ) -> Mapping[int, Worker]:
+    def start(self, action: StartWorkers, inherited: Callable[[int], Mapping[str, str]]) -> Mapping[int, Worker]:
         """Start all workers of a cycle, and return them by local rank.
 
         Args:
             action: the decision with their ranks.
-            environ: what they inherit.
-            monitor: by local rank, the variables with the address of a worker's monitor.
+            inherited: by local rank, the environment that a worker inherits.
 
         Raises:
             OSError: when their program cannot be started.
@@ -135,14 +132,11 @@ class WorkerGroup:
         placement = self.placement = _placement(action)
         self._stopping = False
         self.failures.clear()
-        environments = {
-            local_rank: {
-                **environ,
-                **monitor(local_rank),
-                **worker_environment(placement, local_rank, self._options, inherited=environ),
-            }
-            for local_rank in range(self._options.workers)
-        }
+        environments = dict[int, dict[str, str]]()
+        for local_rank in range(self._options.workers):
+            environ = inherited(local_rank)
+            ours = worker_environment(placement, local_rank, self._options, inherited=environ)
+            environments[local_rank] = {**environ, **ours}
         self._logs.begin(placement.cycle, environments)
         for local_rank, variables in environments.items():
             self._start_one(local_rank, placement.first_rank + local_rank, variables)
