@@ -114,8 +114,7 @@ class Agent(NodeEvents, ControlEvents):
         console: Console | None = None,
     ) -> None:  # fmt: skip
         self.options, self.config = options, config
-        is_hosted = options.rdzv_backend == "c10d" and options.rendezvous.is_host is not False
-        check_attribution(config, options.logs, hosts_rendezvous=is_hosted or options.max_nodes == 1)
+        check_attribution(config, options.logs, hosts_rendezvous=options.hosts_rendezvous)
         self._launch = uuid.uuid4().hex
         self._is_command = is_command
         self._environ, self._untagged = tagged(environ, self._launch), environ

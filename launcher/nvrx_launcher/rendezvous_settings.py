@@ -14,7 +14,7 @@ from typing import Any, Final
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.settings.spelling import nearest
 
-__all__ = ["OURS", "STATIC", "RendezvousSettings"]
+__all__ = ["OURS", "RendezvousSettings"]
 
 BOTH: Final = (
     "close_timeout", "join_timeout", "keep_alive_interval", "keep_alive_max_attempt", "last_call_timeout",
@@ -27,11 +27,10 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
         "cacert", "cert", "close_timeout", "etcd_prefix", "key", "last_call_timeout", "protocol", "same_command",
         "timeout",
     ),
-    "static": ("close_timeout", "same_command", "timeout"),
+    "static": BOTH,
 }  # fmt: skip
-"""Those of torch's own handlers are theirs; they read them themselves."""
-OURS: Final = ("c10d", "etcd-v2")
-STATIC: Final = "static"
+"""Those of torch's handler `etcd` are its own; it reads them itself."""
+OURS: Final = ("c10d", "etcd-v2", "static")
 REFUSED: Final = {
     "heartbeat_timeout": "a lease that does not move counts; write keep_alive_interval or keep_alive_max_attempt",
     "replacement_group_size": "groups of spares are not implemented; leave it out",

@@ -29,8 +29,8 @@ RENDEZVOUS = """
 ## Settings of the rendezvous
 
 `--rdzv-conf <key>=<value>,<key>=<value>`. A key that is not known ends the launcher with code 2, and so does one that
-torch or nvidia-resiliency-ext have and that would have no effect here. `static` and `etcd`, torch's own, have keys of
-their own, and of these `close_timeout` and `same_command`.
+torch or nvidia-resiliency-ext have and that would have no effect here. `static` has none that say where to host.
+`etcd`, torch's own, has keys of its own, and of these `close_timeout` and `same_command`.
 
 | key | meaning | default |
 |---|---|---|

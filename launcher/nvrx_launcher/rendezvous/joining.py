@@ -1,8 +1,8 @@
 """Joining a job: how a node finds the coordinator.
 
 In a job of one node, its launcher runs the coordinator. Of several nodes, the one that can listen at the rendezvous
-endpoint hosts store and coordinator; launchers may be started in any order. A rendezvous of torch's or a user's has no
-coordinator.
+endpoint hosts store and coordinator, and with `--rdzv-backend static` that of node rank 0; launchers may be started in
+any order. A rendezvous of torch's or a user's has no coordinator.
 """
 
 from __future__ import annotations
@@ -173,8 +173,9 @@ def _rules(options: LaunchOptions, config: FaultToleranceConfig) -> Rules:
     if segment is not None and options.min_nodes % segment:
         problem = f"{options.min_nodes} nodes, the minimum of --nnodes, are no segments of {segment}"
         raise ConfigurationError("command line", "--ft-segment", problem, f"write --nnodes {segment}, or a multiple")
-    if segment is not None and options.rdzv_backend not in OURS:
-        problem = f"{options.rdzv_backend} says itself which nodes take part"
+    if segment is not None and (options.has_fixed_ranks or options.rdzv_backend not in OURS):
+        backend = "static" if options.has_fixed_ranks else options.rdzv_backend
+        problem = f"{backend} says itself which nodes take part"
         raise ConfigurationError("command line", "--ft-segment", problem, "leave it out, or write --rdzv-backend c10d")
     return Rules(
         options.min_nodes, options.max_nodes, options.max_restarts, restart_policy=options.restart_policy,
@@ -182,7 +183,8 @@ def _rules(options: LaunchOptions, config: FaultToleranceConfig) -> Rules:
         command=options.compared_command, same_command=settings.same_command is True,
         pacing=PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff),
         host=socket.gethostname(), given=_given(options, config), expected_hosts=options.expected_hosts,
-        segment=segment, progress=ProgressRules(config.max_no_progress_cycles, config.min_progress_iterations),
+        segment=segment, node_ranks=options.min_nodes if options.has_fixed_ranks else 0,
+        progress=ProgressRules(config.max_no_progress_cycles, config.min_progress_iterations),
     )  # fmt: skip
 
 

@@ -64,7 +64,8 @@ class TcpRendezvous:
         self._host, self._port = self.endpoint = endpoint
         self.is_hosted = False
         self._settings, self._instance = settings, ""
-        self._why_not = "--rdzv-conf is_host=0"
+        self._is_static = settings.is_host is not None and "is_host" not in settings.given
+        self._why_not = "that is the part of --node-rank 0" if self._is_static else "--rdzv-conf is_host=0"
         self._saying, self._is_silent, self._next_line = threading.Lock(), False, 0.0
 
     def host(self, cleanup: ExitStack) -> None:
@@ -142,7 +143,8 @@ class TcpRendezvous:
     def _listen(self) -> socket.socket | None:
         """Listen at the endpoint; return None if it belongs to another host, or another launcher listens there."""
         try:
-            return listener_at(self._host, self._port)
+            # the address of node rank 0 may be one that is translated, as a service of Kubernetes has
+            return listener_at(self._host, self._port, anywhere=self._is_static)
         except OSError as error:
             is_unknown_name = isinstance(error, socket.gaierror)
             if error.errno not in NOT_OURS and not is_unknown_name:
