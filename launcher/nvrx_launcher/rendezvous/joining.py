@@ -30,7 +30,7 @@ from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.ports import free_port
 from nvrx_launcher.rendezvous.restart_budget import PacingRules
 from nvrx_launcher.rendezvous.rules import Rules
-from nvrx_launcher.rendezvous_settings import OURS, RendezvousSettings
+from nvrx_launcher.rendezvous_settings import KEYS, OURS, RendezvousSettings
 from nvrx_launcher.store_host import StoreHost
 
 if TYPE_CHECKING:
@@ -201,11 +201,7 @@ def _given(options: LaunchOptions, config: FaultToleranceConfig) -> tuple[tuple[
         "--ft-restart-backoff": config.restart_backoff,
         "--ft-max-no-progress-cycles": config.max_no_progress_cycles,
         "--ft-min-progress-iterations": config.min_progress_iterations,
-        "--rdzv-conf join_timeout": f"{settings.join_timeout:g}",
-        "--rdzv-conf last_call_timeout": f"{settings.last_call_timeout:g}",
-        "--rdzv-conf keep_alive_interval": f"{settings.keep_alive_interval:g}",
-        "--rdzv-conf keep_alive_max_attempt": settings.keep_alive_max_attempt,
-    }
+    } | {f"--rdzv-conf {key.name}": f"{getattr(settings, key.name):g}" for key in KEYS if key.is_jobs}
     return tuple((name, str(value).lower()) for name, value in values.items())
 
 

@@ -55,7 +55,7 @@ def test_keys_of_a_backend_that_is_registered_elsewhere_are_its_own():
     ("text", "message"),
     [
         ("join_timeuot=3", "c10d has no 'join_timeuot'; did you mean join_timeout?"),
-        ("qqqq=3", "c10d has no 'qqqq'; it has close_timeout, join_timeout,"),
+        ("qqqq=3", "c10d has no 'qqqq'; it has close_timeout, is_host, join_timeout,"),
         ("join_timeout", "'join_timeout' has no value; write <key>=<value>,<key>=<value>"),
         ("join_timeout=", "'join_timeout' has no value"),
         ("=3", "'' has no value"),
