@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from nvrx_launcher.rendezvous.tcp_store import TcpRendezvous
+from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
+from nvrx_core.store.endpoint import StoreConnectionError
 from tests.harness.process.etcd import Etcd
 from tests.harness.process.host import eventually, free_ports
 from tests.harness.process.launch import WORKERS, Launch, Start, left_in, path_with_handler
@@ -106,3 +111,16 @@ def test_a_backend_that_nobody_has_registered_is_an_error(start: Start) -> None:
     assert code == 2, log
     assert "--rdzv-backend: The rendezvous backend 'zoo' is not registered." in log
     assert "known are c10d, etcd, etcd-v2, " in log
+
+
+def test_the_host_of_a_static_rendezvous_may_be_behind_a_translated_address() -> None:
+    """As behind a service of Kubernetes; whoever is told by is_host=1 to host listens there and nowhere else."""
+    somebody_elses = ("192.0.2.1", free_ports())
+    rendezvous = TcpRendezvous(somebody_elses, RendezvousSettings(is_host=True))
+    with ExitStack() as cleanup:
+        rendezvous.host(cleanup)
+        assert rendezvous.is_hosted
+        socket.create_connection(("127.0.0.1", somebody_elses[1])).close()
+    told = TcpRendezvous(somebody_elses, RendezvousSettings.of("is_host=1", "c10d"))
+    with ExitStack() as cleanup, pytest.raises(StoreConnectionError, match="cannot host the rendezvous"):
+        told.host(cleanup)
