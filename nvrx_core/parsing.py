@@ -12,6 +12,7 @@ from typing import Any, Final
 
 __all__ = [
     "MAX_INTEGER",
+    "MAX_PORT",
     "MAX_RANKS",
     "address",
     "count_in",

@@ -12,15 +12,15 @@ import multiprocessing
 import os
 import signal
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import wraps
-from pathlib import Path
 from typing import Any, Final
 
 from nvrx_core.inprocess.abort import Abort
 from nvrx_core.inprocess.call.current import interruptions
 from nvrx_core.inprocess.wrap import current_call
+from nvrx_core.process.children import descendants_of
 from nvrx_core.rank_assignment.base import FrozenState
 from nvrx_megatron import internals
 from nvrx_megatron.installed import Piece
@@ -186,29 +186,10 @@ def _writers_of_this_process() -> list[Any]:
 
 def _kill_with_children(process: Any) -> None:
     """Kill a process and its descendants, the ancestors first so that they start no more; wait for the process."""
-    for pid in (process.pid, *descendants(process.pid)):
+    for pid in (process.pid, *descendants_of(process.pid)):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.join(_JOIN_SECONDS)
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the descendants of a process, parents before their children."""
-    found, new = list[int](), [pid]
-    while new:
-        new = [child for parent in new for child in children_of(parent)]
-        found += new
-    return found
-
-
-def children_of(pid: int) -> list[int]:
-    """Return the children of a process; none if it has exited."""
-    return [int(child) for text in _read(Path(f"/proc/{pid}/task").glob("*/children")) for child in text.split()]
-
-
-def _read(paths: Iterable[Path]) -> Iterator[str]:
-    with suppress(OSError):  # the process has gone meanwhile
-        yield from (path.read_text() for path in paths)
 
 
 def _forget_persistent_process() -> None:

@@ -75,7 +75,7 @@ from nvrx_launcher.workers.logs_specs import PlugInFiles, load_logs_specs
 from nvrx_launcher.workers.monitors import RankMonitors
 from nvrx_launcher.workers.output import Logs
 from nvrx_launcher.workers.process_environment import import_path
-from nvrx_launcher.workers.warm_start import WarmStart
+from nvrx_launcher.workers.warm_start import starter_of
 from nvrx_launcher.workers.worker import Failure
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ class Agent(NodeEvents, ControlEvents):
         console: Console | None = None,
     ) -> None:  # fmt: skip
         self.options, self.config = options, config
-        is_hosted = options.rdzv_backend == "c10d" and options.rendezvous.is_host is not False
-        check_attribution(config, options.logs, hosts_rendezvous=is_hosted or options.max_nodes == 1)
+        check_attribution(config, options.logs, hosts_rendezvous=options.hosts_rendezvous)
         self._launch = uuid.uuid4().hex
         self._is_command = is_command
         self._environ, self._untagged = tagged(environ, self._launch), environ
@@ -159,7 +158,7 @@ class Agent(NodeEvents, ControlEvents):
             self._standstill = Standstill(now=time.monotonic())
             while self._code < 0 or (self._code == 0 and self._left.is_any) or self._health.is_excluding:
                 parts = (
-                    coordination, coordination.store, self._warm_start, self._monitors, self._processes, self._left,
+                    coordination, coordination.store, self._standbys, self._monitors, self._processes, self._left,
                     self._workers, self._health, self._memory, self._checkpoint, self._cycle_logs, self._cycle_verdicts,
                     self._attribution, self._stragglers, self._evidence, self._hang_verdicts,
                 )  # fmt: skip
@@ -170,7 +169,7 @@ class Agent(NodeEvents, ControlEvents):
                 self._handle_events()
                 coordination.tick(now=now)
                 coordination.store.tick(now=now)
-                self._warm_start.tick(now=now)
+                self._standbys.tick(now=now)
                 self._processes.tick(now=now)
                 self._left.tick(now=now)
                 self._monitors.tick(now=now)
@@ -210,8 +209,7 @@ class Agent(NodeEvents, ControlEvents):
                         log.warning("in-process restart continues without rank %d", rank, extra={"rank": rank})
                         self._history.goes_on_without(rank)
                         self._cycle_verdicts.goes_on_without(rank)
-                    local_rank = rank - self._policy.rank_of(0)
-                    self._carry_out(self._policy.round_answered(asked_in, local_rank, is_entered=is_entered))
+                    self._carry_out(self._policy.round_answered(asked_in, rank, is_entered=is_entered))
         for worker in self._workers.exits():
             if worker.left:
                 rank = self._policy.rank_of(worker.local_rank)
@@ -309,18 +307,16 @@ class Agent(NodeEvents, ControlEvents):
     def _make_workers(self, cleanup: ExitStack, console: Console, folder: Path) -> None:
         """Acquire what the workers of this node need: their starter, with standbys, and the destinations of output."""
         files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
-        self._warm_start = WarmStart(
-            self.options, self.config, self._environ, inherited=self._inherited, loop=self._loop, bound=self._bound,
-            functions=self._functions,
-        )  # fmt: skip
-        cleanup.callback(self._warm_start.close)
+        starter, self._standbys = starter_of(
+            self.options, self.config, self._environ, loop=self._loop, bound=self._bound, functions=self._functions
+        )
+        cleanup.callback(self._standbys.close)
         pipes = CyclePipes(self._cycle_logs) if self.options.logs.prefix else None
         logs = Logs(self.options, files, self._environ, console, pipes=pipes)
         cleanup.callback(logs.close)
         self._workers = WorkerGroup(
-            self.options, self._loop, logs, starter=self._warm_start.starter,
-            is_monitored=self._monitors.is_monitored, spares_rest=self._is_command,
-            names_rest=self.config.check_remaining_processes,
+            self.options, self._loop, logs, starter=starter, is_monitored=self._monitors.is_monitored,
+            spares_rest=self._is_command, names_rest=self.config.check_remaining_processes,
         )  # fmt: skip
         cleanup.callback(self._workers.close)
 
@@ -346,7 +342,7 @@ class Agent(NodeEvents, ControlEvents):
                     self._stopping.signalled(grace, now=time.monotonic())
                     self._workers.send(signum)
                     failpoint.hit("term-kill-gap", self._policy.cycle)
-                    self._warm_start.pause()
+                    self._standbys.pause()
                 case SendMessage(kind, cycle, reason):
                     if kind is MessageKind.READY and reason:
                         log.warning("%s: this node joins again", reason)
@@ -358,7 +354,7 @@ class Agent(NodeEvents, ControlEvents):
                 case JoinAgain():
                     self._left.kill()
                     self._coordination.join_again()
-                case AwaitRound(_, rank):  # the wrapped call in which a worker was may handle its exit
+                case AwaitRound(rank):  # the wrapped call in which a worker was may handle its exit
                     self._coordination.store.ask(rank, self._policy.cycle, self.config.inprocess_grace)
                 case AwaitOthers(cycle, seconds):
                     self._awaited, self._awaits_until = cycle, time.monotonic() + seconds
@@ -413,27 +409,27 @@ class Agent(NodeEvents, ControlEvents):
         self._processes.begin_cycle()
         self._monitors.begin_cycle()
         self._environ["NVRX_STORE_ENDPOINT"] = self._given_store or self._coordination.store.endpoint
-        workers = self._workers.start(action, self._environ, self._monitors.environment)
+        workers = self._workers.start(action, self._inherited)
         self._standstill.did("starting the workers", time.monotonic() - self._started)
         self._history.workers_started(action)
         if self._workers.placement is not None:
             self._events.started(self._workers.placement, workers)
-        self._warm_start.settle()
+        self._standbys.settle(self._inherited)
 
     def joined(self, node: int) -> None:
         """Record this node's number."""
         self._history.joined(node)
         self._hang_verdicts.joined(node)
         failpoint.hit("rendezvous-join", self._policy.cycle)
-        self._warm_start.settle()
+        self._standbys.settle(self._inherited)
         self._carry_out(self._policy.joined(node))
 
     def decided(self, decision: Decision) -> None:
         """Carry out a decision for all nodes."""
         self._history.decided(decision)
         self._cycle_verdicts.decided(decision, now=time.monotonic())
-        is_coordinator = self._coordination.failures(decision.cycle) is not None
-        self._attribution.decided(decision, self._cycle_logs, is_coordinator=is_coordinator)
+        runs_coordinator = self._coordination.runs_coordinator
+        self._attribution.decided(decision, self._cycle_logs, is_coordinator=runs_coordinator)
         self._cycle_info.decided(decision, self._policy.node)
         self._stragglers.decided(decision, now=time.monotonic())
         self._hang_verdicts.decided(decision, now=time.monotonic())

@@ -66,7 +66,7 @@ OPTIONS: Final = (
     Option("nnodes", "Number of nodes, or the range of nodes as <minimum_nodes>:<maximum_nodes>.", "1:1"),
     Option("nproc-per-node", "Number of workers per node; auto, cpu, gpu and xpu count what the node has.", "1"),
     Option(
-        "rdzv-backend", "Rendezvous backend: c10d, etcd-v2, torch's static and etcd, or one that is registered.",
+        "rdzv-backend", "Rendezvous backend: c10d, etcd-v2, static, torch's etcd, or one that is registered.",
         "c10d",
     ),
     Option("rdzv-endpoint", "Rendezvous endpoint, as <host>:<port>; an IPv6 address in brackets.", ""),
@@ -101,7 +101,7 @@ OPTIONS: Final = (
         "duplicate-stderr-filters", "The same for stderr and filtered_stderr.log.", (), _texts,
     ),
     Option(
-        "node-rank", "Rank of this node: the one of a static rendezvous; else its place among the nodes.",
+        "node-rank", "Rank of this node with static; else its place among the nodes.",
         None, int,
     ),
     Option("master-addr", "Address of the first node, where no rendezvous endpoint is given.", "127.0.0.1"),

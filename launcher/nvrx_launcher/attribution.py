@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.logs.chunks import cycle_file
+from nvrx_core.parsing import MAX_PORT
 from nvrx_core.process.service import read_token
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.history import History
@@ -43,7 +44,6 @@ log = logging.getLogger("nvrx_launcher")
 MANAGED: Final = re.compile(r"localhost(?::(\d{1,5}))?")
 """The endpoint of a service that the launcher starts, on the loopback interface."""
 PORT: Final = 50050
-MAX_PORT: Final = 65535
 NO_RESTART: Final = "no-restart"
 STOP: Final = "STOP"
 WRITTEN_WITHIN: Final = 2.0

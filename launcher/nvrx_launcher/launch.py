@@ -35,11 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["JobFailedError", "LaunchConfig", "elastic_launch"]
 
 PREFIX_TEMPLATE: Final = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
-SAME_NAME: Final = (
-    "nproc_per_node", "role", "rdzv_endpoint", "rdzv_backend", "max_restarts", "monitor_interval", "start_method",
-    "local_addr", "event_log_handler", "signals_to_handle", "virtual_local_rank", "shutdown_timeout",
-)  # fmt: skip
-"""Fields that are options of the command line."""
 
 
 class JobFailedError(RuntimeError):
@@ -143,13 +138,17 @@ class elastic_launch:  # noqa: N801 - torch's name
 
 
 def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: Sequence[Any], logs: Path) -> list[str]:
-    """Return a configuration as the equivalent command line, so that both are read and checked by the same code."""
-    values = {name: getattr(config, name) for name in SAME_NAME if hasattr(config, name)} | {
+    """Return a configuration as the equivalent command line, so that both are read and checked by the same code.
+
+    A field that is named as an option is that option, but for those that torch has in another form.
+    """
+    values = {option.dest: getattr(config, option.dest, None) for option in OPTIONS} | {
         "nnodes": f"{config.min_nodes}:{config.max_nodes}", "rdzv_id": config.run_id or uuid.uuid4().hex,
         "rdzv_conf": ",".join(f"{key}={value}" for key, value in config.rdzv_configs.items()),
         "numa_binding": config.numa_options and config.numa_options.affinity_mode.value,
         "duplicate_stdout_filters": _listed(config.duplicate_stdout_filters),
         "duplicate_stderr_filters": _listed(config.duplicate_stderr_filters), "log_dir": str(logs),
+        "logs_specs": None,  # they are given to the agent
     }  # fmt: skip
     given = list[str]()
     for option in OPTIONS:

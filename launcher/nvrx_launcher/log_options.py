@@ -10,6 +10,7 @@ from typing import Final
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.logs.node_buffer import LIMIT
+from nvrx_core.parsing import MAX_PORT
 
 __all__ = ["LogOptions"]
 
@@ -17,7 +18,6 @@ NODES_OF_A_LEAF: Final = 1536
 MIN_QUEUE, MAX_QUEUE, CHUNKS_OF_A_NODE = 16384, 1_000_000, 256
 """Chunks that wait in a leaf, at least, at most, and by node."""
 FALSE: Final = ("", "false", "0", "no", "none")
-MAX_PORT: Final = 65535
 
 
 @dataclass(frozen=True)

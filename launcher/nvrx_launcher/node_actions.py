@@ -78,7 +78,6 @@ class EndLaunch:
 class AwaitRound:
     """Find out whether in-process restart continues without a rank; answer with `round_answered`."""
 
-    local_rank: int
     rank: int
 
 

@@ -159,22 +159,22 @@ class NodePolicy:
             self._doubtful[local_rank] = report
             is_nobody_left = len(self._failed) == self.workers
             told = (SendMessage(MessageKind.ALL_FAILED, self.cycle, report),) if is_nobody_left else ()
-            return (AwaitRound(local_rank, self.rank_of(local_rank)), *told)
+            return (AwaitRound(self.rank_of(local_rank)), *told)
         if code and is_misuse and no_progress and not self.cycle and not self._retries_misuse:
             return self._await_others(local_rank, report)
         if code:
             return self._fail_or_weaken(report or f"local rank {local_rank} has failed", no_progress=no_progress)
         return self._done_if_all_are()
 
-    def round_answered(self, cycle: int, local_rank: int, *, is_entered: bool) -> tuple[NodeAction, ...]:
+    def round_answered(self, cycle: int, rank: int, *, is_entered: bool) -> tuple[NodeAction, ...]:
         """Handle the answer to `AwaitRound`.
 
         Args:
             cycle: the cycle in which it was asked.
-            local_rank: the worker.
+            rank: the worker's rank in it.
             is_entered: the job continues without it.
         """
-        if cycle != self.cycle or (report := self._doubtful.pop(local_rank, None)) is None:
+        if cycle != self.cycle or (report := self._doubtful.pop(rank - self._first_rank, None)) is None:
             return ()
         if not is_entered:
             return self._fail(report)

@@ -10,15 +10,15 @@ import hashlib
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
-from nvrx_core.parsing import endpoint_text, parse_endpoint
+from nvrx_core.parsing import parse_endpoint
 from nvrx_launcher.host_list import expected_hosts
 from nvrx_launcher.log_options import LogOptions
 from nvrx_launcher.rank_order import infrastructure_rank, rank_sources
-from nvrx_launcher.rendezvous_settings import OURS, STATIC, RendezvousSettings
+from nvrx_launcher.rendezvous_settings import OURS, RendezvousSettings
 
 __all__ = ["LaunchOptions", "Streams"]
 
@@ -69,7 +69,7 @@ class LaunchOptions:
         local_addr: the address of this node; None: that of the interface that leads to the endpoint.
         order: this node's rank by --node-rank, or by the infrastructure; -1 for none.
         rdzv_backend: the rendezvous: one of ours, c10d or etcd-v2, or one that is registered with torch.
-        node_rank: the rank of this node in a static rendezvous.
+        has_fixed_ranks: each node has the rank that --node-rank gives it, as in torchrun's static rendezvous.
         monitor_interval: seconds between two looks at a rendezvous that tells nothing by itself.
         restart_policy: when workers are restarted.
         rendezvous: the settings of the rendezvous.
@@ -111,7 +111,7 @@ class LaunchOptions:
     local_addr: str | None
     order: int
     rdzv_backend: str
-    node_rank: int
+    has_fixed_ranks: bool
     monitor_interval: float
     restart_policy: str
     rendezvous: RendezvousSettings
@@ -125,6 +125,12 @@ class LaunchOptions:
     numa_binding: str | None = None
     gpus_per_numa: int | None = None
     expected_hosts: tuple[str, ...] = ()
+
+    @property
+    def hosts_rendezvous(self) -> bool:
+        """Whether a launcher of the job hosts the rendezvous, as far as this one is told."""
+        is_ruled_out = self.rendezvous.is_host is False and not self.has_fixed_ranks
+        return self.max_nodes == 1 or (self.rdzv_backend == "c10d" and not is_ruled_out)
 
     @property
     def compared_command(self) -> str:
@@ -160,7 +166,10 @@ class LaunchOptions:
         least, most = (1, 1) if given.standalone else _nodes(given.nnodes)
         backend = "c10d" if given.standalone else given.rdzv_backend.strip()
         backend = next((ours for ours in OURS if backend.lower() in (ours, f"nvrx-{ours}")), backend)
-        node_rank = _node_rank(given.node_rank or 0, backend, (least, most))
+        rendezvous, node_rank = RendezvousSettings.of(given.rdzv_conf, backend), given.node_rank
+        if has_fixed_ranks := backend == "static":
+            backend, node_rank = "c10d", _fixed_rank(node_rank or 0, (least, most))
+            rendezvous = replace(rendezvous, is_host=node_rank == 0)
         if given.module and given.no_python:
             raise _wrong("--no-python", "given together with --module", "give one of them")
         if given.max_restarts < 0:
@@ -189,10 +198,10 @@ class LaunchOptions:
             signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=_address(given.master_addr),
             master_port=given.master_port,
             endpoint=_endpoint(given, is_one_node=most == 1) if backend == "c10d" else ("", 0),
-            endpoint_text=_endpoint_text(given, backend), local_addr=given.local_addr and _address(given.local_addr),
-            order=order if given.node_rank is None else given.node_rank,
-            rdzv_backend=backend, node_rank=node_rank, monitor_interval=given.monitor_interval,
-            restart_policy=given.restart_policy, rendezvous=RendezvousSettings.of(given.rdzv_conf, backend),
+            endpoint_text=given.rdzv_endpoint, local_addr=given.local_addr and _address(given.local_addr),
+            order=order if node_rank is None else node_rank,
+            rdzv_backend=backend, has_fixed_ranks=has_fixed_ranks, monitor_interval=given.monitor_interval,
+            restart_policy=given.restart_policy, rendezvous=rendezvous,
             logs=LogOptions.of(given, most, backend),
             start_method=given.start_method, logs_specs=given.logs_specs, event_log_handler=given.event_log_handler,
             duplicate_stdout_filters=tuple(given.duplicate_stdout_filters),
@@ -227,16 +236,7 @@ def _address(text: str) -> str:
     return text.removeprefix("[").removesuffix("]")
 
 
-def _endpoint_text(given: argparse.Namespace, backend: str) -> str:
-    """Return the endpoint as it is given; torchrun's static rendezvous has other options for it."""
-    if backend == STATIC and not given.rdzv_endpoint:
-        return endpoint_text(_address(given.master_addr), given.master_port or DEFAULT_PORT)
-    return str(given.rdzv_endpoint)
-
-
-def _node_rank(rank: int, backend: str, nodes: tuple[int, int]) -> int:
-    if backend != STATIC:
-        return rank
+def _fixed_rank(rank: int, nodes: tuple[int, int]) -> int:
     if nodes[0] != nodes[1]:
         raise _wrong("--nnodes", f"{nodes[0]}:{nodes[1]} is a range; static needs one number", f"write {nodes[1]}")
     if not 0 <= rank < nodes[1]:

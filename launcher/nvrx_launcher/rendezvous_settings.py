@@ -1,37 +1,30 @@
 """The settings in `--rdzv-conf`, and the timeouts that follow from them. Pure.
 
-Each key of torch or nvidia-resiliency-ext either works or is refused, with what to write instead.
+Each key is declared once: how it is read, what it means, which backends have it. One of torch or nvidia-resiliency-ext
+that is not, is refused, with what to write instead.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeVar
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.settings.spelling import nearest
 
-__all__ = ["OURS", "STATIC", "RendezvousSettings"]
+__all__ = ["KEYS", "OURS", "Key", "RendezvousSettings"]
 
-BOTH: Final = (
-    "close_timeout", "join_timeout", "keep_alive_interval", "keep_alive_max_attempt", "last_call_timeout",
-    "read_timeout", "same_command", "store_connect_wait_seconds", "timeout",
-)  # fmt: skip
-KEYS: Final[dict[str, tuple[str, ...]]] = {
-    "c10d": (*BOTH, "is_host", "store_type", "use_libuv"),
-    "etcd-v2": (*BOTH, "ca_cert", "protocol", "ssl_cert", "ssl_cert_key"),
-    "etcd": (
-        "cacert", "cert", "close_timeout", "etcd_prefix", "key", "last_call_timeout", "protocol", "same_command",
-        "timeout",
-    ),
-    "static": ("close_timeout", "same_command", "timeout"),
-}  # fmt: skip
-"""Those of torch's own handlers are theirs; they read them themselves."""
-OURS: Final = ("c10d", "etcd-v2")
-STATIC: Final = "static"
+Value = TypeVar("Value")
+Reader = Callable[[str, str], Any]
+OURS: Final = ("c10d", "etcd-v2", "static")
+C10D: Final = ("c10d",)
+ETCD_V2: Final = ("etcd-v2",)
+LAUNCHERS: Final = (*OURS, "etcd")
+OF_ETCD: Final = ("cacert", "cert", "etcd_prefix", "key", "last_call_timeout", "protocol", "timeout")
+"""The keys of torch's handler `etcd`, which reads them itself."""
 REFUSED: Final = {
     "heartbeat_timeout": "a lease that does not move counts; write keep_alive_interval or keep_alive_max_attempt",
     "replacement_group_size": "groups of spares are not implemented; leave it out",
@@ -42,6 +35,37 @@ CLOSED_FOR: Final = 1.5
 """Beats from the close of a connection to the loss of its node."""
 TRUE: Final = ("1", "true", "t", "yes", "y")
 FALSE: Final = ("0", "false", "f", "no", "n")
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of `--rdzv-conf`.
+
+    Attributes:
+        name: the key.
+        read: returns its value, given key and text.
+        help: what it means.
+        default: its default, in words.
+        backends: those that have it.
+        is_jobs: the value of one node counts for all: that of the coordinator's launcher.
+    """
+
+    name: str
+    read: Reader
+    help: str
+    default: str = ""
+    backends: tuple[str, ...] = OURS
+    is_jobs: bool = False
+
+
+def _key(
+    value: Value, read: Reader, help: str, *, default: str | None = None, backends: tuple[str, ...] = OURS,
+    is_jobs: bool = False,
+) -> Value:  # fmt: skip
+    """Declare a key that is a field of the settings, with the value that it has by default."""
+    shown = f"{value:g}" if default is None else default
+    more = {"read": read, "help": help, "default": shown, "backends": backends, "is_jobs": is_jobs}
+    return field(default=value, metadata=more)
 
 
 def _seconds(key: str, text: str, *, least: float = 0.0) -> float:
@@ -68,54 +92,53 @@ def _text(_: str, text: str) -> str:
     return text
 
 
-READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    "join_timeout": _seconds, "timeout": _seconds, "last_call_timeout": _seconds, "close_timeout": _seconds,
-    "read_timeout": _seconds, "store_connect_wait_seconds": _seconds,
-    "keep_alive_interval": functools.partial(_seconds, least=0.1),
-    "keep_alive_max_attempt": lambda key, text: round(_seconds(key, text, least=2)),
-    "is_host": _flag, "same_command": _flag,
-    "store_type": functools.partial(_choice, choices=("tcp",)), "use_libuv": functools.partial(_choice, choices=TRUE),
-    "protocol": functools.partial(_choice, choices=("http", "https")),
-    "ca_cert": _text, "ssl_cert": _text, "ssl_cert_key": _text,
-}  # fmt: skip
-"""How the value of a key is read."""
-WITHOUT_EFFECT: Final = ("store_type", "use_libuv")
-"""They can say only what holds anyway."""
-OF_THE_LAUNCHER: Final = ("close_timeout", "same_command")
-"""The keys that are the launcher's also where the handler is torch's."""
-
-
 @dataclass(frozen=True)
 class RendezvousSettings:
     """The settings of a rendezvous, by their keys; times in seconds.
 
     Attributes:
-        join_timeout: within which enough nodes must have joined.
-        last_call_timeout: for how long the first cycle waits for more nodes.
-        close_timeout: for how long the coordinator's launcher waits for the others at the end.
-        read_timeout: for one request to the store.
-        store_connect_wait_seconds: within which the store must be reachable.
-        keep_alive_interval: between two renewals of a lease: a beat.
-        keep_alive_max_attempt: beats without a renewal after which a node is lost.
-        is_host: whether this launcher hosts the store; None: if it can.
-        same_command: whether a launcher of another command is refused (True), warned of (None), or expected (False).
-        protocol, ca_cert, ssl_cert, ssl_cert_key: the connection to etcd.
-        given: all keys, as given.
+        given: all keys, as given; the others are described where they are declared.
     """
 
-    join_timeout: float = 600.0
-    last_call_timeout: float = 1.0
-    close_timeout: float = 5.0
-    read_timeout: float = 30.0
-    store_connect_wait_seconds: float = 600.0
-    keep_alive_interval: float = 1.0
-    keep_alive_max_attempt: int = 5
-    is_host: bool | None = None
-    same_command: bool | None = None
-    protocol: str = "http"
-    ca_cert: str = ""
-    ssl_cert: str = ""
-    ssl_cert_key: str = ""
+    join_timeout: float = _key(
+        600.0, _seconds, "seconds within which `--nnodes` minimum nodes must have joined, at each cycle", is_jobs=True
+    )
+    last_call_timeout: float = _key(
+        1.0, _seconds, "seconds that the first cycle waits for more nodes than the minimum", is_jobs=True
+    )
+    store_connect_wait_seconds: float = _key(
+        600.0, _seconds, "seconds that a launcher waits for the one that hosts the rendezvous", default="`join_timeout`"
+    )
+    read_timeout: float = _key(
+        30.0, _seconds, "seconds for a request to the store; a slower one is made again over another connection"
+    )
+    close_timeout: float = _key(
+        5.0, _seconds, "seconds that the host of the rendezvous waits at the end until all others have heard of it",
+        backends=LAUNCHERS,
+    )  # fmt: skip
+    keep_alive_interval: float = _key(
+        1.0, functools.partial(_seconds, least=0.1), "seconds between two signs of life, 0.1 or more", is_jobs=True
+    )
+    keep_alive_max_attempt: int = _key(
+        5, lambda key, text: round(_seconds(key, text, least=2)),
+        "how many may be missing before a node is lost, 2 or more", is_jobs=True,
+    )  # fmt: skip
+    same_command: bool | None = _key(
+        None, _flag, "0: launchers may run different commands; 1: they must not", default="a warning",
+        backends=LAUNCHERS,
+    )  # fmt: skip
+    is_host: bool | None = _key(
+        None, _flag, "1: this launcher must host the rendezvous; 0: it must not", default="who can", backends=C10D
+    )
+    protocol: str = _key(
+        "http", functools.partial(_choice, choices=("http", "https")), "`http`, or `https` and its files",
+        default="`http`", backends=ETCD_V2,
+    )  # fmt: skip
+    ca_cert: str = _key(
+        "", _text, "file with the authority that has signed etcd's certificate", default="", backends=ETCD_V2
+    )
+    ssl_cert: str = _key("", _text, "file with this node's certificate", default="", backends=ETCD_V2)
+    ssl_cert_key: str = _key("", _text, "file with its key", default="", backends=ETCD_V2)
     given: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -144,15 +167,25 @@ class RendezvousSettings:
             ConfigurationError: when a key is unknown, is refused, or has a wrong value.
         """
         given = _pairs(text)
-        if (known := KEYS.get(backend)) is None:  # another's backend has keys that nobody else knows
+        keys = {key.name: key for key in KEYS if backend in key.backends}
+        if not keys:  # another's backend has keys that nobody else knows
             return cls(given=given)
-        for key in given:
-            _check(key, known, backend)
-        mine = READERS if backend in OURS else OF_THE_LAUNCHER
-        read = {key: READERS[key](key, value) for key, value in given.items() if key in mine}
+        for name in given:
+            _check(name, sorted((*keys, *OF_ETCD)) if backend == "etcd" else sorted(keys), backend)
+        read = {name: keys[name].read(name, value) for name, value in given.items() if name in keys}
         timeout = read.pop("timeout", cls.join_timeout)
         read.setdefault("store_connect_wait_seconds", read.setdefault("join_timeout", timeout))
-        return cls(**{key: value for key, value in read.items() if key not in WITHOUT_EFFECT}, given=given)
+        known = {each.name for each in fields(cls)}
+        return cls(**{name: value for name, value in read.items() if name in known}, given=given)
+
+
+KEYS: Final = (
+    *(Key(each.name, **each.metadata) for each in fields(RendezvousSettings) if each.metadata),
+    Key("timeout", _seconds, "`join_timeout`, where that is not given"),
+    Key("store_type", functools.partial(_choice, choices=("tcp",)), "`tcp`: anything else is refused", "`tcp`", C10D),
+    Key("use_libuv", functools.partial(_choice, choices=TRUE), "`1`: anything else is refused", "`1`", C10D),
+)
+"""All keys but those of a handler of torch's or a user's; the last three are no fields."""
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -163,7 +196,7 @@ def _pairs(text: str) -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _check(key: str, known: tuple[str, ...], backend: str) -> None:
+def _check(key: str, known: Sequence[str], backend: str) -> None:
     if key in REFUSED:
         raise _wrong(f"{key} has no effect here", REFUSED[key])
     if key not in known:

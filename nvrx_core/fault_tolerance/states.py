@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import logging
-from typing import Final
 
 from nvrx_core.fault_tolerance.data import InvalidStateTransitionException
 
@@ -29,19 +28,6 @@ class RankMonitorState(enum.Enum):
     ABORTED = "aborted"
 
 
-_S: Final = RankMonitorState
-_NEXT: Final = {
-    _S.UNINITIALIZED: {_S.INITIALIZE, _S.FINALIZED, _S.ABORTED},
-    _S.INITIALIZE: {_S.HANDLING_START, _S.FINALIZED, _S.ABORTED},
-    _S.HANDLING_START: {_S.HANDLING_PROCESSING, _S.HANDLING_COMPLETED, _S.ABORTED},
-    _S.HANDLING_PROCESSING: {_S.HANDLING_COMPLETED, _S.ABORTED},
-    _S.HANDLING_COMPLETED: {_S.HANDLING_START, _S.FINALIZED, _S.ABORTED},
-    _S.FINALIZED: set[RankMonitorState](),
-    _S.ABORTED: set[RankMonitorState](),
-}
-_HANDLING: Final = {_S.HANDLING_START, _S.HANDLING_PROCESSING}
-
-
 class RankMonitorStateMachine:
     """Follows the rank, and logs each transition if requested.
 
@@ -59,11 +45,10 @@ class RankMonitorStateMachine:
         """Go to a state.
 
         Raises:
-            InvalidStateTransitionException: when no transition leads to it from the current state.
+            InvalidStateTransitionException: when the current state is FINALIZED or ABORTED.
         """
-        if state not in _NEXT[self.state]:
-            allowed = ", ".join(sorted(each.name for each in _NEXT[self.state])) or "nothing"
-            raise InvalidStateTransitionException(f"{self.state.name} -> {state.name}; allowed is {allowed}")
+        if self.state in (RankMonitorState.FINALIZED, RankMonitorState.ABORTED):
+            raise InvalidStateTransitionException(f"{self.state.name} -> {state.name}; {self.state.name} is final")
         self.state = state
         if self._log:
             log.info("[NestedRestarter] name=[InJob] state=%s", state.value)
@@ -72,19 +57,9 @@ class RankMonitorStateMachine:
         """Record that a rank is monitored."""
         if self.state is RankMonitorState.UNINITIALIZED:
             self.transition_to(RankMonitorState.INITIALIZE)
-        elif self.state in _HANDLING:
+        elif self.state is RankMonitorState.HANDLING_START:
             self.transition_to(RankMonitorState.HANDLING_COMPLETED)
 
     def connection_lost(self) -> None:
-        """Record that the rank has exited; while the loss of its predecessor is being handled, the monitor aborts."""
-        if self.state in _HANDLING:
-            self.transition_to(RankMonitorState.ABORTED)
-        elif RankMonitorState.HANDLING_START in _NEXT[self.state]:
-            self.transition_to(RankMonitorState.HANDLING_START)
-
-    def finish(self) -> None:
-        """Record that the monitor ends."""
-        if self.state in _HANDLING:
-            self.transition_to(RankMonitorState.ABORTED)
-        elif RankMonitorState.FINALIZED in _NEXT[self.state]:
-            self.transition_to(RankMonitorState.FINALIZED)
+        """Record that the rank has exited without shutting its monitoring down."""
+        self.transition_to(RankMonitorState.HANDLING_START)

@@ -44,15 +44,14 @@ def has_driver() -> bool:
     return any(path.exists() for path in DRIVER)
 
 
-def check_gpus(devices: Sequence[str] = (), *, kernel_log: Path = KERNEL_LOG) -> Iterator[CheckResult]:
+def check_gpus(devices: Sequence[str] = ()) -> Iterator[CheckResult]:
     """Yield the state of each GPU as soon as it is known.
 
     Args:
         devices: numbers or UUIDs of the GPUs; empty for all that NVML sees.
-        kernel_log: where the kernel's log is read, if that is allowed.
     """
     try:
-        xids = xids_in(kernel_lines(kernel_log))
+        xids = xids_in(kernel_lines(KERNEL_LOG))
         for nvml, handle, name in _gpus(devices):
             yield judge_gpu(_read_gpu(nvml, handle, name, xids=xids))
     except _NoNvmlError as error:

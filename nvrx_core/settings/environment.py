@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from nvrx_core.parsing import parse_endpoint
+from nvrx_core.parsing import MAX_PORT, parse_endpoint
 
 __all__ = [
     "check_variables",
@@ -167,7 +167,7 @@ def master() -> tuple[str, int]:
         ValueError: when the port is none, or leaves no room for the one after it.
     """
     port = _number("MASTER_PORT", 29500)
-    if not 0 < port < 65535:
+    if not 0 < port < MAX_PORT:
         raise ValueError(f"environment: MASTER_PORT={port} is not in the range 1 to 65534; write MASTER_PORT=29500")
     return os.environ.get("MASTER_ADDR", "127.0.0.1"), port
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch.distributed as dist
 
 from nvrx_core.errors import require, require_type
+from nvrx_core.parsing import MAX_PORT
 from nvrx_core.settings.environment import (
     has_ranks,
     master,
@@ -76,7 +77,7 @@ class TCPStore(StoreMixin, dist.TCPStore):
     ) -> None:
         if port is not None:
             require_type("port", port, int)
-            require(0 < port < 65536, "port", port, "in the range 1 to 65535")
+            require(0 < port <= MAX_PORT, "port", port, "in the range 1 to 65535")
         require_type("timeout", timeout, timedelta)
         elsewhere = store_endpoint()
         address, master_port = master()

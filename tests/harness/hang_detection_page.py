@@ -1,22 +1,26 @@
-"""Generator of the state diagrams in docs/explanation/hang-detection.md, by running the machines of a rank monitor.
+"""Generator of the state diagram in docs/explanation/hang-detection.md, by running the machine of a rank monitor.
 
 Regenerate: python -m tests.harness.hang_detection_page
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+<<<<<<< HEAD
 from nvrx_core.fault_tolerance.states import RankMonitorState, RankMonitorStateMachine
 from nvrx_core.liveness.hang_detector import DetectorAction, Excuse, HangDetector, QueryPeers, RankMonitorRules
+=======
+from nvrx_core.liveness.hang_detector import Excuse, HangAction, HangDetector, QueryPeers, RankMonitorRules
+>>>>>>> wt-launch
 from nvrx_core.progress.limits import Limit, LimitKind, ProgressSample
 from nvrx_core.progress.stage import Stage
 
-__all__ = ["PAGE", "with_diagrams"]
+__all__ = ["PAGE", "with_diagram"]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "explanation" / "hang-detection.md"
-BEGIN: Final = "<!-- {} made by python -m tests.harness.hang_detection_page -->\n"
+BEGIN: Final = "<!-- verdicts made by python -m tests.harness.hang_detection_page -->\n"
 END: Final = "<!-- end of what is made -->\n"
 
 GRACE, TIMEOUT = 15.0, 100.0
@@ -26,21 +30,17 @@ Actions = tuple[DetectorAction, ...]
 Play = tuple[HangDetector, Actions, float]
 
 
-def with_diagrams(text: str) -> str:
-    """Return the page's text with up-to-date diagrams.
+def with_diagram(text: str) -> str:
+    """Return the page's text with an up-to-date diagram.
 
     Raises:
-        ValueError: when the page has no place for one.
+        ValueError: when the page has no place for it.
     """
-    return _with(_with(text, "verdicts", _verdicts()), "states", _states())
-
-
-def _with(text: str, name: str, arrows: list[tuple[str, str, str]]) -> str:
-    before, begin, rest = text.partition(BEGIN.format(name))
+    before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"no place for the diagram: {BEGIN.format(name)}{END}")
-    return f"{before}{begin}\n```text\n{_drawn(arrows)}\n```\n\n{end}{after}"
+        raise ValueError(f"no place for the diagram: {BEGIN}{END}")
+    return f"{before}{begin}\n```text\n{_drawn(_verdicts())}\n```\n\n{end}{after}"
 
 
 def _drawn(arrows: list[tuple[str, str, str]]) -> str:
@@ -49,9 +49,6 @@ def _drawn(arrows: list[tuple[str, str, str]]) -> str:
     return "\n".join(
         f"{source:{longest}} ── {label} {'─' * (widest - len(label))}─▶ {target}" for source, label, target in arrows
     )
-
-
-# The hang detector: how a rank monitor acts on its rank
 
 
 def _verdicts() -> list[tuple[str, str, str]]:
@@ -126,27 +123,5 @@ def _sample(heartbeat_at: float = 0.0) -> ProgressSample:
     return ProgressSample(iteration=0, stage=Stage.OUTSIDE, alive_at=0.0, limit=limit)
 
 
-# The states in the log lines
-
-
-EVENTS: Final[dict[str, Callable[[RankMonitorStateMachine], None]]] = {
-    "a rank is watched": RankMonitorStateMachine.attached,
-    "its process is gone": RankMonitorStateMachine.connection_lost,
-    "the monitor ends": RankMonitorStateMachine.finish,
-}
-
-
-def _states() -> list[tuple[str, str, str]]:
-    arrows = []
-    for state in RankMonitorState:
-        for event, happens in EVENTS.items():
-            machine = RankMonitorStateMachine()
-            machine.state = state
-            happens(machine)
-            if machine.state is not state:
-                arrows.append((state.name, event, machine.state.name))
-    return arrows
-
-
 if __name__ == "__main__":
-    PAGE.write_text(with_diagrams(PAGE.read_text()))
+    PAGE.write_text(with_diagram(PAGE.read_text()))

@@ -84,7 +84,7 @@ def test_without_a_file_or_a_program_nothing_is_read(
     assert caplog.messages[0].endswith("head cannot be started: No such file or directory")
 
 
-@pytest.mark.parametrize(("backend", "is_read"), [("c10d", True), ("static", False)])
+@pytest.mark.parametrize(("backend", "is_read"), [("c10d", True), ("etcd", False)])
 def test_only_a_job_of_our_rendezvous_waits_for_the_file(tmp_path: Path, backend: str, is_read: bool) -> None:
     given, _ = parse_arguments(["--rdzv-backend", backend, "train.py"], {})
     config = FaultToleranceConfig(checkpoint_iteration_file=str(tmp_path / "iteration"))

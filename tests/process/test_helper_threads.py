@@ -13,7 +13,7 @@ import pytest
 from nvrx_core.failpoint import THREAD_NAMES
 from nvrx_core.testing import failpoints
 from tests.harness.process.host import free_ports
-from tests.harness.process.launch import WORKERS, Nodes, Start, rendezvous_options
+from tests.harness.process.launch import WORKERS, Nodes, Start, path_with_handler, rendezvous_options
 
 AT_FAILPOINTS = "tests.harness.process.launcher_at_failpoints"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -179,9 +179,10 @@ def test_a_job_of_two_nodes_ends_with_a_thread_that_fails_while_workers_run(
     assert "Traceback" not in ends[0][1] + ends[1][1]
 
 
-def test_a_launcher_ends_with_the_thread_of_a_handler(launcher: Start) -> None:
-    options = ("--nnodes", "1", "--rdzv-backend", "static", "--node-rank", "0", "--master-port", str(free_ports()))
-    variables = {failpoints.SCHEDULE: schedule("nvrx-handler"), "RANK": "0"}
+def test_a_launcher_ends_with_the_thread_of_a_handler(launcher: Start, tmp_path: Path) -> None:
+    options = ("--nnodes", "1", "--rdzv-backend", "own", "--rdzv-endpoint", f"127.0.0.1:{free_ports()}")
+    path = path_with_handler(tmp_path)
+    variables = {failpoints.SCHEDULE: schedule("nvrx-handler"), "RANK": "0", "PYTHONPATH": path}
     code, log = launcher("waits", *options, launcher=AT_FAILPOINTS, **variables).finish(ENDS_WITHIN)
     assert code == 75, log
     assert "the thread nvrx-handler has failed: " in log

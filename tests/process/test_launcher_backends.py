@@ -1,22 +1,24 @@
-"""Rendezvous that are not ours: torch's `static` and `etcd`, and handlers that users have registered."""
+"""A static rendezvous; and those that are not ours: torch's `etcd`, and handlers that users have registered."""
 
 from __future__ import annotations
 
 import functools
 import json
-import os
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from nvrx_launcher.rendezvous.tcp_store import TcpRendezvous
+from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
+from nvrx_core.store.endpoint import StoreConnectionError
 from tests.harness.process.etcd import Etcd
-from tests.harness.process.host import eventually, free_ports, stop
-from tests.harness.process.launch import WORKERS, Launch, Start, left_in
+from tests.harness.process.host import eventually, free_ports
+from tests.harness.process.launch import WORKERS, Launch, Start, left_in, path_with_handler
 from tests.harness.process.monitored import environment_of
-
-PLUG_IN = "[torchrun.handlers]\nown = tests.harness.process.workers.users_rendezvous:creator\n"
 
 
 @pytest.fixture
@@ -46,30 +48,35 @@ def test_a_static_rendezvous_has_the_ranks_that_it_is_given(start: Start) -> Non
 
 
 def test_a_static_job_ends_with_the_same_code_on_all_nodes(start: Start) -> None:
-    """When restarts are spent, and when a launcher leaves: nobody can take its place."""
     static = ("--rdzv-backend", "static", "--master-port", str(free_ports()))
     failing = [start("fails", *static, "--node-rank", rank) for rank in "01"]
     ended = [job.finish() for job in failing]
     assert [code for code, _ in ended] == [1, 1], "".join(log for _, log in ended)
-    jobs = [start("waits", *static, "--node-rank", rank) for rank in "01"]
-    for job in jobs:
+
+
+def test_a_node_of_a_static_job_is_replaced_by_one_of_its_rank(start: Start) -> None:
+    """The second one of rank 1 waits; the job goes on with it when the first one is killed, with the same ranks."""
+    static = ("--rdzv-backend", "static", "--master-port", str(free_ports()))
+    host, first = (start("waits", *static, "--node-rank", rank) for rank in "01")
+    for job in (host, first):
         job.read(2, "start")
-    jobs[1].process.terminate()
-    code, log = jobs[0].finish()
+    second = start("waits", *static, "--node-rank", "1")
+    second.await_log("has --node-rank 1 like")
+    first.process.kill()
+    assert sorted(each["rank"] for each in second.read(2, "start", cycle=1)) == [2, 3]
+    assert sorted(each["rank"] for each in host.read(2, "start", cycle=1)) == [0, 1]
+    host.process.terminate()
+    assert host.finish()[0] == 143
+    second.process.terminate()
+    second.finish()
+
+
+def test_a_node_rank_that_nobody_has_is_named(start: Start) -> None:
+    static = ("--rdzv-backend", "static", "--master-port", str(free_ports()), "--rdzv-conf", "timeout=1")
+    code, log = start("done", *static, "--node-rank", "0").finish()
     assert code == 1, log
-    assert "and nobody can take its place" in log
-
-
-@pytest.mark.nightly
-def test_a_static_rendezvous_whose_host_stands_still_ends_the_others_after_its_timeout(start: Start) -> None:
-    static = ("--rdzv-backend", "static", "--master-port", str(free_ports()), "--rdzv-conf", "timeout=15")
-    host, other = (start("waits", *static, "--node-rank", rank) for rank in "01")
-    for job in (host, other):
-        job.read(2, "start")
-    stop(host.process.pid)
-    code, log = other.finish()
-    assert code == 75, log
-    assert "the job ends with code 75: the rendezvous is lost" in log
+    assert "1 of 2 nodes have joined in 1 s: " in log
+    assert "; missing: --node-rank 1" in log
 
 
 def test_torchs_etcd_rendezvous_is_used_as_it_is(start: Start, tmp_path: Path) -> None:
@@ -84,11 +91,7 @@ def test_torchs_etcd_rendezvous_is_used_as_it_is(start: Start, tmp_path: Path) -
 
 
 def test_a_users_handler_is_found_by_its_entry_point(start: Start, tmp_path: Path) -> None:
-    plug_in = tmp_path / "site" / "own-1.0.dist-info"
-    plug_in.mkdir(parents=True)
-    (plug_in / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
-    (plug_in / "entry_points.txt").write_text(PLUG_IN)
-    path = os.pathsep.join([str(plug_in.parent), *sys.path])
+    path = path_with_handler(tmp_path)
     where = ("--rdzv-backend", "own", "--rdzv-endpoint", f"127.0.0.1:{free_ports()}", "--max-restarts", "1")
     ranks = assert_recovered([start("killed", *where, PYTHONPATH=path) for _ in range(2)])
     assert sorted(ranks) == [[0, 1], [2, 3]]
@@ -108,3 +111,16 @@ def test_a_backend_that_nobody_has_registered_is_an_error(start: Start) -> None:
     assert code == 2, log
     assert "--rdzv-backend: The rendezvous backend 'zoo' is not registered." in log
     assert "known are c10d, etcd, etcd-v2, " in log
+
+
+def test_the_host_of_a_static_rendezvous_may_be_behind_a_translated_address() -> None:
+    """As behind a service of Kubernetes; whoever is told by is_host=1 to host listens there and nowhere else."""
+    somebody_elses = ("192.0.2.1", free_ports())
+    rendezvous = TcpRendezvous(somebody_elses, RendezvousSettings(is_host=True))
+    with ExitStack() as cleanup:
+        rendezvous.host(cleanup)
+        assert rendezvous.is_hosted
+        socket.create_connection(("127.0.0.1", somebody_elses[1])).close()
+    told = TcpRendezvous(somebody_elses, RendezvousSettings.of("is_host=1", "c10d"))
+    with ExitStack() as cleanup, pytest.raises(StoreConnectionError, match="cannot host the rendezvous"):
+        told.host(cleanup)

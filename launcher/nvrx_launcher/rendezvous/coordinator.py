@@ -26,7 +26,7 @@ from nvrx_launcher.host_list import compress_hosts
 from nvrx_launcher.rendezvous.checkpoint_progress import CheckpointProgress
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, JobPhase
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind, NodeDescription
-from nvrx_launcher.rendezvous.placement import change, choose, lacking_segments, members_of, usable
+from nvrx_launcher.rendezvous.placement import change, choose, lacking_nodes, members_of, usable
 from nvrx_launcher.rendezvous.restart_budget import RestartBudget
 from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
 
@@ -285,7 +285,8 @@ class Coordinator:
             self.deadline = self._stop_deadline()
         if self._phase is not JobPhase.GATHERING:
             return ()
-        self._gathering.ready(len(self._nodes), usable(self._nodes, self.rules.segment), now=now)
+        count = usable(self._nodes, self.rules.segment, self.rules.node_ranks)
+        self._gathering.ready(len(self._nodes), count, now=now)
         self.deadline = self._gathering.deadline(self._budget.begins_at)
         if now >= self._budget.begins_at and self._gathering.is_complete(now=now):
             return self._run(now)
@@ -294,7 +295,7 @@ class Coordinator:
 
     def _run(self, now: float) -> tuple[Decision, ...]:
         nodes, former, segment = self._nodes, self._former, self.rules.segment
-        chosen = choose(nodes, former, segment=segment, most=self.rules.most_active)
+        chosen = choose(nodes, former, segment=segment, most=self.rules.most_active, node_ranks=self.rules.node_ranks)
         members = members_of(chosen, nodes)
         plural = "" if len(members) == 1 else "s"
         segments = "" if segment is None else f" in segments of {segment}"
@@ -377,7 +378,7 @@ class Gathering:
             return ""
         rules, joined = self._rules, sorted(each.host for each in nodes.values())
         text = f"{len(joined)} of {rules.min_nodes} nodes have joined in {rules.join_timeout:g} s: {joined}"
-        return "; ".join(filter(None, (text, lacking_segments(nodes, rules.segment))))
+        return "; ".join(filter(None, (text, lacking_nodes(nodes, rules.segment, rules.node_ranks))))
 
 
 class CycleMembers:

@@ -1,8 +1,8 @@
 """Joining a job: how a node finds the coordinator.
 
 In a job of one node, its launcher runs the coordinator. Of several nodes, the one that can listen at the rendezvous
-endpoint hosts store and coordinator; launchers may be started in any order. A rendezvous of torch's or a user's has no
-coordinator.
+endpoint hosts store and coordinator, and with `--rdzv-backend static` that of node rank 0; launchers may be started in
+any order. A rendezvous of torch's or a user's has no coordinator.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.ports import free_port
 from nvrx_launcher.rendezvous.restart_budget import PacingRules
 from nvrx_launcher.rendezvous.rules import Rules
-from nvrx_launcher.rendezvous_settings import OURS, RendezvousSettings
+from nvrx_launcher.rendezvous_settings import KEYS, OURS, RendezvousSettings
 from nvrx_launcher.store_host import StoreHost
 
 if TYPE_CHECKING:
     from nvrx_launcher.rendezvous.store_coordination import RendezvousStore, StoreCoordination
 
-__all__ = ["Place", "join_job", "join_over_store"]
+__all__ = ["RendezvousConfig", "join_job", "join_over_store"]
 
 log = logging.getLogger("nvrx_launcher")
 
 
 @dataclass(frozen=True)
-class Place:
+class RendezvousConfig:
     """The rendezvous of a job.
 
     Attributes:
@@ -62,6 +62,14 @@ class Place:
     endpoint_text: str
     local_addr: str | None
     settings: RendezvousSettings
+
+    @classmethod
+    def of(cls, options: LaunchOptions) -> RendezvousConfig:
+        """Return that of a launcher."""
+        return cls(
+            options.rdzv_backend, options.run_id, options.job_name, options.endpoint, options.endpoint_text,
+            options.local_addr, options.rendezvous,
+        )  # fmt: skip
 
 
 def join_job(
@@ -91,29 +99,27 @@ def join_job(
         OSError: when an address cannot be used.
     """
     rules = _rules(options, config)
-    describe = functools.partial(_describe, options, rules, iteration=iteration, stops_within=stops_within)
     if options.rdzv_backend not in OURS:
         from nvrx_launcher.rendezvous.handlers.joining import join_by_handler
 
         if config.checkpoint_iteration_file is not None:
             log.warning("--ft-checkpoint-iteration-file has no effect with --rdzv-backend %s", options.rdzv_backend)
         return join_by_handler(options, rules, loop, cleanup=cleanup, node=node)
-    if options.max_nodes > 1 or options.rdzv_backend == "etcd-v2":
-        place = Place(
-            options.rdzv_backend, options.run_id, options.job_name, options.endpoint, options.endpoint_text,
-            options.local_addr, options.rendezvous,
-        )  # fmt: skip
-        domain = "" if config.segment is None else find_nvlink_domain()
-        describe_here = functools.partial(describe, domain=domain)
-        return join_over_store(place, rules, describe_here, loop, cleanup=cleanup, node=node)
+    is_alone = options.max_nodes == 1 and options.rdzv_backend != "etcd-v2"
+    domain = "" if is_alone or config.segment is None else find_nvlink_domain()
+    describe = functools.partial(
+        _describe, options, rules, domain=domain, iteration=iteration, stops_within=stops_within
+    )
+    if not is_alone:
+        return join_over_store(RendezvousConfig.of(options), rules, describe, loop, cleanup=cleanup, node=node)
     control = StoreHost(loop, options.job_name, address=options.master_addr)
     cleanup.callback(control.close)
-    alone = functools.partial(describe, options.master_addr)
-    return LocalCoordination(Coordinator(rules), alone, node, store=control)
+    describe_here = functools.partial(describe, options.master_addr)
+    return LocalCoordination(Coordinator(rules), describe_here, node, store=control)
 
 
 def join_over_store(
-    place: Place,
+    rendezvous: RendezvousConfig,
     rules: Rules,
     describe: Callable[[str], NodeDescription],
     loop: EventLoop,
@@ -124,7 +130,7 @@ def join_over_store(
     """Return the connection to the coordinator over a store.
 
     Args:
-        place: the rendezvous of the job.
+        rendezvous: that of the job.
         rules: the parameters of the decisions.
         describe: describes this node, given its address.
         loop: the event loop that watches descriptors.
@@ -140,30 +146,30 @@ def join_over_store(
     from nvrx_launcher.rendezvous.store_coordination import StoreCoordination
 
     quiet_for_good(FATAL)  # a lost store is logged in one line
-    keys, mailbox = RendezvousKeys(place.run_id), Mailbox(loop)
+    keys, mailbox = RendezvousKeys(rendezvous.run_id), Mailbox(loop)
     cleanup.callback(mailbox.close)
-    store = _store(place, cleanup)
-    address = place.local_addr or local_address(*store.endpoint)
-    control = StoreHost(loop, place.job_name, address=address)
+    store = _store(rendezvous, cleanup)
+    address = rendezvous.local_addr or local_address(*store.endpoint)
+    control = StoreHost(loop, rendezvous.job_name, address=address)
     cleanup.callback(control.close)
-    listener = NodeListener(loop, place.run_id, numeric_address(address))
+    listener = NodeListener(loop, rendezvous.run_id, numeric_address(address))
     cleanup.callback(listener.close)
     coordination = StoreCoordination(
         store, keys, mailbox, node, describe=functools.partial(describe, address), control=control, rules=rules,
-        settings=place.settings, listener=listener, connection=CoordinatorConnection(loop, place.run_id),
+        settings=rendezvous.settings, listener=listener, connection=CoordinatorConnection(loop, rendezvous.run_id),
     )  # fmt: skip
     cleanup.callback(coordination.close, loop)
     return coordination
 
 
-def _store(place: Place, cleanup: ExitStack) -> RendezvousStore:
-    if place.backend == "etcd-v2":
+def _store(rendezvous: RendezvousConfig, cleanup: ExitStack) -> RendezvousStore:
+    if rendezvous.backend == "etcd-v2":
         from nvrx_launcher.rendezvous.etcd_rendezvous import EtcdRendezvous
 
-        return EtcdRendezvous(place.endpoint_text, place.run_id, place.settings)
+        return EtcdRendezvous(rendezvous.endpoint_text, rendezvous.run_id, rendezvous.settings)
     from nvrx_launcher.rendezvous.tcp_store import TcpRendezvous
 
-    store = TcpRendezvous(place.endpoint, place.settings)
+    store = TcpRendezvous(rendezvous.endpoint, rendezvous.settings)
     store.host(cleanup)
     return store
 
@@ -173,8 +179,9 @@ def _rules(options: LaunchOptions, config: FaultToleranceConfig) -> Rules:
     if segment is not None and options.min_nodes % segment:
         problem = f"{options.min_nodes} nodes, the minimum of --nnodes, are no segments of {segment}"
         raise ConfigurationError("command line", "--ft-segment", problem, f"write --nnodes {segment}, or a multiple")
-    if segment is not None and options.rdzv_backend not in OURS:
-        problem = f"{options.rdzv_backend} says itself which nodes take part"
+    if segment is not None and (options.has_fixed_ranks or options.rdzv_backend not in OURS):
+        backend = "static" if options.has_fixed_ranks else options.rdzv_backend
+        problem = f"{backend} says itself which nodes take part"
         raise ConfigurationError("command line", "--ft-segment", problem, "leave it out, or write --rdzv-backend c10d")
     return Rules(
         options.min_nodes, options.max_nodes, options.max_restarts, restart_policy=options.restart_policy,
@@ -182,7 +189,8 @@ def _rules(options: LaunchOptions, config: FaultToleranceConfig) -> Rules:
         command=options.compared_command, same_command=settings.same_command is True,
         pacing=PacingRules(config.restart_window, config.max_restarts_in_window, config.restart_backoff),
         host=socket.gethostname(), given=_given(options, config), expected_hosts=options.expected_hosts,
-        segment=segment, progress=ProgressRules(config.max_no_progress_cycles, config.min_progress_iterations),
+        segment=segment, node_ranks=options.min_nodes if options.has_fixed_ranks else 0,
+        progress=ProgressRules(config.max_no_progress_cycles, config.min_progress_iterations),
     )  # fmt: skip
 
 
@@ -199,18 +207,15 @@ def _given(options: LaunchOptions, config: FaultToleranceConfig) -> tuple[tuple[
         "--ft-restart-backoff": config.restart_backoff,
         "--ft-max-no-progress-cycles": config.max_no_progress_cycles,
         "--ft-min-progress-iterations": config.min_progress_iterations,
-        "--rdzv-conf join_timeout": f"{settings.join_timeout:g}",
-        "--rdzv-conf last_call_timeout": f"{settings.last_call_timeout:g}",
-        "--rdzv-conf keep_alive_interval": f"{settings.keep_alive_interval:g}",
-        "--rdzv-conf keep_alive_max_attempt": settings.keep_alive_max_attempt,
-    }
+    } | {f"--rdzv-conf {key.name}": f"{getattr(settings, key.name):g}" for key in KEYS if key.is_jobs}
     return tuple((name, str(value).lower()) for name, value in values.items())
 
 
 def _describe(
     options: LaunchOptions, rules: Rules, address: str, *,
-    domain: str = "", iteration: Callable[[], int], stops_within: float,
+    domain: str, iteration: Callable[[], int], stops_within: float,
 ) -> NodeDescription:  # fmt: skip
+    """Describe this node to the coordinator, anew for each cycle."""
     port = options.master_port if options.max_nodes == 1 and options.master_port else free_port()
     return NodeDescription(
         socket.gethostname(), address, port, options.workers, options.order, options.compared_command,

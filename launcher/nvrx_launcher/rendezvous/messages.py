@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from nvrx_core.parsing import integer, number, parse_object, string
+from nvrx_core.parsing import MAX_PORT, integer, number, parse_object, string
 
 __all__ = ["NODES_WAIT", "Decision", "DecisionKind", "Member", "Message", "MessageKind", "NodeDescription"]
 
 NODES_WAIT: Final = "more nodes wait to join"
 """The end of the reason for which a cycle of a rendezvous handler is stopped without a fault."""
 MAX_WORKERS = 1 << 12
-MAX_PORT = (1 << 16) - 1
 STOP_TIMEOUT: Final = 120.0
 """Seconds that a node has to stop its workers whose description does not state them."""
 MAX_RECORDS: Final = 16

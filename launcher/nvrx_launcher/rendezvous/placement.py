@@ -10,6 +10,8 @@ complete ones. Without segments each node is a domain, and a segment, of its own
 - Ranks follow the infrastructure, where it gives one, else hosts and addresses; with segments they do so within each
   domain, and the domains follow their first nodes.
 
+- Where node ranks are fixed, a node takes part under its own, of several with the same one that of the last cycle.
+
 The rule is that of nvidia-resiliency-ext (`--ft-segment`), which does not prefer the nodes of the last cycle.
 """
 
@@ -18,23 +20,31 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from nvrx_core.parsing import ranges
 from nvrx_launcher.rendezvous.messages import Member, NodeDescription
 
-__all__ = ["change", "choose", "lacking_segments", "members_of", "named", "usable"]
+__all__ = ["change", "choose", "lacking_nodes", "members_of", "named", "usable"]
 
 NAMED = 8
 """Hosts that a line names; of more it says how many."""
 
 
-def usable(nodes: Mapping[int, NodeDescription], segment: int | None) -> int:
-    """Return how many of the nodes can take part at once: those of complete segments."""
+def usable(nodes: Mapping[int, NodeDescription], segment: int | None, node_ranks: int = 0) -> int:
+    """Return how many of the nodes can take part at once: those of complete segments, or one for each fixed rank."""
+    if node_ranks:
+        return len(_by_rank(nodes, (), node_ranks))
     if segment is None:
         return len(nodes)
     return sum(len(domain) // segment * segment for domain in _domains(nodes, segment))
 
 
 def choose(
-    nodes: Mapping[int, NodeDescription], former: Collection[int], *, segment: int | None, most: int
+    nodes: Mapping[int, NodeDescription],
+    former: Collection[int],
+    *,
+    segment: int | None,
+    most: int,
+    node_ranks: int = 0,
 ) -> tuple[int, ...]:
     """Return the nodes that take part, by their rank.
 
@@ -43,7 +53,11 @@ def choose(
         former: those that have taken part in the last cycle.
         segment: how many nodes a segment has; None: there are no segments.
         most: how many nodes take part at most.
+        node_ranks: how many node ranks there are, where they are fixed; else 0.
     """
+    if node_ranks:
+        by_rank = _by_rank(nodes, former, node_ranks)
+        return tuple(by_rank[rank] for rank in sorted(by_rank))
     size, segments = segment or 1, list[tuple[int, tuple[float, int], int, list[int]]]()
 
     def joined(node: int) -> tuple[float, int]:
@@ -99,8 +113,19 @@ def change(
     return f"; left: {named(gone) or 'none'}; joined: {named(came) or 'none'}" if gone or came else ""
 
 
-def lacking_segments(nodes: Mapping[int, NodeDescription], segment: int | None) -> str:
-    """Return how many nodes are in complete segments, and who has no NVLink domain; "" where there are no segments."""
+def lacking_nodes(nodes: Mapping[int, NodeDescription], segment: int | None, node_ranks: int) -> str:
+    """Return what keeps the nodes that are there from taking part; "" if it is their number alone.
+
+    That is how many of them are in complete segments, and who has no NVLink domain; or which of the fixed node ranks
+    nobody has, and which several have.
+    """
+    if node_ranks:
+        hosts = dict[int, list[str]]()
+        for each in nodes.values():
+            hosts.setdefault(each.order, []).append(each.host)
+        missing = f"missing: --node-rank {ranges(rank for rank in range(node_ranks) if rank not in hosts)}"
+        doubled = (f"{named(each)} have --node-rank {rank}" for rank, each in sorted(hosts.items()) if len(each) > 1)
+        return "; ".join([missing, *doubled])
     if segment is None:
         return ""
     without = named(each.host for each in nodes.values() if not each.domain)
@@ -113,6 +138,16 @@ def named(hosts: Iterable[str]) -> str:
     found = sorted(hosts)
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return ", ".join(found[:NAMED]) + more
+
+
+def _by_rank(nodes: Mapping[int, NodeDescription], former: Collection[int], node_ranks: int) -> dict[int, int]:
+    """Return who takes part under each of the fixed node ranks that some node has."""
+    preferred = sorted(nodes, key=lambda node: (node not in former, node))
+    found = dict[int, int]()
+    for node in preferred:
+        if 0 <= nodes[node].order < node_ranks:
+            found.setdefault(nodes[node].order, node)
+    return found
 
 
 def _order(description: NodeDescription) -> float:

@@ -14,7 +14,7 @@ from typing import Final
 
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, NodeDescription
-from nvrx_launcher.rendezvous.placement import lacking_segments, named
+from nvrx_launcher.rendezvous.placement import lacking_nodes, named
 from nvrx_launcher.rendezvous.rules import Rules
 
 __all__ = ["RollCall", "command_difference"]
@@ -59,6 +59,10 @@ class RollCall:
         self._compared.add(node)
         for text in _differences(self._rules, description):
             self._note(DecisionKind.WARNING, text, (node,), now)
+        for other, each in self._coordinator.descriptions.items():
+            if self._rules.node_ranks and other != node and each.order == description.order:
+                text = f"{description.host} has --node-rank {each.order} like {each.host}, and can only take its place"
+                self._note(DecisionKind.WARNING, text, (node, other), now)
         if self._coordinator.active:
             self._add_spares({node}, now)
 
@@ -93,7 +97,7 @@ class RollCall:
         wanted = f"missing: {named(missing)}" if len(missing) == lacking else f"{max(lacking, 0)} more needed"
         if missing and len(missing) != lacking:
             wanted += f", not joined: {named(missing)}"
-        wanted = lacking_segments(ready, rules.segment) or wanted
+        wanted = lacking_nodes(ready, rules.segment, rules.node_ranks) or wanted
         text = (
             f"waiting for nodes since {now - since:.0f} s: {len(joined)} of {rules.min_nodes} have joined "
             f"({named(joined)}); {wanted}; the job ends after {rules.join_timeout:g} s"

@@ -37,6 +37,7 @@ class Rules:
         given: the options that it was given and whose values are the job's, with their values.
         expected_hosts: the hosts of the job, as far as they are known before they join.
         segment: how many nodes of one NVLink domain have consecutive ranks; None: domains do not matter.
+        node_ranks: how many node ranks there are, where each node has its own by --node-rank; 0: ranks are not fixed.
         progress: when restarts have been fruitless for too long.
     """
 
@@ -53,6 +54,7 @@ class Rules:
     given: tuple[tuple[str, str], ...] = ()
     expected_hosts: tuple[str, ...] = ()
     segment: int | None = None
+    node_ranks: int = 0
     progress: ProgressRules = field(default_factory=ProgressRules)
 
     @property

@@ -44,6 +44,8 @@ LEAST: Final = 1.0
 """Seconds that an attempt to connect has at least, also at the deadline."""
 OURS: Final = "nvrx"
 """What the keys of launchers and wrapped calls begin with."""
+LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a server that listens on all interfaces reaches itself."""
 INSTANCE: Final = "nvrx-rendezvous/instance"
 """The key whose value tells a store from another one that may be hosted at the same endpoint later."""
 
@@ -64,7 +66,9 @@ class TcpRendezvous:
         self._host, self._port = self.endpoint = endpoint
         self.is_hosted = False
         self._settings, self._instance = settings, ""
-        self._why_not = "--rdzv-conf is_host=0"
+        # of a static rendezvous: it is the options' choice, by the node's rank, and not the user's
+        self._is_static = settings.is_host is not None and "is_host" not in settings.given
+        self._why_not = "that is the part of --node-rank 0" if self._is_static else "--rdzv-conf is_host=0"
         self._saying, self._is_silent, self._next_line = threading.Lock(), False, 0.0
 
     def host(self, cleanup: ExitStack) -> None:
@@ -78,10 +82,12 @@ class TcpRendezvous:
             if self._settings.is_host:
                 raise StoreConnectionError(f"cannot host the rendezvous at {self}: {self._why_not}")
             return
-        if is_loopback(listener.getsockname()[0]):
+        bound = listener.getsockname()[0]
+        if is_loopback(bound):
             log.warning("the rendezvous endpoint %s is this machine's own: no other one can join", self)
         log.info("host the rendezvous at %s", self)
-        cleanup.enter_context(serve_on(listener, self._host))
+        # torch's server connects to itself, which may not work by a translated address
+        cleanup.enter_context(serve_on(listener, LOOPBACK.get(bound, self._host)))
         self.is_hosted = True
 
     def connect(self) -> Link:
@@ -142,7 +148,8 @@ class TcpRendezvous:
     def _listen(self) -> socket.socket | None:
         """Listen at the endpoint; return None if it belongs to another host, or another launcher listens there."""
         try:
-            return listener_at(self._host, self._port)
+            # the address of node rank 0 may be one that is translated, as a service of Kubernetes has
+            return listener_at(self._host, self._port, anywhere=self._is_static)
         except OSError as error:
             is_unknown_name = isinstance(error, socket.gaierror)
             if error.errno not in NOT_OURS and not is_unknown_name:

@@ -27,13 +27,42 @@ from nvrx_launcher.workers.output import Logs, Tees, WorkerOutput
 from nvrx_launcher.workers.starting import Starter
 from nvrx_launcher.workers.worker import Failure, Worker
 
-__all__ = ["WorkerExit", "WorkerGroup", "cannot_start", "failure_report"]
+__all__ = ["WorkerError", "WorkerExit", "WorkerGroup", "failure_report"]
 
 _START_ERRORS: Final = (
     "ModuleNotFoundError:", "ImportError:", "SyntaxError:", "IndentationError:", "TabError:",
     "_Error: No module named",  # of `python -m`
 )  # fmt: skip
 _OURS: Final = ("nvrx_core", "nvrx_lightning", "nvrx_megatron")
+
+
+@dataclass(frozen=True)
+class WorkerError:
+    """The exception that a worker has written to its error file.
+
+    Attributes:
+        text: its type and its message, "" for none.
+        trace: its traceback.
+    """
+
+    text: str = ""
+    trace: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> WorkerError:
+        """Return the exception in an error file; without a text where there is none."""
+        try:
+            message: Any = json.loads(path.read_text())["message"]
+            if isinstance(message, str):
+                return cls(message)
+            return cls(str(message["message"]), str(message.get("extraInfo", {}).get("py_callstack", "")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls()
+
+    @property
+    def is_start_error(self) -> bool:
+        """Whether it says that a script does not compile, or cannot import something."""
+        return self.text.startswith(_START_ERRORS)
 
 
 @dataclass(frozen=True)
@@ -88,15 +117,12 @@ class WorkerGroup:
         self.placement: Placement | None = None
         self.failures = dict[int, Failure]()
 
-    def start(
-        self, action: StartWorkers, environ: Mapping[str, str], monitor: Callable[[int], Mapping[str, str]]
-    ) -> Mapping[int, Worker]:
+    def start(self, action: StartWorkers, inherited: Callable[[int], Mapping[str, str]]) -> Mapping[int, Worker]:
         """Start all workers of a cycle, and return them by local rank.
 
         Args:
             action: the decision with their ranks.
-            environ: what they inherit.
-            monitor: by local rank, the variables with the address of a worker's monitor.
+            inherited: by local rank, the environment that a worker inherits.
 
         Raises:
             OSError: when their program cannot be started.
@@ -105,14 +131,11 @@ class WorkerGroup:
         placement = self.placement = _placement(action)
         self._stopping = False
         self.failures.clear()
-        environments = {
-            local_rank: {
-                **environ,
-                **monitor(local_rank),
-                **worker_environment(placement, local_rank, self._options, inherited=environ),
-            }
-            for local_rank in range(self._options.workers)
-        }
+        environments = dict[int, dict[str, str]]()
+        for local_rank in range(self._options.workers):
+            environ = inherited(local_rank)
+            ours = worker_environment(placement, local_rank, self._options, inherited=environ)
+            environments[local_rank] = {**environ, **ours}
         self._logs.begin(placement.cycle, environments)
         for local_rank, variables in environments.items():
             self._start_one(local_rank, placement.first_rank + local_rank, variables)
@@ -184,22 +207,19 @@ class WorkerGroup:
             return WorkerExit(worker.local_rank, FAILED, early, left=left)
         if not code:
             return WorkerExit(worker.local_rank, code, "", left=left)
-        raised = cannot_start(self._logs.error_file(worker.local_rank))
-        return WorkerExit(worker.local_rank, code, self._report(worker, code), code == FAILED and raised, left)
+        failure = Failure(worker.local_rank, worker.rank, worker.pid, code, self._logs.error_file(worker.local_rank))
+        error = WorkerError.read(failure.error_file)
+        report = failure_report(
+            failure, error, out_of_memory=self._memory_kills.rose(),
+            is_shown=self._logs.shows_errors(worker.local_rank), output=self._logs.latest(worker.local_rank),
+        )  # fmt: skip
+        self._memory_kills.note()
+        if not self._stopping:  # one that the launcher has stopped has not failed
+            self.failures[worker.local_rank] = failure
+        return WorkerExit(worker.local_rank, code, report, code == FAILED and error.is_start_error, left)
 
     def _cycle(self) -> int:
         return -1 if self.placement is None else self.placement.cycle
-
-    def _report(self, worker: Worker, code: int) -> str:
-        """Return how a worker ended, with its exception; one that the launcher has stopped has not failed."""
-        failure = Failure(worker.local_rank, worker.rank, worker.pid, code, self._logs.error_file(worker.local_rank))
-        is_shown = self._logs.shows_errors(worker.local_rank)
-        latest = self._logs.latest(worker.local_rank)
-        report = failure_report(failure, out_of_memory=self._memory_kills.rose(), is_shown=is_shown, output=latest)
-        self._memory_kills.note()
-        if not self._stopping:
-            self.failures[worker.local_rank] = failure
-        return report
 
 
 def _placement(action: StartWorkers) -> Placement:
@@ -212,55 +232,31 @@ def _placement(action: StartWorkers) -> Placement:
 
 
 def failure_report(
-    failure: Failure, *, out_of_memory: bool = False, is_shown: bool = False, output: bytes = b""
+    failure: Failure, error: WorkerError, *, out_of_memory: bool = False, is_shown: bool = False, output: bytes = b""
 ) -> str:  # fmt: skip
-    """Return how a worker ended, and its exception, with the user's line: the one in its error file, if there is one.
+    """Return how a worker ended, and its exception, with the user's line.
 
     Args:
         failure: the worker's failure.
+        error: the exception in its error file.
         out_of_memory: the OOM killer has killed a process of this cgroup while the worker ran.
         is_shown: what the worker writes to stderr is shown, so that its traceback is not repeated.
-        output: its latest output, in which its last traceback is looked for otherwise.
+        output: its latest output, in which its last traceback is looked for where its error file has none.
     """
     code = failure.code
     how = f"{BY_SIGNAL}{signal_name(-code)}" if code < 0 else f"{BY_CODE}{code}"
     if code == -signal.SIGKILL and out_of_memory:
         how += OUT_OF_MEMORY
     who = f"rank {failure.rank} (local rank {failure.local_rank}, pid {failure.pid})"
-    return f"{who} {how}{_exception(failure.error_file, is_shown=is_shown) or _printed(output)}"
-
-
-def cannot_start(error_file: Path) -> bool:
-    """Whether the exception in an error file says that a script does not compile, or cannot import something."""
-    return _raised(error_file)[0].startswith(_START_ERRORS)
-
-
-def _exception(path: Path, *, is_shown: bool) -> str:
-    detail, trace = _raised(path)
-    return _with_place(detail, trace, is_shown=is_shown) if detail else ""
-
-
-def _raised(path: Path) -> tuple[str, str]:
-    """Return the exception in an error file and its traceback, "" where there is none."""
-    try:
-        message: Any = json.loads(path.read_text())["message"]
-        detail = message if isinstance(message, str) else message["message"]
-        trace = "" if isinstance(message, str) else message.get("extraInfo", {}).get("py_callstack", "")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return "", ""
-    return str(detail), trace
-
-
-def _printed(output: bytes) -> str:
-    trace = last_traceback(output)
-    return _with_place(trace.splitlines()[-1], trace, before=PRINTED) if trace else ""
-
-
-def _with_place(detail: str, trace: str, *, is_shown: bool = False, before: str = ": ") -> str:
-    line, _, rest = detail.partition("\n")
+    text, trace, before = error.text, error.trace, ": "
+    if not text:
+        trace, before, is_shown = last_traceback(output), PRINTED, False
+        text = trace.rpartition("\n")[2]
+    if not text:
+        return f"{who} {how}"
+    line, _, rest = text.partition("\n")
     line = line.removesuffix(": ")  # an exception without a text
     if line == "ModuleNotFoundError: No module named 'nvrx'":
         line += f"; nvrx is imported as {', '.join(_OURS)}"
-    place = origin_in(trace)
-    at = f", at {place}" if place else ""
-    return f"{before}{line}{at}\n{rest if is_shown else trace or rest}".rstrip()
+    at = f", at {place}" if (place := origin_in(trace)) else ""
+    return f"{who} {how}{before}{line}{at}\n{rest if is_shown else trace or rest}".rstrip()

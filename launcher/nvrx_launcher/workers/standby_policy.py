@@ -40,22 +40,24 @@ class StandbyPolicy:
 
     Args:
         workers: how many workers the node has.
+        why_none: why there are no standbys; "" if there are any.
 
     Attributes:
         deadline: when `tick` is due, monotonic seconds.
         reason: why no more are started, "" while they are.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, why_none: str = "") -> None:
         self._workers, self._missing = workers, set(range(workers))
         self._warm = 0
         self._starting: int | None = None
         self._losses = 0
-        self.deadline, self.reason = math.inf, ""
+        self.deadline, self.reason = math.inf, why_none
 
     def settle(self, *, now: float) -> None:
         """Handle that workers are being started or awaited: standbys are started after them."""
-        self.deadline = now + (SETTLES_WARM if self._warm == self._workers else SETTLES)
+        if not self.reason:
+            self.deadline = now + (SETTLES_WARM if self._warm == self._workers else SETTLES)
         self._warm = 0
 
     def pause(self) -> None:

@@ -109,17 +109,18 @@ class Standbys:
         bound: the binding of each local rank.
         needs_memory: start them only while there is enough free memory.
         exits: an exception ends the worker that one has become at once.
+        why_none: why there are none, and none are started; "" if there are any.
     """
 
     def __init__(
         self, options: LaunchOptions, python: str, imports: str, *,
-        loop: EventLoop, bound: Sequence[Binding | None], needs_memory: bool, exits: bool = False,
+        loop: EventLoop, bound: Sequence[Binding | None], needs_memory: bool, exits: bool, why_none: str,
     ) -> None:  # fmt: skip
         self._command = [python, *program_arguments(options, exits=exits), imports]
         self._options, self._loop, self._bound, self._needs_memory = options, loop, bound, needs_memory
         self._standbys = dict[int, Standby]()
         self._environment: Callable[[int], Mapping[str, str]] = lambda _: {}
-        self._policy, self._has_said_so = StandbyPolicy(options.workers), False
+        self._policy, self._has_said_so = StandbyPolicy(options.workers, why_none), False
 
     @property
     def deadline(self) -> float:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,7 @@ from nvrx_launcher.workers.functions import FunctionStarter
 from nvrx_launcher.workers.standbys import Standbys, WarmStarter
 from nvrx_launcher.workers.starting import ProgramStarter, Starter, why_no_source
 
-__all__ = ["WarmStart", "sets_what_imports_read", "why_not_warm"]
+__all__ = ["sets_what_imports_read", "starter_of", "why_not_warm"]
 
 log = logging.getLogger("nvrx_launcher")
 ASSIGNMENT: Final = re.compile(
@@ -28,70 +27,31 @@ ASSIGNMENT: Final = re.compile(
 )
 
 
-class WarmStart:
-    """The starter of a node's workers, with its standbys if there are any.
+def starter_of(
+    options: LaunchOptions, config: FaultToleranceConfig, environ: Mapping[str, str], *,
+    loop: EventLoop, bound: Sequence[Binding | None], functions: FunctionStarter | None,
+) -> tuple[Starter, Standbys]:  # fmt: skip
+    """Return what starts the workers of a node, and its standbys; a job that cannot use any never has one.
 
     Args:
         options: the job.
         config: whether to use standbys, and their imports.
         environ: the environment that all workers inherit.
-        inherited: by local rank, the environment that a worker inherits.
         loop: the event loop that watches standbys.
         bound: the binding of each local rank.
         functions: starts workers that are functions; None: they are programs.
-
-    Attributes:
-        starter: starts a worker.
     """
-
-    def __init__(
-        self, options: LaunchOptions, config: FaultToleranceConfig, environ: Mapping[str, str], *,
-        inherited: Callable[[int], Mapping[str, str]], loop: EventLoop, bound: Sequence[Binding | None],
-        functions: FunctionStarter | None,
-    ) -> None:  # fmt: skip
-        self._inherited = inherited
-        self._standbys: Standbys | None = None
-        self.starter: Starter = functions or ProgramStarter(
-            options, sys.executable, bound, exits=config.install_exception_hook
-        )
-        why_not = "" if functions is None else "the workers are functions"
-        if not why_not:
-            why_not = why_not_warm(options, wanted=config.warm_workers, imports=config.warm_imports, environ=environ)
-            if why_not:
-                level = logging.WARNING if config.warm_workers == "on" else logging.DEBUG
-                log.log(level, "no standby workers: %s", why_not)
-        if not why_not:
-            python, needs_memory = environ.get("PYTHON_EXEC", sys.executable), config.warm_workers == "auto"
-            self._standbys = Standbys(
-                options, python, config.warm_imports, loop=loop, bound=bound, needs_memory=needs_memory,
-                exits=config.install_exception_hook,
-            )  # fmt: skip
-            self.starter = WarmStarter(self._standbys, self.starter)
-
-    @property
-    def deadline(self) -> float:
-        """When `tick` is due, monotonic seconds."""
-        return math.inf if self._standbys is None else self._standbys.deadline
-
-    def tick(self, *, now: float) -> None:
-        """Start the next standby if it is due."""
-        if self._standbys is not None:
-            self._standbys.tick(now=now)
-
-    def settle(self) -> None:
-        """Schedule the start of missing standbys."""
-        if self._standbys is not None:
-            self._standbys.settle(self._inherited)
-
-    def pause(self) -> None:
-        """Start no standbys until `settle`."""
-        if self._standbys is not None:
-            self._standbys.pause()
-
-    def close(self) -> None:
-        """Kill the standbys."""
-        if self._standbys is not None:
-            self._standbys.close()
+    exits, wanted = config.install_exception_hook, config.warm_workers
+    if functions is not None:
+        why_none = "the workers are functions"
+    elif why_none := why_not_warm(options, wanted=wanted, imports=config.warm_imports, environ=environ):
+        log.log(logging.WARNING if wanted == "on" else logging.DEBUG, "no standby workers: %s", why_none)
+    standbys = Standbys(
+        options, environ.get("PYTHON_EXEC", sys.executable), config.warm_imports, loop=loop, bound=bound,
+        needs_memory=wanted == "auto", exits=exits, why_none=why_none,
+    )  # fmt: skip
+    cold = functions or ProgramStarter(options, sys.executable, bound, exits=exits)
+    return cold if why_none else WarmStarter(standbys, cold), standbys
 
 
 def why_not_warm(options: LaunchOptions, *, wanted: str, imports: str, environ: Mapping[str, str]) -> str:

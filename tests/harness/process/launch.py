@@ -17,7 +17,17 @@ from tests.harness.process import host
 from tests.harness.process.job import Template
 from tests.harness.process.monitored import RUNTIME, environment_of
 
-__all__ = ["WORKERS", "ForkedProcess", "Launch", "Nodes", "Start", "events_of", "left_in", "rendezvous_options"]
+__all__ = [
+    "WORKERS",
+    "ForkedProcess",
+    "Launch",
+    "Nodes",
+    "Start",
+    "events_of",
+    "left_in",
+    "path_with_handler",
+    "rendezvous_options",
+]
 
 WORKERS = Path(__file__).parent / "workers"
 
@@ -164,3 +174,13 @@ Start = Callable[..., Launch]
 """Starts a launcher: the arguments of `Launch` without its folder."""
 Nodes = Callable[..., list[Launch]]
 """Starts several, given their number first."""
+
+
+def path_with_handler(folder: Path) -> str:
+    """Return a PYTHONPATH on which a user's rendezvous handler, `own`, is installed in a folder."""
+    plug_in = folder / "site" / "own-1.0.dist-info"
+    plug_in.mkdir(parents=True)
+    (plug_in / "METADATA").write_text("Metadata-Version: 2.1\nName: own\nVersion: 1.0\n")
+    named = "[torchrun.handlers]\nown = tests.harness.process.workers.users_rendezvous:creator\n"
+    (plug_in / "entry_points.txt").write_text(named)
+    return os.pathsep.join([str(plug_in.parent), *sys.path])

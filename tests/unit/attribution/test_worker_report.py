@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from nvrx_launcher.workers.group import failure_report
+from nvrx_launcher.workers.group import WorkerError, failure_report
 from nvrx_launcher.workers.worker import Failure
 
 from nvrx_core.attribution.worker_report import HUNG, WorkerReport
@@ -39,7 +39,7 @@ def test_what_a_launcher_writes_is_read(
     tmp_path: Path, code: int, output: bytes, hung: str, expected: WorkerReport
 ) -> None:
     failure = Failure(1, 3, 4720, code, tmp_path / "none")
-    written = failure_report(failure, out_of_memory=True, output=output).partition("\n")[0]
+    written = failure_report(failure, WorkerError(), out_of_memory=True, output=output).partition("\n")[0]
     assert WorkerReport.parse(f"{written}{HUNG}{hung}" if hung else written) == expected
 
 

@@ -192,11 +192,16 @@ def test_a_wrong_value_is_named_with_what_to_write(argv, message):
     assert message in str(error.value)
 
 
-def test_the_static_rendezvous_is_what_torchrun_makes_of_it():
-    given = ("--rdzv-backend", "static", "--nnodes", "2", "--node-rank", "1")
-    found = options(*given, "--master-addr", "node0")
-    assert (found.rdzv_backend, found.endpoint_text, found.node_rank) == ("static", "node0:29500", 1)
-    assert options(*given, "--rdzv-endpoint", "node1:1").endpoint_text == "node1:1"
+def test_a_static_rendezvous_is_ours_with_fixed_ranks_and_the_first_as_host():
+    given = ("--rdzv-backend", "static", "--nnodes", "2")
+    found = options(*given, "--node-rank", "1", "--master-addr", "node0", environ={"SLURM_PROCID": "7"})
+    assert (found.rdzv_backend, found.endpoint, found.order) == ("c10d", ("node0", 29500), 1)
+    assert (found.has_fixed_ranks, found.rendezvous.is_host) == (True, False)
+    first = options(*given, "--rdzv-endpoint", "node1:1")
+    assert (first.endpoint, first.order, first.rendezvous.is_host) == (("node1", 1), 0, True)
+    assert not options("--nnodes", "2", "--node-rank", "1").has_fixed_ranks
+    assert found.hosts_rendezvous
+    assert not options("--nnodes", "2", "--rdzv-conf", "is_host=0").hosts_rendezvous
 
 
 def test_a_node_rank_that_is_given_orders_the_ranks():

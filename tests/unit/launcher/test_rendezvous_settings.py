@@ -39,6 +39,7 @@ def test_the_defaults_are_those_of_decision_and_document():
 def test_torchs_overall_timeout_is_that_of_joining():
     assert RendezvousSettings.of("timeout=9", "c10d").join_timeout == 9.0
     assert RendezvousSettings.of("timeout=9,join_timeout=8", "c10d").join_timeout == 8.0
+    assert RendezvousSettings.of("timeout=9", "static").join_timeout == 9.0
 
 
 def test_etcd_has_keys_of_its_own():
@@ -48,14 +49,13 @@ def test_etcd_has_keys_of_its_own():
 
 def test_keys_of_a_backend_that_is_registered_elsewhere_are_its_own():
     assert RendezvousSettings.of("anything=1", "mine").given == {"anything": "1"}
-    assert RendezvousSettings.of("timeout=1", "static").given == {"timeout": "1"}
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("join_timeuot=3", "c10d has no 'join_timeuot'; did you mean join_timeout?"),
-        ("qqqq=3", "c10d has no 'qqqq'; it has close_timeout, join_timeout,"),
+        ("qqqq=3", "c10d has no 'qqqq'; it has close_timeout, is_host, join_timeout,"),
         ("join_timeout", "'join_timeout' has no value; write <key>=<value>,<key>=<value>"),
         ("join_timeout=", "'join_timeout' has no value"),
         ("=3", "'' has no value"),

@@ -25,7 +25,7 @@ from nvrx_core.parsing import parse_endpoint
 from nvrx_core.process.helper_thread import HelperThread
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.elastic.participant import Participant
-from nvrx_launcher.rendezvous.joining import Place, join_over_store
+from nvrx_launcher.rendezvous.joining import RendezvousConfig, join_over_store
 from nvrx_launcher.rendezvous.keys import job_prefix
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
@@ -61,7 +61,7 @@ class CoordinatedRendezvous(RendezvousHandler):
             last_call_timeout=settings.last_call_timeout, join_timeout=settings.join_timeout,
             pacing=PacingRules(backoff=None),  # the agents count and pace the restarts of their workers themselves
         )  # fmt: skip
-        place = Place(
+        rendezvous = RendezvousConfig(
             backend, parameters.run_id, parameters.run_id, _endpoint(parameters.endpoint), parameters.endpoint,
             parameters.local_addr, settings,
         )  # fmt: skip
@@ -69,7 +69,7 @@ class CoordinatedRendezvous(RendezvousHandler):
         self._cleanup.callback(self._loop.close)
         self._mailbox, self._ended = Mailbox(self._loop), False
         self._coordination = join_over_store(
-            place, rules, self._describe, self._loop, cleanup=self._cleanup, node=self._participant
+            rendezvous, rules, self._describe, self._loop, cleanup=self._cleanup, node=self._participant
         )
         self._participant.coordination = self._coordination
         self._held: dist.Store | None = None

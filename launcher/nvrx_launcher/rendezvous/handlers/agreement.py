@@ -123,9 +123,7 @@ def agree(
     return Agreement(decision, knows_most.budget)
 
 
-def conclusion(  # noqa: PLR0911 - one for each kind
-    kind: MessageKind, reason: str, before: Agreement, *, rules: Rules, is_fixed: bool, now: float
-) -> Agreement:
+def conclusion(kind: MessageKind, reason: str, before: Agreement, *, rules: Rules, now: float) -> Agreement:
     """Return the agreement that ends a cycle because of a node's message.
 
     Args:
@@ -133,7 +131,6 @@ def conclusion(  # noqa: PLR0911 - one for each kind
         reason: for people, with the node's name.
         before: the agreement at the start of the cycle.
         rules: how many there may be.
-        is_fixed: no other node can replace one that has left.
         now: the time.
     """
     cycle, budget = before.decision.cycle, before.budget
@@ -153,6 +150,4 @@ def conclusion(  # noqa: PLR0911 - one for each kind
         return Agreement(Decision(DecisionKind.END, cycle, "all workers are done"), budget)
     if kind is MessageKind.STOP:
         return Agreement(Decision(DecisionKind.END, cycle, reason, REFUSED), budget)
-    if is_fixed:
-        return Agreement(Decision(DecisionKind.END, cycle, f"{reason}, and nobody can take its place", FAILED), budget)
     return Agreement(Decision(DecisionKind.STOP, cycle, reason), budget)

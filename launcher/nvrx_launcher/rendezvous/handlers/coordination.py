@@ -69,14 +69,13 @@ class HandlerCoordination:
         control: the store of in-process restart.
         rules: the limits of restarts.
         interval: seconds between two polls of the store and of the nodes that wait to join.
-        is_fixed: the set of nodes never changes.
         close_timeout: seconds that it waits for the others at the end.
     """
 
     hosts_store, runs_coordinator, coordinator = False, True, -1
     deadline: Final = float("inf")
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         handler: RendezvousHandler,
         mailbox: Mailbox,
@@ -86,15 +85,14 @@ class HandlerCoordination:
         control: StoreHost,
         rules: Rules,
         interval: float,
-        is_fixed: bool,
         close_timeout: float,
     ) -> None:
         self._handler, self._mailbox, self._node, self._describe = handler, mailbox, node, describe
         self.store, self._rules, self._interval = control, rules, interval
-        self._is_fixed, self._close_timeout = is_fixed, close_timeout
+        self._close_timeout = close_timeout
         self._requests = SimpleQueue[Callable[[], object] | None]()
         self._cycle: HandlerCycle | None = None
-        self._agreed, self._count, self._begins_at = Agreement(BEFORE, BudgetState()), 0, 0.0
+        self._agreed, self._begins_at = Agreement(BEFORE, BudgetState()), 0.0
         self._evidence = b""
         self._host, self._ending, self._is_entering = "", threading.Event(), False
         self._thread = HelperThread(
@@ -200,9 +198,7 @@ class HandlerCoordination:
         self._is_entering = True
         info = self._handler.next_rendezvous()
         _bound_requests(info.store)
-        prefix = f"{self._count}/" if self._is_fixed else ""  # its store is the same in each cycle
-        self._count += 1
-        self._cycle = HandlerCycle(info.store, prefix, info.rank, info.world_size)
+        self._cycle = HandlerCycle(info.store, info.rank, info.world_size)
         mine = replace(mine, cycle=self._agreed.decision.cycle, budget=self._agreed.budget)
         workers_meet = info.bootstrap_store_info
         port = 0 if workers_meet is None or self._handler.use_agent_store else workers_meet.master_port  # it is in use
@@ -238,10 +234,7 @@ class HandlerCoordination:
 
     def _conclude(self, kind: MessageKind, reason: str) -> None:
         assert self._cycle is not None
-        is_fixed = self._is_fixed and kind is MessageKind.LEFT
-        self._cycle.conclude(
-            conclusion(kind, reason, self._agreed, rules=self._rules, is_fixed=is_fixed, now=time.monotonic())
-        )
+        self._cycle.conclude(conclusion(kind, reason, self._agreed, rules=self._rules, now=time.monotonic()))
         self._look()
 
     def _take(self, agreed: Agreement) -> None:

@@ -50,8 +50,7 @@ class HandlerCycle:
     """A node's view of a cycle.
 
     Args:
-        store: of this cycle, or of several of them.
-        prefix: of its keys, where the store is that of several cycles.
+        store: of this cycle.
         rank: the node's.
         size: the number of nodes.
 
@@ -59,8 +58,8 @@ class HandlerCycle:
         verdict: the agreement that ends it; None until it is known.
     """
 
-    def __init__(self, store: CycleStore, prefix: str, rank: int, size: int) -> None:
-        self._store, self._prefix, self.rank, self.size = store, prefix, rank, size
+    def __init__(self, store: CycleStore, rank: int, size: int) -> None:
+        self._store, self.rank, self.size = store, rank, size
         self._is_in_use = False
         self.verdict: Agreement | None = None
 
@@ -119,4 +118,4 @@ class HandlerCycle:
         return self._store.get(self._key(name))
 
     def _key(self, name: str) -> str:
-        return f"nvrx-launcher/{self._prefix}{name}"
+        return f"nvrx-launcher/{name}"

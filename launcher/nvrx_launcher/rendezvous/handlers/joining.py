@@ -1,6 +1,6 @@
 """Joining a rendezvous of torch's or a user's, by a handler that is registered with torch elastic.
 
-torch's own are `static` and `etcd`. Users register theirs by an entry point of the group `torchrun.handlers`, or in a
+torch's own is `etcd`. Users register theirs by an entry point of the group `torchrun.handlers`, or in a
 module that is imported before.
 """
 
@@ -30,12 +30,11 @@ from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
 from nvrx_launcher.rendezvous.ports import free_port
 from nvrx_launcher.rendezvous.rules import Rules
-from nvrx_launcher.rendezvous_settings import STATIC
+from nvrx_launcher.rendezvous_settings import OURS
 from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["join_by_handler"]
 
-TORCHS: Final = ("static", "etcd")
 TIMEOUT: Final = 900
 """Seconds; what torchrun gives a handler where --rdzv-conf has no timeout."""
 
@@ -64,7 +63,7 @@ def join_by_handler(
     cleanup.callback(control.close)
     made = HandlerCoordination(
         handler, mailbox, node, describe=functools.partial(_describe, options, address), control=control, rules=rules,
-        interval=options.monitor_interval, is_fixed=options.rdzv_backend == STATIC,
+        interval=options.monitor_interval,
         close_timeout=options.rendezvous.close_timeout,
     )  # fmt: skip
     cleanup.callback(made.close, loop)
@@ -81,8 +80,6 @@ def _own_address(endpoint: str) -> str:
 
 def _handler(options: LaunchOptions) -> RendezvousHandler:
     config: dict[str, Any] = {"timeout": TIMEOUT, **options.rendezvous.given}
-    if options.rdzv_backend == STATIC:
-        config["rank"] = options.node_rank
     parameters = RendezvousParameters(
         options.rdzv_backend, options.endpoint_text, options.run_id, options.min_nodes, options.max_nodes,
         options.local_addr, **config,
@@ -101,7 +98,7 @@ def _handler(options: LaunchOptions) -> RendezvousHandler:
 
 def _known() -> str:
     plugged = (each.name for each in importlib.metadata.entry_points(group="torchrun.handlers"))
-    return ", ".join(sorted({"c10d", "etcd-v2", *TORCHS, *plugged}))
+    return ", ".join(sorted({*OURS, "etcd", *plugged}))
 
 
 def _describe(options: LaunchOptions, address: str) -> NodeDescription:

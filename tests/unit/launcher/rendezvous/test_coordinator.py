@@ -385,47 +385,47 @@ def doubtful(*others):
     made.decided(RUN)
     for local_rank in others:
         made.worker_exited(local_rank, 0)
-    assert made.worker_exited(0, -9, "rank 2 was ended by SIGKILL", in_process=True) == (AwaitRound(0, 2),)
+    assert made.worker_exited(0, -9, "rank 2 was ended by SIGKILL", in_process=True) == (AwaitRound(2),)
     made.check()
     return made
 
 
 def test_a_worker_is_not_missed_when_the_job_goes_on_without_it():
     made = doubtful()
-    assert made.round_answered(0, 0, is_entered=True) == ()
+    assert made.round_answered(0, 2, is_entered=True) == ()
     assert made.worker_exited(1, 0) == (SendMessage(MessageKind.DONE, 0),)
 
 
 def test_the_last_worker_may_be_the_one_that_is_not_missed():
-    assert doubtful(1).round_answered(0, 0, is_entered=True) == (SendMessage(MessageKind.DONE, 0),)
+    assert doubtful(1).round_answered(0, 2, is_entered=True) == (SendMessage(MessageKind.DONE, 0),)
 
 
 def test_a_node_is_not_done_before_it_is_known_whether_a_worker_is_missed():
     made = doubtful()
     assert made.worker_exited(1, 0) == ()
-    assert made.round_answered(0, 0, is_entered=False) == (
+    assert made.round_answered(0, 2, is_entered=False) == (
         SendMessage(MessageKind.FAILED, 0, "rank 2 was ended by SIGKILL"),
         SendMessage(MessageKind.READY, 0),
     )
 
 
 def test_a_worker_that_is_missed_fails_the_cycle():
-    told, stop = doubtful().round_answered(0, 0, is_entered=False)
+    told, stop = doubtful().round_answered(0, 2, is_entered=False)
     assert told == SendMessage(MessageKind.FAILED, 0, "rank 2 was ended by SIGKILL")
     assert isinstance(stop, StopWorkers)
 
 
 def test_an_answer_about_an_earlier_cycle_changes_nothing():
     made = doubtful()
-    for cycle, local_rank in ((-1, 0), (0, 1)):
-        assert made.round_answered(cycle, local_rank, is_entered=True) == ()
-        assert made.round_answered(cycle, local_rank, is_entered=False) == ()
+    for cycle, rank in ((-1, 2), (0, 3)):
+        assert made.round_answered(cycle, rank, is_entered=True) == ()
+        assert made.round_answered(cycle, rank, is_entered=False) == ()
 
 
 def test_a_stop_settles_what_is_in_doubt():
     made = doubtful()
     made.decided(Decision(DecisionKind.STOP, 0, "x"))
-    assert made.round_answered(0, 0, is_entered=False) == ()
+    assert made.round_answered(0, 2, is_entered=False) == ()
     assert made.worker_exited(1, -15) == (SendMessage(MessageKind.READY, 0),)
 
 
@@ -440,7 +440,7 @@ def test_a_node_tells_that_all_its_workers_have_failed_in_a_wrapped_call():
     made = node()
     made.decided(RUN)
     assert left_call(made, 0) == []
-    made.round_answered(0, 0, is_entered=True)
+    made.round_answered(0, 2, is_entered=True)
     assert left_call(made, 1) == [SendMessage(MessageKind.ALL_FAILED, 0, "rank 3 has failed")]
 
 

@@ -228,3 +228,37 @@ def test_a_lost_node_costs_its_own_place_or_that_of_its_segment(cluster):
         left = {node: each for node, each in nodes.items() if node != lost}
         again = choose(left, frozenset(chosen) - {lost}, segment=size, most=most)
         assert len(set(chosen) - set(again)) <= size
+
+
+def fixed(orders):
+    return {node: described(node, order=order) for node, order in enumerate(orders)}
+
+
+@pytest.mark.parametrize(
+    ("orders", "lacks"),
+    [
+        ((1, 0), ""),
+        ((0, 0), "missing: --node-rank 1; host00, host01 have --node-rank 0"),
+        ((5, 0), "missing: --node-rank 1"),
+    ],
+)
+def test_each_fixed_rank_must_be_that_of_a_node(orders, lacks):
+    nodes = fixed(orders)
+    made, decisions = started(Rules(2, 2, 1, node_ranks=2, join_timeout=60.0), nodes)
+    if not lacks:
+        assert hosts(decisions[0]) == [1, 0]
+        return
+    assert decisions == ()
+    (end,) = made.tick(now=60.0)
+    assert end.kind is DecisionKind.END
+    assert end.reason.endswith(f"; {lacks}")
+
+
+def test_a_second_node_of_a_fixed_rank_takes_its_place_when_the_first_is_lost():
+    nodes = fixed((0, 1, 1))
+    made, _ = started(Rules(2, 2, 1, node_ranks=2), nodes, arrivals=(0, 2, 1))
+    assert made.active == {0, 2}
+    made.lost(2, "vanished", now=1.0)
+    made, decisions = restarted(made, nodes)
+    assert hosts(decisions[0]) == [0, 1]
+    assert choose(nodes, (0, 2), segment=None, most=2, node_ranks=2) == (0, 2)

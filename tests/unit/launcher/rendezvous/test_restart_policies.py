@@ -286,14 +286,14 @@ def test_the_other_workers_of_a_node_go_on_under_min_healthy():
 
 def test_a_rank_that_a_wrapped_call_goes_on_without_makes_its_node_unhealthy():
     made = node(min_healthy=True)
-    assert made.worker_exited(0, -9, "rank 2 was killed", in_process=True) == (AwaitRound(0, 2),)
-    assert made.round_answered(0, 0, is_entered=True) == (SendMessage(MessageKind.UNHEALTHY, 0, "rank 2 was killed"),)
+    assert made.worker_exited(0, -9, "rank 2 was killed", in_process=True) == (AwaitRound(2),)
+    assert made.round_answered(0, 2, is_entered=True) == (SendMessage(MessageKind.UNHEALTHY, 0, "rank 2 was killed"),)
 
 
 def test_a_call_that_does_not_go_on_fails_the_cycle_under_min_healthy():
     made = node(min_healthy=True)
     made.worker_exited(0, -9, "rank 2 was killed", in_process=True)
-    failed, stop = made.round_answered(0, 0, is_entered=False)
+    failed, stop = made.round_answered(0, 2, is_entered=False)
     assert failed == SendMessage(MessageKind.FAILED, 0, "rank 2 was killed")
     assert isinstance(stop, StopWorkers)
 

@@ -181,3 +181,12 @@ def test_notes_survive_the_wire():
     assert NodeDescription.from_json(description.to_json()) == description
     note = Decision(DecisionKind.WARNING, 3, "text", members=())
     assert Decision.from_json(note.to_json()) == note
+
+
+def test_a_missing_and_a_doubled_node_rank_are_named():
+    job = Job(most=2, node_ranks=2)
+    job.ready(0, now=0.0, order=1)
+    job.ready(1, now=0.0, order=1)
+    doubled, waiting = job.tick(now=10.0)
+    assert doubled == ([1, 0], "host1 has --node-rank 1 like host0, and can only take its place")
+    assert "(host0, host1); missing: --node-rank 0; host0, host1 have --node-rank 1; the job ends" in waiting[1]

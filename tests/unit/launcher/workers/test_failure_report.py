@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from nvrx_launcher.workers.group import cannot_start, failure_report
+from nvrx_launcher.workers.group import WorkerError, failure_report
 from nvrx_launcher.workers.worker import Failure
 
 TRACE = "Traceback (most recent call last):\n  ...\nTypeError: injected"
@@ -20,29 +20,33 @@ def failure(folder: Path, *, written: bool = True, raised: str = "TypeError: inj
     return Failure(local_rank=1, rank=3, pid=7, code=1, error_file=file)
 
 
+def report_of(failed: Failure, *, is_shown: bool = False, output: bytes = b"") -> str:
+    return failure_report(failed, WorkerError.read(failed.error_file), is_shown=is_shown, output=output)
+
+
 LINE = "rank 3 (local rank 1, pid 7) has failed with exit code 1"
 
 
 def test_a_traceback_that_is_shown_nowhere_else_follows_the_line(tmp_path: Path) -> None:
-    assert failure_report(failure(tmp_path)) == f"{LINE}: TypeError: injected\n{TRACE}"
+    assert report_of(failure(tmp_path)) == f"{LINE}: TypeError: injected\n{TRACE}"
 
 
 def test_a_traceback_that_the_worker_has_shown_is_not_repeated(tmp_path: Path) -> None:
-    assert failure_report(failure(tmp_path), is_shown=True) == f"{LINE}: TypeError: injected"
+    assert report_of(failure(tmp_path), is_shown=True) == f"{LINE}: TypeError: injected"
 
 
 @pytest.mark.parametrize("is_shown", [False, True])
 def test_without_an_error_file_the_line_is_all(tmp_path: Path, is_shown: bool) -> None:
-    assert failure_report(failure(tmp_path, written=False), is_shown=is_shown) == LINE
+    assert report_of(failure(tmp_path, written=False), is_shown=is_shown) == LINE
 
 
 def test_without_an_error_file_the_traceback_is_that_of_the_output(tmp_path: Path) -> None:
     printed = TRACE.replace("injected", "printed")
     output = f"step 1\n{printed}\nterminated\n".encode()
-    report = failure_report(failure(tmp_path, written=False), output=output)
+    report = report_of(failure(tmp_path, written=False), output=output)
     assert report == f"{LINE}; it printed last: TypeError: printed\n{printed}"
-    assert failure_report(failure(tmp_path, written=False), output=b"no trace") == LINE
-    assert failure_report(failure(tmp_path), output=output) == f"{LINE}: TypeError: injected\n{TRACE}"
+    assert report_of(failure(tmp_path, written=False), output=b"no trace") == LINE
+    assert report_of(failure(tmp_path), output=output) == f"{LINE}: TypeError: injected\n{TRACE}"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,7 @@ def test_the_line_has_the_place_in_the_script(tmp_path: Path, message: str, line
     trace = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n'
     found = failure(tmp_path)
     found.error_file.write_text(json.dumps({"message": {"message": message, "extraInfo": {"py_callstack": trace}}}))
-    assert failure_report(found, is_shown=True) == line
+    assert report_of(found, is_shown=True) == line
 
 
 @pytest.mark.parametrize(
@@ -71,12 +75,12 @@ def test_the_line_has_the_place_in_the_script(tmp_path: Path, message: str, line
     ],
 )
 def test_a_script_that_cannot_start_is_known_by_its_exception(tmp_path: Path, raised: str, expected: bool) -> None:
-    assert cannot_start(failure(tmp_path, raised=raised).error_file) == expected
-    assert not cannot_start(tmp_path / "none")
+    assert WorkerError.read(failure(tmp_path, raised=raised).error_file).is_start_error == expected
+    assert not WorkerError.read(tmp_path / "none").is_start_error
 
 
 def test_who_imports_nvrx_is_told_its_names(tmp_path: Path) -> None:
-    report = failure_report(failure(tmp_path, raised="ModuleNotFoundError: No module named 'nvrx'"), is_shown=True)
+    report = report_of(failure(tmp_path, raised="ModuleNotFoundError: No module named 'nvrx'"), is_shown=True)
     assert report == (
         f"{LINE}: ModuleNotFoundError: No module named 'nvrx'; "
         "nvrx is imported as nvrx_core, nvrx_lightning, nvrx_megatron"

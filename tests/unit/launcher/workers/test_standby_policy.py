@@ -37,6 +37,12 @@ def test_standbys_are_started_one_by_one_after_the_workers():
     assert policy.tick(now=9.0, has_room=True) == ()
 
 
+def test_a_job_without_standbys_never_wakes_for_one():
+    policy = StandbyPolicy(2, "there are no restarts")
+    policy.settle(now=0.0)
+    assert (policy.deadline, policy.tick(now=SETTLES, has_room=True)) == (math.inf, ())
+
+
 def test_no_standby_is_started_while_another_one_imports():
     policy = settled()
     policy.tick(now=5.0, has_room=True)

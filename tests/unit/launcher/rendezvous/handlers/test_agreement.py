@@ -55,9 +55,9 @@ def test_a_malformed_value_is_refused(kind):
         kind.from_text("{}")
 
 
-def conclude(kind, restarts=0, *, is_fixed=False, now=0.0, **state):
+def conclude(kind, restarts=0, *, now=0.0, **state):
     before = Agreement(Decision(DecisionKind.RUN, 3, ""), BudgetState(restarts, **state))
-    return conclusion(kind, "host: x", before, rules=Rules(1, 2, 2), is_fixed=is_fixed, now=now)
+    return conclusion(kind, "host: x", before, rules=Rules(1, 2, 2), now=now)
 
 
 @pytest.mark.parametrize("kind", [MessageKind.FAILED, MessageKind.NO_PROGRESS, MessageKind.UNHEALTHY])
@@ -77,11 +77,6 @@ def test_nodes_that_come_or_leave_use_up_none():
     for kind in (MessageKind.READY, MessageKind.LEFT):
         stop = conclude(kind, 2)
         assert (stop.decision.kind, stop.decision.cycle, stop.budget.restarts) == (DecisionKind.STOP, 3, 2)
-
-
-def test_a_node_that_leaves_a_job_of_fixed_nodes_ends_it():
-    end = conclude(MessageKind.LEFT, is_fixed=True).decision
-    assert (end.code, end.reason) == (FAILED, "host: x, and nobody can take its place")
 
 
 def test_a_job_ends_when_it_is_done_or_a_rank_asks_for_it():

@@ -17,7 +17,7 @@ def test_evidence_and_verdict_of_a_hang_come_back_to_the_node_in_its_loop() -> N
         decided=said.append, evidence_received=lambda *hang: said.append(hang), coordinator_lost=print
     )
     mailbox: Any = SimpleNamespace(post=posted.append)
-    more: dict[str, Any] = {"describe": print, "control": None, "interval": 1.0, "is_fixed": False}
+    more: dict[str, Any] = {"describe": print, "control": None, "interval": 1.0}
     handler: Any = None
     coordination = HandlerCoordination(
         handler, mailbox, node, rules=Rules(2, 2, 0), close_timeout=0.0, **more
