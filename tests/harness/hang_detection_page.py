@@ -8,12 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-<<<<<<< HEAD
-from nvrx_core.fault_tolerance.states import RankMonitorState, RankMonitorStateMachine
 from nvrx_core.liveness.hang_detector import DetectorAction, Excuse, HangDetector, QueryPeers, RankMonitorRules
-=======
-from nvrx_core.liveness.hang_detector import Excuse, HangAction, HangDetector, QueryPeers, RankMonitorRules
->>>>>>> wt-launch
 from nvrx_core.progress.limits import Limit, LimitKind, ProgressSample
 from nvrx_core.progress.stage import Stage
 
