@@ -77,6 +77,7 @@ LOST_STORE: Final = "RendezvousConnectionError"
 XID: Final = "NVRM: Xid"
 """In the kernel's record of an error of a GPU."""
 _PID: Final = re.compile(r"\bpid (\d+)\)")
+_ERROR: Final = re.compile(r"NVRM: Xid \([^)]*\): \d+\b")
 _KILLED: Final = re.compile(r"[Kk]illed process (\d+)\b")
 
 
@@ -254,6 +255,7 @@ class CycleVerdicts:
     def records(self) -> tuple[str, ...]:
         """Return what the kernel of this node has recorded in the cycle: Xids, and that it has killed a worker.
 
+        Of each error of a GPU it is the last record: one that is lost has many that say that its work has ended.
         Other processes that it kills for want of memory are not the job's; where pids are not those of the kernel's
         log, none can be told to be.
         """
@@ -262,9 +264,14 @@ class CycleVerdicts:
         with suppress(OSError):
             if os.readlink("/proc/self/ns/pid") == INITIAL_NAMESPACE:
                 own.update(*map(_PID.findall, self._failures.values()))
-        return tuple(
-            text for text in self._recorded if XID in text or ((killed := _KILLED.search(text)) and killed[1] in own)
-        )
+        last = dict[str, str]()
+        for text in self._recorded:
+            if (error := _ERROR.search(text)) is not None:
+                last.pop(error[0], None)
+                last[error[0]] = text
+            elif XID in text or ((killed := _KILLED.search(text)) and killed[1] in own):
+                last[text] = text
+        return tuple(last.values())
 
     def close(self) -> None:
         """Close the kernel's log."""

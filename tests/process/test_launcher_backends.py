@@ -124,3 +124,18 @@ def test_the_host_of_a_static_rendezvous_may_be_behind_a_translated_address() ->
     told = TcpRendezvous(somebody_elses, RendezvousSettings.of("is_host=1", "c10d"))
     with ExitStack() as cleanup, pytest.raises(StoreConnectionError, match="cannot host the rendezvous"):
         told.host(cleanup)
+
+
+def test_the_host_of_a_static_rendezvous_may_start_before_its_name_is_known() -> None:
+    """As that of a pod, which is published once it runs."""
+    rendezvous = TcpRendezvous(("train-0.invalid", port := free_ports()), RendezvousSettings(is_host=True))
+    with ExitStack() as cleanup:
+        rendezvous.host(cleanup)
+        socket.create_connection(("127.0.0.1", port)).close()
+
+
+def test_a_node_of_a_static_rendezvous_that_nobody_hosts_says_who_should(start: Start) -> None:
+    static = ("--rdzv-backend", "static", "--master-port", str(free_ports()))
+    code, log = start("done", *static, "--node-rank", "1", "--rdzv-conf", "store_connect_wait_seconds=1").finish()
+    assert code == 1, log
+    assert "the launcher with --node-rank 0 must run, and be reached by --master-addr and --master-port" in log

@@ -107,6 +107,11 @@ class TcpRendezvous:
             await_listener(self._host, self._port, timedelta(seconds=timeout))
         except StoreConnectionError as error:
             why = str(error).partition("(")[2].partition(")")[0]
+            if self._is_static:
+                raise StoreConnectionError(
+                    f"nobody hosts the rendezvous at {self}: to connect failed for {timeout:g} s ({why}); the launcher "
+                    "with --node-rank 0 must run, and be reached by --master-addr and --master-port"
+                ) from None
             raise StoreConnectionError(
                 f"nobody hosts the rendezvous at {self}: to listen there failed ({self._why_not}), and so did to "
                 f"connect, for {timeout:g} s ({why}); --rdzv-endpoint must be an address of one of the job's nodes, "
@@ -152,6 +157,8 @@ class TcpRendezvous:
             return listener_at(self._host, self._port, anywhere=self._is_static)
         except OSError as error:
             is_unknown_name = isinstance(error, socket.gaierror)
+            if is_unknown_name and self._is_static:  # the name of a pod is published once it has started
+                return listener_at("0.0.0.0", self._port)
             if error.errno not in NOT_OURS and not is_unknown_name:
                 raise
             self._why_not = error.strerror or str(error)

@@ -562,6 +562,13 @@ def test_of_the_kernels_log_counts_what_is_new_and_about_the_job(
     assert world.verdicts.records() == expected, "the log is closed"
 
 
+def test_of_an_error_of_a_gpu_the_last_record_counts(world: World, kmsg: Path) -> None:
+    """A GPU that is lost has one for each piece of work that it has ended."""
+    world.decided(run())
+    record(kmsg, XID, *(f"NVRM: Xid (PCI:0000:02:00): 45, pid=7, Ch {channel}" for channel in range(32)))
+    assert world.verdicts.records() == (XID, "NVRM: Xid (PCI:0000:02:00): 45, pid=7, Ch 31")
+
+
 def test_an_xid_of_this_node_makes_the_verdict(world: World, kmsg: Path) -> None:
     world.decided(run())
     record(kmsg, XID)
