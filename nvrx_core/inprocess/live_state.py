@@ -203,14 +203,6 @@ class LiveState:
         passed = self._training.memory.passed
         return () if passed is None else passed.stamp
 
-    def has_begun_step(self) -> bool:
-        """Return whether a backward pass has followed the last commit, as far as some gradients tell.
-
-        Gradients that are set to zero in place, and those that `fully_shard` does not reduce, do not.
-        """
-        objects = self._training.memory.objects
-        return objects is not None and tensors.has_new_gradients(objects)
-
     def _notice_changes(self, left: Left, new: Objects) -> None:
         """Keep only what the function has left as it was: a model that outlives it is in its reach before resume()."""
         memory = self._training.memory
@@ -294,7 +286,6 @@ class LiveState:
         if ports.call is not None:
             ports.call.progress(step, watched=watched)
             if self._schedules_advance:
-                tensors.mark_gradients(objects)
                 ports.call._handles.votes.committed(sys._getframe(1))
 
     def _notice_scheduler(self, objects: Objects) -> None:

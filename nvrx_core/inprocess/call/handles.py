@@ -54,9 +54,6 @@ class Voting(Protocol):
     def passed_vote(self) -> tuple[int, ...]:
         """Return the iteration and the step of the last vote that it has passed; empty for none."""
 
-    def has_begun_step(self) -> bool:
-        """Return whether a backward pass has followed its last commit."""
-
 
 class PassedVotes:
     """The votes that the live states of a call have passed: this rank's for its arrivals, the newest from decisions.
@@ -98,11 +95,10 @@ class PassedVotes:
     def follows_commit(self, trace: TracebackType | None) -> bool:
         """Return whether an exception comes from a line behind the last commit, in the innermost frame of both.
 
-        What comes from a line before it belongs to the next step, in a loop. So does what has gradients: where they
-        are accumulated over several passes, a line behind the commit is reached without one as well.
+        What comes from a line before it belongs to the next step, in a loop. In one that commits in some of its passes
+        only, a line behind the commit is reached without one as well. Gradients do not tell these passes: an evaluation
+        may make some, too.
         """
-        if any(each.has_begun_step() for each in self._states):
-            return False
         behind = False
         while trace is not None:
             code, line = self._committed_at.get(id(trace.tb_frame), (None, 0))

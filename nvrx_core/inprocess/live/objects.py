@@ -34,9 +34,7 @@ __all__ = [
     "check_shared",
     "digests",
     "drop_interrupted",
-    "has_new_gradients",
     "is_scheduled",
-    "mark_gradients",
     "receive",
     "require_gradients",
     "send",
@@ -80,7 +78,7 @@ class Objects:
         watched: the indices of some parameters, with and without an optimizer: what changes them by `.data` changes no
             version, but their values.
         averaged: the tensors of averages, with their modules and the names there: an average may replace them.
-        corners: by these indices, the address of the tensor, and its last value, as a tensor that shares its memory.
+        corners: by these indices, which memory and shape the tensor has, and its last value: a tensor that shares it.
     """
 
     names: tuple[str, ...]
@@ -98,7 +96,7 @@ class Objects:
     unfilled: tuple[tuple[str, weakref.ref[torch.nn.Module], str, torch.Tensor], ...] = ()
     rebuilt: Mapping[str, torch.Tensor] = field(default_factory=dict)
     averaged: tuple[tuple[weakref.ref[torch.nn.Module], str, torch.Tensor], ...] = ()
-    corners: dict[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
+    corners: dict[int, tuple[tuple[object, ...], torch.Tensor]] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -148,14 +146,18 @@ class Objects:
         """Let the registered tensors of averages have the storages of those that the averages have in their place.
 
         `to_empty` replaces buffers that are not on the meta device as well, and so does an assignment in the advance.
+        What FSDP2 puts in place of a sharded parameter for a forward pass is another thing: the whole of it.
         """
         for module, name, registered in self.averaged:
             now = None if (there := module()) is None else getattr(there, name, None)
-            if now is not None and now is not registered and not now.is_meta and not registered.is_meta:
-                if isinstance(registered, DTensor):
-                    registered._local_tensor = _local(now).detach()
-                else:
-                    registered.data = now.detach()
+            if now is None or now is registered or now.is_meta or registered.is_meta:
+                continue
+            if not isinstance(registered, DTensor) and not isinstance(now, DTensor):
+                registered.data = now.detach()
+            elif (
+                isinstance(registered, DTensor) and isinstance(now, DTensor) and now.placements == registered.placements
+            ):
+                registered._local_tensor = _local(now).detach()
 
     def take_filled(self) -> None:
         """Give the tensors that were on the meta device what the model has in their place, and put them there.
@@ -442,19 +444,6 @@ def _gradients(objects: Objects) -> tuple[int, ...]:
     return (*map(id, grads), *map(_version_of, [each for each in grads if each is not None]))
 
 
-def mark_gradients(objects: Objects) -> None:
-    """Mark some gradients as those of a step that is done. Others may have the same address later."""
-    for index in objects.watched:
-        if (grad := objects.parameters[index].grad) is not None:
-            grad._nvrx_is_done = True  # type: ignore[attr-defined]
-
-
-def has_new_gradients(objects: Objects) -> bool:
-    """Return whether one of these has been made since."""
-    grads = [objects.parameters[index].grad for index in objects.watched]
-    return any(each is not None and not hasattr(each, "_nvrx_is_done") for each in grads)
-
-
 def _refuse_module(module: torch.nn.Module) -> None:
     if type(module).__name__ == "FullyShardedDataParallel":
         raise TypeError("resume() takes modules of fully_shard; FullyShardedDataParallel has parameters of its own")
@@ -531,7 +520,8 @@ def digests(objects: Objects) -> tuple[int, ...]:
     """Return a number for each parameter, equal where all its bits are; on a GPU, they are read once, together.
 
     Averages have 0: their buffers may be each rank's own. A number has the sums over the rows and over the columns of a
-    table of 8 bytes each, with weights: nothing is copied or converted.
+    table of 8 bytes each: nothing is copied or converted. The sums are mixed before they are added up with weights: a
+    sign is the uppermost bit of both, which two products would cancel.
     """
     found = []
     with torch.no_grad():
@@ -543,8 +533,9 @@ def digests(objects: Objects) -> tuple[int, ...]:
             whole = len(data) // _ROW * _ROW
             table = data[:whole].view(torch.int64).view(-1, _ROW // 8)
             numbers = torch.cat([table.sum(0), table.sum(1), data[whole:].long()])
-            weights = torch.arange(1, len(numbers) + 1, device=numbers.device) * _WEIGHT
-            found.append((numbers * weights).sum())
+            mixed = (numbers ^ (numbers >> 31)) * _WEIGHT
+            weights = torch.arange(1, 2 * len(numbers), 2, device=numbers.device) * _WEIGHT
+            found.append(((mixed ^ (mixed >> 29)) * weights).sum())
     return tuple(torch.stack(found).tolist())
 
 
@@ -562,12 +553,13 @@ def _values(objects: Objects) -> tuple[float, ...]:
     found = []
     for index in objects.watched:
         local = _local(objects.parameters[index])
-        address, value = objects.corners.get(index, (0, None))
-        if value is None or local.data_ptr() != address:
-            if local.is_meta:
-                continue
+        if local.is_meta:
+            continue
+        place = (local.data_ptr(), local.untyped_storage()._cdata, local.shape)
+        known, value = objects.corners.get(index, ((), None))
+        if value is None or place != known:
             value = local.detach()[(-1,) * local.dim()]  # takes ten times as long as to read it
-            objects.corners[index] = local.data_ptr(), value
+            objects.corners[index] = place, value
         found.append(value)
     if not found:
         return ()

@@ -7,7 +7,6 @@ are rebuilt with the model.
 
 from __future__ import annotations
 
-import ctypes
 import io
 import json
 import random
@@ -26,8 +25,8 @@ Python and NumPy, and the state of the objects."""
 _MAGIC: Final = b"nvL1"
 _BEGINNING: Final = struct.Struct("<4sIq")
 _WORDS: Final = struct.Struct("<625I")
-_TWISTER: Final = 625 * 4
-"""Bytes of NumPy's `MT19937`: its words, and the number of those that are used up."""
+_TWISTER: Final = "MT19937"
+"""NumPy's generator whose words are no settings."""
 HEADER_SIZE: Final = _HEADER.size
 _NO_OBJECTS: Final = b"j{}"
 NO_STEP: Final = -(2**62)
@@ -123,50 +122,21 @@ def _random_numbers() -> tuple[bytes, bytes]:
     settings: list[Any] = [version, gauss]
     packed = _WORDS.pack(*words)
     if (numpy := sys.modules.get("numpy")) is not None:
-        kind, keys, *others = _of_numpy.state(numpy)
-        settings += [kind, *others]
-        packed += keys
-    return json.dumps(settings).encode(), packed
-
-
-class _OfNumpy:
-    """The state of NumPy's global generator: `get_state` takes longer than all other random numbers together.
-
-    It is asked only if the generator's memory has changed, or if it keeps a number for the next normal distribution,
-    which is elsewhere. Such a number comes with a change of the memory, but may go without one.
-    """
-
-    def __init__(self) -> None:
-        self._memory = b""
-        self._state: tuple[Any, ...] = ()
-
-    def state(self, numpy: Any) -> tuple[Any, ...]:
-        """Return the name of the generator, its words, how many are used up, whether there is a number, and it."""
-        memory = b""
-        if hasattr(numpy.random, "get_bit_generator"):  # from 1.24 on
-            generator = numpy.random.get_bit_generator()
-            if type(generator).__name__ == "MT19937":
-                memory = ctypes.string_at(generator.ctypes.state_address, _TWISTER)
-        if memory and memory == self._memory:
-            return self._state
-        kind, keys, *others = numpy.random.get_state()
-        self._memory, self._state = b"" if others[1] else memory, (kind, keys.tobytes(), *others)
-        return self._state
-
-    def set(self, numpy: Any, state: tuple[Any, ...]) -> None:
-        """Set the state: with another number for the next normal distribution, the memory may be the same."""
-        self._memory = b""
-        numpy.random.set_state(state)
-
-
-_of_numpy: Final = _OfNumpy()
+        state = numpy.random.get_state(legacy=False)
+        if state["bit_generator"] == _TWISTER:
+            packed += state["state"].pop("key").tobytes()
+        settings.append(state)
+    return json.dumps(settings, default=lambda words: words.tolist()).encode(), packed
 
 
 def _restore_random_numbers(settings: list[Any], packed: bytes) -> None:
-    version, gauss, *others = settings
+    version, gauss, *of_numpy = settings
     random.setstate((version, _WORDS.unpack(packed[: _WORDS.size]), gauss))
-    if others and (numpy := sys.modules.get("numpy")) is not None:
-        _of_numpy.set(numpy, (others[0], numpy.frombuffer(packed[_WORDS.size :], numpy.uint32), *others[1:]))
+    if of_numpy and (numpy := sys.modules.get("numpy")) is not None:
+        [state] = of_numpy
+        if state["bit_generator"] == _TWISTER:
+            state["state"]["key"] = numpy.frombuffer(packed[_WORDS.size :], numpy.uint32)
+        numpy.random.set_state(state)
 
 
 def _encode(states: dict[str, Any]) -> bytes:

@@ -75,9 +75,6 @@ class Training:
     def passed_vote(self):
         return self.vote
 
-    def has_begun_step(self):
-        return True
-
 
 def told(page, votes):
     found = arrival(page, votes=votes)
@@ -166,12 +163,6 @@ class Loop:
 ])  # fmt: skip
 def test_what_fails_behind_a_commit_is_told_from_what_fails_before_the_next_one(place, behind):
     assert Loop(place).fails_behind() is behind
-
-
-def test_what_fails_with_gradients_belongs_to_the_next_step_wherever_it_is():
-    loop, training = Loop("pass 1 ends"), Training()
-    loop.votes.register(training)
-    assert not loop.fails_behind()
 
 
 def test_a_step_of_an_earlier_iteration_is_not_what_a_failure_follows():

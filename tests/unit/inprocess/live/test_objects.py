@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import weakref
 from functools import partial
 from types import SimpleNamespace
 
@@ -257,36 +259,11 @@ def test_each_change_of_an_optimizer_state_is_another_version(make):
         stepped = tensors.versions(objects)
 
 
-def test_gradients_that_a_later_backward_pass_makes_are_told_from_those_of_the_last_commit():
-    model, batch = torch.nn.Linear(3, 3), torch.ones(2, 3)
-    objects = objects_of(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert not tensors.has_new_gradients(objects)
-    model(batch).sum().backward()
-    assert tensors.has_new_gradients(objects)
-    for _ in range(3):
-        tensors.mark_gradients(objects)
-        gc.collect()
-        assert not tensors.has_new_gradients(objects)
-        model.zero_grad()
-        assert not tensors.has_new_gradients(objects)
-        model(batch).sum().backward()
-        assert tensors.has_new_gradients(objects)
-
-
-def test_gradients_that_are_set_to_zero_in_place_are_none_of_a_later_pass():
-    model = torch.nn.Linear(3, 3)
-    objects = objects_of(model)
-    model(torch.ones(2, 3)).sum().backward()
-    tensors.mark_gradients(objects)
-    model.zero_grad(set_to_none=False)
-    assert not tensors.has_new_gradients(objects)
-
-
 @pytest.mark.parametrize("draws", [
     (numpy.random.randn,), (numpy.random.rand,), (numpy.random.randn, numpy.random.rand, numpy.random.randn), (),
-    (lambda: numpy.random.seed(3),),
+    (lambda: numpy.random.seed(3), lambda: numpy.random.rand(2), lambda: numpy.random.seed(3), numpy.random.normal),
 ])  # fmt: skip
-def test_numbers_of_numpy_are_captured_as_they_are_though_it_is_not_always_asked(draws):
+def test_numbers_of_numpy_are_captured_as_they_are(draws):
     """Two numbers of a normal distribution are drawn together: the second one is given without a draw."""
     numpy.random.seed(3)
     cpu, drawn = torch.device("cpu"), []
@@ -301,6 +278,33 @@ def test_numbers_of_numpy_are_captured_as_they_are_though_it_is_not_always_asked
         found = numpy.random.get_state()
         assert found[2:] == state[2:]
         assert (found[1] == state[1]).all()
+
+
+@pytest.mark.parametrize("kind", ["PCG64", "Philox", "SFC64"])
+def test_numbers_of_another_generator_of_numpy_are_captured(kind):
+    before = numpy.random.get_bit_generator()
+    numpy.random.set_bit_generator(getattr(numpy.random, kind)(3))
+    try:
+        numpy.random.standard_normal()
+        kept = row.capture(0, (), {}, torch.device("cpu"))
+        drawn = numpy.random.rand(5).tolist()
+        row.restore(kept, (), {}, torch.device("cpu"))
+        assert numpy.random.rand(5).tolist() == drawn
+    finally:
+        numpy.random.set_bit_generator(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_digest_of_a_parameter_tells_the_sign_of_each_element(dtype):
+    model = torch.nn.Linear(130, 130, bias=False, dtype=dtype)
+    objects = objects_of(model)
+    (before,) = tensors.digests(objects)
+    values = model.weight.data.view(-1)
+    for index in range(0, len(values), 61):
+        values[index].neg_()
+        assert tensors.digests(objects) != (before,), f"{index} of {len(values)}"
+        values[index].neg_()
+    assert tensors.digests(objects) == (before,)
 
 
 def frozen(required):
@@ -545,6 +549,22 @@ def mesh():
     torch.distributed.init_process_group("fake", rank=1, world_size=4, store=FakeStore())
     yield init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
     torch.distributed.destroy_process_group()
+
+
+def test_an_average_that_is_whole_for_a_forward_pass_leaves_its_shard_as_it_is(mesh):
+    """As FSDP2 puts the whole of a parameter in its place, until it is sharded again."""
+    shard = torch.nn.Parameter(DTensor.from_local(torch.ones(1, 3), mesh, (Replicate(), Shard(0)), run_check=False))
+    average = torch.nn.Module()
+    average.register_parameter("weight", shard)
+    objects = dataclasses.replace(objects_of(average), averaged=((weakref.ref(average), "weight", shard),))
+    average.register_parameter("weight", torch.nn.Parameter(torch.zeros(2, 3)))
+    objects.follow_averages()
+    assert torch.equal(shard._local_tensor, torch.ones(1, 3))
+    average.register_parameter("weight", torch.nn.Parameter(DTensor.from_local(
+        torch.zeros(1, 3), mesh, (Replicate(), Shard(0)), run_check=False
+    )))  # fmt: skip
+    objects.follow_averages()
+    assert torch.equal(shard._local_tensor, torch.zeros(1, 3))
 
 
 @pytest.mark.parametrize(
