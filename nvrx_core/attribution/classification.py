@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from nvrx_core.attribution.origin import GLOG, Line, seconds_of_year
 from nvrx_core.attribution.rules import CLASSES, IGNORED_EXCEPTIONS, Kind, Rule
 from nvrx_core.attribution.verdict import Action, Evidence, shown
 
-__all__ = ["Classifier", "Finding", "Seen", "ending"]
+__all__ = ["WITHOUT_DIGITS", "Classifier", "Finding", "Seen", "ending"]
 
 MAX_FINDINGS: Final = 64
 """Findings that are kept of a rank in a file: the first ones."""
@@ -27,10 +27,16 @@ MAX_STREAMS: Final = 1 << 16
 MAX_TRACEBACK: Final = 400
 """Lines of a traceback."""
 MAX_STEPS: Final = 64
+MAX_KINDS_OF_STEPS: Final = 256
+AFTER: Final = 60
+"""Lines of each rank, after one that says something, that are looked at."""
+WITHOUT_DIGITS: Final = str.maketrans("", "", "0123456789")
 RECOVERED_AFTER: Final = 3
 """Steps that a rank must have made after a failure that it has logged, for that to count as handled."""
 SURVIVED_AFTER: Final = 20
 """The same of any text of a failure: a job does not go on for so long after one that ends it."""
+ENDS_WITHIN: Final = 3
+"""Steps after which an exit code that a text names was not that of the job."""
 
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):?\s*$")
 _RAISED: Final = re.compile(
@@ -54,6 +60,10 @@ _IGNORED: Final = "Exception ignored "
 """What Python writes before an exception in a finalizer or at exit, which ends nothing."""
 _FRAME: Final = re.compile(r"\s|[│╭╰┃|]|\^|\.\.\. \d+ ")
 _STEP: Final = re.compile(r"(?i)\b(?:global_?)?(?:step|iter(?:ation)?|batch|epoch|it)\b[\s=:#\[('\"]{0,4}(?P<step>\d+)")
+_OF_A_STEP: Final = re.compile(
+    r"(?i)loss|\blr\b|learning.rate|grad|it/s|s/it|/s\b|\d ?m?s\b|elapsed|\beta\b|\bacc|perplexity|ppl"
+)
+"""What the line of a training step says, too; the dump of a failed rank may number its batches."""
 _FINISHED: Final = re.compile(
     r"(?i)\b(?:training|train|job|run|all workers)\b.{0,40}\b(?:finished"
     r"|completed?|done|succeeded|successful)"
@@ -76,10 +86,12 @@ _OF_AN_ERROR: Final = frozenset({"ERROR", "CRITICAL", "FATAL"})
 _FATAL: Final = ("Fatal", "FATAL", "terminate called")
 _VOID_LATER: Final = frozenset({Kind.CAUSE, Kind.EXCEPTION, Kind.COLLECTIVE, Kind.STALLED, Kind.CONSEQUENCE})
 """What a rank says of a failure that it may have survived."""
+_SAYS_NOT_WHY: Final = frozenset({Kind.ENDED, Kind.SYMPTOM, Kind.NOTE})
 _SUMMARY_FIELD: Final = re.compile(r"\s+(?P<name>time|host|rank|exitcode)\s+: (?P<value>.*)")
 _SUMMARY_RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _MENTIONED_RANK: Final = re.compile(
-    r"\[(?:[^\]]* )?Rank (?P<rank>\d+)\]|(?:^|Error: )Rank (?P<rank2>\d+): |\bon rank (?P<rank3>\d+)\b"
+    r"\[(?:(?!PG (?:ID )?[1-9])[^\]]* )?Rank (?P<rank>\d+)\]"
+    r"|(?:^|Error: )Rank (?P<rank2>\d+): |\bon rank (?P<rank3>\d+)\b"
 )
 _HANDLED: Final = re.compile(
     r"(?i)\b(?:retry|retrying|retries|ignored|ignoring|skipping|skipped|falling back|fallback|will"
@@ -108,7 +120,8 @@ class Finding:
         action: instead of that of the class.
         pid: the process that the line is about.
         is_root: torchrun calls it the first observed failure.
-        work: the number of the last collective that the rank has enqueued, with its group.
+        group: the process group of NCCL that the numbers are of, "" for none.
+        work: the number of the last collective that the rank has enqueued.
         timed_out: the number of the collective that has timed out.
         is_raised: the line is an exception, or has the level of an error; else anybody may have printed its text.
     """
@@ -121,7 +134,8 @@ class Finding:
     action: Action | None = None
     pid: int | None = None
     is_root: bool = False
-    work: tuple[str, int] | None = None
+    group: str = ""
+    work: int | None = None
     timed_out: int | None = None
     is_raised: bool = False
 
@@ -154,6 +168,8 @@ class Seen:
         locals: the local ranks that have written a line without a rank, with their host.
         steps: by host, when it has reported a step.
         last: by file, the time of its latest line.
+        streams: by file, how many ranks have written into it.
+        current: files of the kernel's records that have none from before the job.
     """
 
     ranks: dict[int, str | None] = field(default_factory=dict)
@@ -162,6 +178,8 @@ class Seen:
     locals: dict[int, str | None] = field(default_factory=dict)
     steps: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     last: dict[str, float] = field(default_factory=dict)
+    streams: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    current: set[str] = field(default_factory=set)
 
     def add(self, rank: int | None, local: int | None, host: str | None) -> None:
         """Take where a line is from."""
@@ -201,12 +219,13 @@ class _Stream:
         traceback: the first line of the last traceback.
         in_traceback: lines since the last traceback began, 0 outside of one.
         chained: the next exception belongs to the failure before it.
-        ignored: whether the next exception is one that Python has ignored; None: the last one was.
+        ignored: whether the next exception is one that Python has ignored; None: the one before this line was.
         was_logged: the last traceback follows a log message, as by `logging.exception`.
         was_retried: that message says that it is tried again, or is not needed.
         last_level: the level of the last line that was none of a traceback.
         last_text: its text.
         findings: of the stream.
+        survived: exceptions after which others have made steps, if not the rank: lines of several ranks have no prefix.
         steps: that lines have reported since the last failure, each by all its numbers.
         time: the last time.
         in_group: the lines are of the tracebacks of an exception group.
@@ -223,6 +242,7 @@ class _Stream:
     last_level: str = ""
     last_text: str = ""
     findings: list[Finding] = field(default_factory=list)
+    survived: list[Finding] = field(default_factory=list)
     steps: set[tuple[str, ...]] = field(default_factory=set)
     time: float | None = None
     in_group: bool = False
@@ -243,9 +263,21 @@ class Classifier:
         self._cycles: dict[str, int] = {}
         self._order = 0
         self._void = set[str]()
+        self._kinds_of_steps = set[str]()
 
-    def feed(self, line: Line) -> bool:
-        """Take a line; return whether it, or what surrounds it, says something: a line like it must be taken, too."""
+    def feed(self, line: Line) -> int:
+        """Take a line.
+
+        Returns:
+            How many lines of its file must be taken after it, though they are like others; 0 where neither it nor what
+            surrounds it says anything: then a line like it need not be taken.
+        """
+        before = self.seen.streams[line.file]
+        says_something = self._says_something(line)
+        streams = self.seen.streams[line.file]
+        return AFTER * streams if says_something or streams > before else 0
+
+    def _says_something(self, line: Line) -> bool:
         self.seen.lines += 1
         line = self._in_cycle(line)
         origin = line.origin
@@ -255,6 +287,7 @@ class Classifier:
             if len(self._streams) >= MAX_STREAMS:
                 return False
             stream = self._streams[key] = _Stream()
+            self.seen.streams[line.file] += 1
         self.seen.add(origin.rank, origin.local, origin.host)
         if origin.time is not None:
             stream.time = origin.time
@@ -283,10 +316,12 @@ class Classifier:
             for each in stream.findings
             if each.failure != _HANG or _sentence(each) not in self._void
         ]
+        if any(_is_exit_code(each) for each in found) and all(each.kind in _SAYS_NOT_WHY for each in found):
+            found += [each for stream in self._streams.values() for each in stream.survived]
         yield from sorted(found, key=lambda finding: finding.order)
         for stream in self._streams.values():
             if stream.in_traceback and stream.traceback is not None and not stream.ignored:  # the log has not its end
-                yield Finding("unknown", Kind.SYMPTOM, stream.traceback, self._order + 1)
+                yield Finding("unknown", Kind.SYMPTOM, stream.traceback, self._order + 1, is_raised=True)
 
     def _in_cycle(self, line: Line) -> Line:
         if "cycle " in line.whole and (match := _CYCLE.search(line.whole)):
@@ -334,7 +369,13 @@ class Classifier:
         if text.startswith(_IGNORED) or (stream.ignored is None and text.startswith(_CHAINED)):
             stream.in_traceback, stream.ignored = 0, True
             return True
-        if not stream.ignored or _TRACEBACK.search(text) or (stream.in_traceback and _FRAME.match(text)):
+        if not stream.ignored:
+            stream.ignored = False
+            return False
+        if _TRACEBACK.search(text) or (stream.in_traceback and _FRAME.match(text)):
+            stream.ignored = not (
+                stream.in_traceback and _TRACEBACK.search(text)
+            )  # the end of the first one is missing
             return False
         stream.in_traceback, stream.ignored = 0, None
         return _RAISED.match(text) is not None
@@ -346,7 +387,6 @@ class Classifier:
             stream.was_logged = stream.last_level in _LOUD
             stream.was_retried = stream.was_logged and bool(_HANDLED.search(stream.last_text))
             stream.in_traceback = 1
-            stream.ignored = bool(stream.ignored)
             return True
         if text.startswith(_CHAINED):
             stream.chained = True
@@ -361,7 +401,7 @@ class Classifier:
             self._raised(stream, line, raised["type"] or raised["small"])
             return True
         if stream.traceback is not None and not stream.was_logged:
-            self._add(stream, Finding("unknown", Kind.SYMPTOM, stream.traceback, 0))
+            self._add(stream, Finding("unknown", Kind.SYMPTOM, stream.traceback, 0, is_raised=True))
         return False
 
     def _of_text(self, stream: _Stream, line: Line) -> bool:
@@ -369,8 +409,8 @@ class Classifier:
         if not stream.in_traceback and not _FRAME.match(text):
             stream.last_level, stream.last_text = level, text
         goes_on = False
-        if steps := _STEP.findall(text):
-            goes_on = self._progress(stream, line, tuple(steps))
+        if steps := list(_STEP.finditer(text)):
+            goes_on = self._progress(stream, line, steps)
         if "NCCL INFO " in text:
             return False
         if "EXCEPTION" in text and (in_process := _IN_PROCESS.search(text)):
@@ -431,7 +471,7 @@ class Classifier:
         if rule is not None and rule.kind is Kind.ENDED:
             self._matched(stream, line, (failure, rule, match), None, is_raised=True)
         elif not _IN_ORDER.match(line.text):
-            self._add(stream, Finding("unknown", Kind.SYMPTOM, line, 0))
+            self._add(stream, Finding("unknown", Kind.SYMPTOM, line, 0, is_raised=True))
 
     def _matched(
         self, stream: _Stream, line: Line, found: tuple[str, Rule, re.Match[str] | bool], error_type: str | None, *,
@@ -443,7 +483,8 @@ class Classifier:
         rank = groups.get("rank") or groups.get("local")
         is_raised |= rank is not None  # a report on a rank
         if rank is None and (named := _MENTIONED_RANK.search(line.text)):
-            rank = named["rank"] or named["rank2"] or named["rank3"]
+            of_group = named["rank"] if origin.rank is None else None
+            rank = of_group or named["rank2"] or named["rank3"]
         if rank is not None:
             origin = (
                 replace(origin, rank=int(rank))
@@ -462,12 +503,16 @@ class Classifier:
             if kind is Kind.SCHEDULER and "rank" in groups and "was ended by" not in line.text:
                 return
             kind = rule.kind
-        work = (groups.get("pg") or "", int(groups["work"])) if groups.get("work") else None
-        timed_out = int(groups["timed_out"]) if groups.get("timed_out") else None
-        pid = int(groups["pid"]) if groups.get("pid") else None
+        numbers = {name: int(groups[name]) for name in ("pid", "work", "timed_out") if groups.get(name)}
         told = replace(line, origin=origin)
         is_root = rule.kind is Kind.ENDED and "failed (exitcode" in line.text
-        self._add(stream, Finding(failure, kind, told, 0, error_type, action, pid, is_root, work, timed_out, is_raised))
+        self._add(
+            stream,
+            Finding(
+                failure, kind, told, 0, error_type, action, numbers.get("pid"), is_root, groups.get("pg") or "",
+                numbers.get("work"), numbers.get("timed_out"), is_raised,
+            ),
+        )  # fmt: skip
 
     def _add(self, stream: _Stream, finding: Finding) -> None:
         if len(stream.findings) < MAX_FINDINGS:
@@ -476,20 +521,30 @@ class Classifier:
             if _may_be_survived(finding):
                 stream.steps.clear()
 
-    def _progress(self, stream: _Stream, line: Line, numbers: tuple[str, ...]) -> bool:
+    def _progress(self, stream: _Stream, line: Line, named: Sequence[re.Match[str]]) -> bool:
         """Take a line that reports a step: after several of them, what was said of a failure was not the end.
 
         Returns:
             Whether it takes more of them to know.
         """
         cycle, goes_on = line.origin.cycle, False
-        if any(_may_be_survived(each) and each.line.origin.cycle == cycle for each in stream.findings):
+        numbers = tuple(each["step"] for each in named)
+        kind = line.text[: named[0].start("step")].translate(WITHOUT_DIGITS)
+        if not any(_may_be_survived(each) and each.line.origin.cycle == cycle for each in stream.findings):
+            if len(self._kinds_of_steps) < MAX_KINDS_OF_STEPS:
+                self._kinds_of_steps.add(kind)
+        elif kind in self._kinds_of_steps or _OF_A_STEP.search(line.text):
             goes_on = len(stream.steps) < SURVIVED_AFTER
             if goes_on:
                 stream.steps.add(numbers)
             enough = 1 if stream.was_retried else RECOVERED_AFTER if stream.was_logged else SURVIVED_AFTER
             if len(stream.steps) >= enough:
+                if enough == SURVIVED_AFTER and line.origin.rank is None and line.origin.local is None:
+                    raised = [each for each in stream.findings if each.is_raised and each.error_type]
+                    stream.survived += raised[: MAX_FINDINGS - len(stream.survived)]
                 self._handled(stream, cycle)
+            elif len(stream.steps) >= ENDS_WITHIN:
+                stream.findings = [each for each in stream.findings if not _is_text_of_exit(each)]
         step, host, time = int(numbers[0]), line.origin.host, line.origin.time
         if host is not None and time is not None and (host in self.seen.steps or len(self.seen.steps) < MAX_FINDINGS):
             steps = self.seen.steps[host]
@@ -524,6 +579,16 @@ class Classifier:
 def _may_be_survived(finding: Finding) -> bool:
     """Whether a rank that goes on has survived what was said; a loss that is not a number stays."""
     return finding.kind in _VOID_LATER or (finding.kind is Kind.SYMPTOM and finding.failure != "nan_loss")
+
+
+def _is_text_of_exit(finding: Finding) -> bool:
+    """Whether some text, which need not be of the job's launcher, names an exit code."""
+    return finding.kind is Kind.SYMPTOM and finding.failure != "nan_loss" and not finding.is_raised
+
+
+def _is_exit_code(finding: Finding) -> bool:
+    """Whether a launcher reports the exit code of a process: Python's, after an exception."""
+    return finding.kind is Kind.ENDED and finding.failure == "unknown" and "xit" in finding.line.text
 
 
 def _sentence(finding: Finding) -> str:

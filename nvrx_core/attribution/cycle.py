@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nvrx_core.attribution.cascade import decide
-from nvrx_core.attribution.classification import Classifier
+from nvrx_core.attribution.classification import WITHOUT_DIGITS, Classifier
 from nvrx_core.attribution.origin import Line, Origin, parse
 from nvrx_core.attribution.verdict import Action, Evidence, Verdict, shown
 from nvrx_core.fault.hang_verdict import HangVerdict
@@ -21,9 +21,8 @@ __all__ = ["LAUNCHER_FILE", "CycleReport", "FailureReport", "verdict_of_cycle"]
 
 LAUNCHER_FILE: Final = "launcher"
 """The file that `Verdict.evidence` names for what a launcher has reported; its lines have the number 0."""
-AFTER: Final = 60
-"""Lines after one that says something that are looked at."""
-_WITHOUT_DIGITS: Final = str.maketrans("", "", "0123456789")
+KERNEL_LOG: Final = "kernel log"
+"""The file of what kernels have recorded."""
 _END: Final = re.compile(
     r"(?P<how>rank (?P<rank>\d{1,7}) \([^)]*\) (?:was ended by [\w+]+(?: \d+)?|has failed with exit code \d+)"
     r"(?:, and the kernel's OOM killer was active in its cgroup)?)"
@@ -89,7 +88,8 @@ def verdict_of_cycle(report: CycleReport) -> Verdict:
     of_kernel = Classifier()
     for host, texts in (report.kernel or {}).items():
         for each in (classifier, of_kernel):
-            _feed(each, "kernel log", texts, Origin(host=host))
+            each.seen.current.add(KERNEL_LOG)
+            _feed(each, KERNEL_LOG, texts, Origin(host=host))
     for failure in report.failures:
         _feed_failure(classifier, failure)
     hang = "" if report.hang is None else f"hang: {report.hang.sentence}"
@@ -145,13 +145,11 @@ def _feed(classifier: Classifier, name: str, texts: Sequence[str], origin: Origi
     first = max((index for index, text in enumerate(texts, 1) if _RESTARTED.search(text)), default=0)
     boring, until = set[str](), 0
     for number, text in enumerate(texts[first:], first + 1):
-        pattern = text.translate(_WITHOUT_DIGITS)
+        pattern = text.translate(WITHOUT_DIGITS)
         if pattern in boring and number > until:
             continue
-        says_something = False
-        for line in parse(name, number, text, origin):
-            says_something |= classifier.feed(line)
-        if says_something:
-            until = number + AFTER
+        after = max((classifier.feed(line) for line in parse(name, number, text, origin)), default=0)
+        if after:
+            until = number + after
         else:
             boring.add(pattern)

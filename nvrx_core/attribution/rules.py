@@ -3,7 +3,7 @@
 A class is one entry of `CLASSES`. The entries are in order: of the rules that a line matches, the first decides. A rule
 has a literal text, by which lines are found fast, and may have a pattern that is searched in lines with that text; the
 groups `rank`, `local`, `host`, `pid` and `code` of a pattern say what the line is about, `work` and `timed_out` which
-collective. A literal has no digits: lines that differ in digits only are looked at once.
+collective, of the process group `pg`. A literal has no digits: lines that differ in digits only are looked at once.
 
 Sources of the texts: the messages of torch, gloo, NCCL, CUDA, Slurm and the Linux kernel, and of NVIDIA's list of Xid
 errors (docs.nvidia.com/deploy/xid-errors).
@@ -87,14 +87,13 @@ class FailureClass:
     rules: tuple[Rule, ...] = ()
 
 
-_XID: Final = r"NVRM: Xid \([^)]*\): (?:{}),"
+_XID: Final = r"NVRM: Xid \([^)]*\): (?:{})\b(?:, pid='?(?P<pid>\d+))?"
 _SLURM_END: Final = r"(?:JOB|STEP) \S+ (?:ON (?P<host>[\w.-]+) )?CANCELLED"
 _TASK: Final = r"srun: error: (?P<host>[\w.-]+): task(?:s [\d,-]+| (?P<rank>\d+)): "
 _MPI: Final = r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.-]+) exited on signal "
-_BEGUN: Final = (
-    r"\[(?P<pg>[^\]\[]*)\bRank (?P<rank>\d+)\](?:.*sequence id: (?P<timed_out>\d+))?"
-    r".*[lL]ast enqueued (?:NCCL )?work: (?P<work>-?\d+)"
-)
+_OF_GROUP: Final = r"\[(?:[^\]\[]*PG GUID )?(?P<pg>[^\]\[]*?) ?\bRank \d+\]"
+"""The prefix of a line of NCCL's watchdog. The group's GUID is the same on all its ranks, its number need not be."""
+_BEGUN: Final = _OF_GROUP + r"(?:.*sequence id: (?P<timed_out>\d+))?.*[lL]ast enqueued (?:NCCL )?work: (?P<work>-?\d+)"
 _CRASHES: Final = tuple(
     rule
     for word in ("Segmentation fault", "Bus error", "Illegal instruction", "Floating point exception")
@@ -104,9 +103,15 @@ _CRASHES: Final = tuple(
     )
 )
 """What srun and shells say of a signal by which a crashed process ends."""
-_EXIT_CODE: Final = r"(?i)\bexit(?:ed)?(?: with)?(?: exit)? (?:code|status)\b[ :=]{0,8}(?P<code>-?\d+)\b"
-_NOT_IF: Final = r"^(?!.*\b(?:(?:[Ii]f|[Ww]hen|[Oo]nce|[Uu]pon|[Uu]nless)\b.*|[Oo]n )(?:[Rr]eceived|preempted)).*"
-"""The line does not say what is done in case of a signal or a preemption."""
+_EXIT_CODE: Final = (
+    r"(?i)\b(?:(?P<by>(?:exited|failed|terminated|died|ended|crashed) (?:\w+ )?with (?:an? )?(?:non-?zero )?(?:exit )?)"
+    r"|exit(?:ed)? )(?:code|status)\b[ :=]{0,8}(?P<code>-?\d+)\b(?(by)|(?=\s*(?:$|[],.;:()\"'])))"
+)
+"""Where no verb says that something has ended, nothing follows: tables, and manuals, have such texts, too."""
+_NOT_IF: Final = (
+    r"(?:^|[,;:.])(?:(?!\b(?:[Ii]f|[Ww]hen|[Oo]nce|[Uu]pon|[Uu]nless|[Oo]n (?=received|preempted))\b)[^,;:.])*"
+)
+"""From the beginning of a clause that does not say what is done in case of a signal or a preemption."""
 ABSTAINS: Final = (
     r"hang: (?:all ranks are alike|no rank is behind|the ranks wait for each other"
     r"|the ranks call different collectives)"
@@ -215,8 +220,8 @@ CLASSES: Final = (
             Rule("DUE TO JOB REQUEUE", _SLURM_END, Kind.SCHEDULER, any_level=True),
             Rule(
                 "preempted",
-                r"(?i)" + _NOT_IF + r"\b(?:is|was|been|being|are|were|got|node|job|vm|instance|pod|has timed out/|to"
-                r" be) ?preempted|\bpreempted by\b|: preempted\b",
+                r"(?i)" + _NOT_IF + r"\b(?:(?:is|was|been|being|are|were|got|has timed out/|to be) ?"
+                r"|(?:node|job|vm|instance|pod) (?:\S+ )?)preempted|\bpreempted by\b|: preempted\b",
                 Kind.SCHEDULER,
                 any_level=True,
             ),
@@ -278,7 +283,7 @@ CLASSES: Final = (
         (
             Rule(
                 "aught collective operation timeout",
-                r"aught collective operation timeout(?:.*?\bSeqNum=(?P<timed_out>\d+))?",
+                rf"(?:{_OF_GROUP}.*)?aught collective operation timeout(?:.*?\bSeqNum=(?P<timed_out>\d+))?",
                 Kind.STALLED,
             ),
             Rule("Timeout at NCCL work", "", Kind.STALLED),
@@ -364,7 +369,7 @@ CLASSES: Final = (
             Rule("llegal memory access"),
             Rule("nspecified launch failure"),
             Rule("isaligned address", "(?i)cuda"),
-            Rule("NVRM: Xid", _XID.format("13|31|43|68|69"), any_level=True),
+            Rule("NVRM: Xid", _XID.format("13|31|43|68|69"), Kind.MACHINE, any_level=True),
             Rule("NVRM: Xid", _XID.format(r"\d+"), Kind.NOTE, any_level=True),
             Rule("CUBLAS_STATUS_"),
             Rule("CUDNN_STATUS_"),
@@ -390,7 +395,9 @@ CLASSES: Final = (
         "lost a worker of its data loader",
         (
             Rule(
-                "DataLoader worker", r"DataLoader worker \(pid(?:\(s\))?.*(?:killed|exited|crashed|aborted|terminated)"
+                "DataLoader worker",
+                r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+).*(?:killed|exited|crashed|aborted|terminated)"
+                r"(?! by signal: Terminated)",
             ),
             Rule("in DataLoader worker process"),
             Rule("bus error encountered in worker"),
@@ -738,7 +745,7 @@ CLASSES: Final = (
         Action.STOP,
         "was ended from outside",
         (
-            Rule("CANCELLED", _SLURM_END + r" AT \S+(?: \*\*\*| \+\+\+|$)", Kind.SCHEDULER, any_level=True),
+            Rule("CANCELLED", _SLURM_END + " AT ", Kind.SCHEDULER, any_level=True),
             Rule("CANCELLED", r"CANCELLED by \d+", Kind.SCHEDULER, any_level=True),
             Rule(  # why a node has left its job, which goes on
                 "the launcher has received signal",
@@ -751,6 +758,7 @@ CLASSES: Final = (
             Rule("death signal, shutting down", "", Kind.SCHEDULER, any_level=True),
             Rule("got signal: ", r"got signal: (?:15|2|1)\b", Kind.SCHEDULER, any_level=True),
             Rule("KeyboardInterrupt", r"(?:^|[\s.:])KeyboardInterrupt\b", Kind.SCHEDULER),
+            Rule("killed by signal: Terminated", "", Kind.SCHEDULER, action=Action.RESTART),
             Rule(
                 "eceived SIG",
                 _NOT_IF + r"[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)",
