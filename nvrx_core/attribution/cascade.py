@@ -315,12 +315,12 @@ class _Cascade:
         first = self._first(candidates)
         if first.failure == "hang":
             return self._hung(first, [each for each in own if each.failure == "hang"])
-        alike = {_rank(each) for each in own if (each.failure, each.error_type) == (first.failure, first.error_type)}
-        if None not in alike and len(alike) > 1 and alike == set(self._hosts):
-            return replace(self._named(first), rank=None, everywhere=True)
         exact = [each for each in own if _rank(each) == _rank(first) and each.kind is Kind.CAUSE]
         if first.kind is Kind.EXCEPTION and exact and self._is_near(first, exact[0]):
             first = exact[0]
+        alike = {_rank(each) for each in own if (each.failure, each.error_type) == (first.failure, first.error_type)}
+        if None not in alike and len(alike) > 1 and alike == set(self._hosts):
+            return replace(self._named(first), rank=None, everywhere=True)
         named = {_rank(each) for each in self._failures if each.failure == first.failure} - {None}
         if _rank(first) is None and len(named) == 1:
             return self._named(first, named.pop())

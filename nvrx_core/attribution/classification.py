@@ -218,6 +218,7 @@ class _Stream:
     Attributes:
         traceback: the first line of the last traceback.
         in_traceback: lines since the last traceback began, 0 outside of one.
+        in_message: the lines before this one are the end of a traceback, and what its message has in further lines.
         chained: the next exception belongs to the failure before it.
         ignored: whether the next exception is one that Python has ignored; None: the one before this line was.
         was_logged: the last traceback follows a log message, as by `logging.exception`.
@@ -235,6 +236,7 @@ class _Stream:
 
     traceback: Line | None = None
     in_traceback: int = 0
+    in_message: bool = False
     chained: bool = False
     ignored: bool | None = False
     was_logged: bool = False
@@ -406,6 +408,7 @@ class Classifier:
 
     def _of_text(self, stream: _Stream, line: Line) -> bool:
         text, level = line.text, line.origin.level
+        stream.in_message &= text[:1] in ("", " ", "\t")
         if not stream.in_traceback and not _FRAME.match(text):
             stream.last_level, stream.last_text = level, text
         goes_on = False
@@ -433,12 +436,14 @@ class Classifier:
             return True
         named = _named_error(text)
         stream.was_logged, stream.was_retried = level in _LOUD, False
-        is_raised = level in _OF_AN_ERROR or text.startswith(_FATAL) or (named is not None and named.start() == 0)
+        is_error = level in _OF_AN_ERROR or text.startswith(_FATAL) or stream.in_message
+        is_raised = is_error or (named is not None and named.start() == 0)
         self._matched(stream, line, (failure, rule, match), named["type"] if named else None, is_raised=is_raised)
         return True
 
     def _raised(self, stream: _Stream, line: Line, error_type: str) -> None:
         """Take the last line of a traceback, or one like it."""
+        stream.in_message = True
         failure, rule, match = _rule_of(line.text)
         is_of_service = rule is not None and rule.kind is Kind.CONSEQUENCE and _OF_A_SERVICE.match(line.text)
         if is_of_service or _KEY.match(line.text):

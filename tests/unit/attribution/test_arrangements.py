@@ -489,7 +489,8 @@ NO_MODULE = "2026-07-03 10:00:0{0},000 ERROR [rank0] ModuleNotFoundError: No mod
           "job.log": "2026-01-01 00:00:11 [rank1]: RuntimeError: CUDA error: x"}, "gpu_lost", 1),
         ({"kern.log": f"Jul  3 10:00:00 {OOM}".replace("9999 (mysqld)", "5 (python)"),
           "job.log": f"[rank1]: {TRACE}[rank1]: concurrent.futures.process.BrokenProcessPool: A process in the process"
-                     " pool was terminated abruptly while the future was running or pending."}, "host_out_of_memory", 1),
+                     " pool was terminated abruptly while the future was running or pending."},
+         "host_out_of_memory", 1),
     ],
 )  # fmt: skip
 def test_a_record_of_the_kernel_counts_if_it_can_be_of_this_job(
