@@ -208,7 +208,7 @@ class _Cascade:
 
     def __init__(self, failures: Sequence[Finding], notes: Sequence[Finding], seen: Seen) -> None:
         self._failures, self._notes, self._hosts = failures, notes, seen.hosts()
-        self._offsets = seen.clock_offsets()
+        self._offsets, self._streams = seen.clock_offsets(), seen.streams
         self._by_kind: dict[Kind, list[Finding]] = defaultdict(list)
         for each in failures:
             self._by_kind[each.kind].append(each)
@@ -346,8 +346,9 @@ class _Cascade:
         return replace(self._named(first, factor=0.6), rank=None, everywhere=ranks == set(self._hosts))
 
     def _is_near(self, one: Finding, other: Finding) -> bool:
-        """Whether two lines are of one report."""
-        return one.line.file == other.line.file and abs(one.line.number - other.line.number) < 40
+        """Whether two lines are of one report of a rank."""
+        apart = abs(one.line.number - other.line.number)
+        return one.line.file == other.line.file and apart < 40 * self._streams.get(one.line.file, 1)
 
     def _of_signal(self, finding: Finding, own: Sequence[Finding]) -> _Culprit:
         """A kill may have been the kernel's, or anybody's: the logs do not say."""

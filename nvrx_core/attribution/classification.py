@@ -274,22 +274,23 @@ class Classifier:
             How many lines of its file must be taken after it, though they are like others; 0 where neither it nor what
             surrounds it says anything: then a line like it need not be taken.
         """
-        before = self.seen.streams[line.file]
-        says_something = self._says_something(line)
-        streams = self.seen.streams[line.file]
-        return AFTER * streams if says_something or streams > before else 0
-
-    def _says_something(self, line: Line) -> bool:
         self.seen.lines += 1
-        line = self._in_cycle(line)
-        origin = line.origin
-        key = (line.file, origin.rank, origin.local)
+        key = (line.file, line.origin.rank, line.origin.local)
         stream = self._streams.get(key)
+        is_new = stream is None
         if stream is None:
             if len(self._streams) >= MAX_STREAMS:
-                return False
+                return 0
             stream = self._streams[key] = _Stream()
             self.seen.streams[line.file] += 1
+        ranks = self.seen.streams[line.file]
+        if not self._says_something(stream, self._in_cycle(line)):
+            return ranks + AFTER if is_new else 0
+        is_open = stream.in_traceback or any(map(_may_be_survived, stream.findings))
+        return ranks * AFTER if is_open else ranks + AFTER
+
+    def _says_something(self, stream: _Stream, line: Line) -> bool:
+        origin = line.origin
         self.seen.add(origin.rank, origin.local, origin.host)
         if origin.time is not None:
             stream.time = origin.time
