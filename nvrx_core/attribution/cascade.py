@@ -131,13 +131,13 @@ def _without_records_of_others(failures: Sequence[Finding], seen: Seen) -> list[
     A record is of this job if it names a process of the job, or if the job says the like at about the same time, which
     may be that of another time zone. One that a GPU is broken counts, too, if something has failed right after it.
     """
-    of_job = [each for each in failures if each.kind is not Kind.MACHINE]
+    of_job = [each for each in failures if not _is_record(each)]
     own = [each for each in of_job if each.kind in (Kind.CAUSE, Kind.EXCEPTION)]
     pids = {each.pid for each in of_job} - {None}
 
     def is_of_job(each: Finding) -> bool:
         origin = each.line.origin
-        if each.kind is not Kind.MACHINE or origin.rank is not None or each.pid in pids:
+        if not _is_record(each) or origin.rank is not None or each.pid in pids:
             return True
         is_broken = each.failure in _GPU_IS_BROKEN
         if each.line.file in seen.current and is_broken:
@@ -146,17 +146,23 @@ def _without_records_of_others(failures: Sequence[Finding], seen: Seen) -> list[
         times += [time for file, time in seen.last.items() if file != each.line.file]
         apart = [_apart(origin.time, time) for time in times if time is not None and origin.time is not None]
         alike = _AGREES.get(each.failure)
-        agrees = alike is not None and any(_says(other, alike) for other in of_job)
+        agreeing = [other for other in of_job if alike is not None and _says(other, alike)]
         before, after = (_BEFORE, _AFTER) if own else (_SAME_DAY, _SAME_DAY)
         is_near = not apart or any(-before <= seconds <= after for seconds in apart)
-        if agrees and apart:
-            return is_near or any(_is_of_another_zone(seconds) for seconds in apart)
+        if agreeing and apart:
+            is_of_process = any(None in (each.pid, other.pid) for other in agreeing)
+            return is_near or (is_of_process and any(_is_of_another_zone(seconds) for seconds in apart))
         is_of_kernel = each.pid is not None or "invoked" in each.line.text or each.failure in _OF_A_GPU
-        if not is_near or agrees or alike is None or not own or not is_of_kernel:
+        if not is_near or agreeing or alike is None or not own or not is_of_kernel:
             return is_near
         return is_broken and any(abs(seconds) <= _AT_ONCE for seconds in apart)
 
     return [each for each in failures if is_of_job(each)]
+
+
+def _is_record(finding: Finding) -> bool:
+    """Whether the kernel has recorded it, or the scheduler's daemon; the driver records errors of programs, too."""
+    return finding.kind is Kind.MACHINE or (finding.kind is Kind.SYMPTOM and finding.failure in _AGREES)
 
 
 def _says(failure: Finding, alike: tuple[frozenset[str], re.Pattern[str]]) -> bool:

@@ -37,6 +37,8 @@ SURVIVED_AFTER: Final = 20
 """The same of any text of a failure: a job does not go on for so long after one that ends it."""
 ENDS_WITHIN: Final = 3
 """Steps after which an exit code that a text names was not that of the job."""
+NOTICED_WITHIN: Final = 200
+"""Lines that a file may have yet after the end of a process: its launcher ends the others."""
 
 _TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):?\s*$")
 _RAISED: Final = re.compile(
@@ -229,6 +231,7 @@ class _Stream:
         survived: exceptions after which others have made steps, if not the rank: lines of several ranks have no prefix.
         steps: that lines have reported since the last failure, each by all its numbers.
         time: the last time.
+        last: the number of the last line.
         in_group: the lines are of the tracebacks of an exception group.
         summary: the fields of torchrun's summary, so far.
         in_root_cause: they are those of the first observed failure.
@@ -247,6 +250,7 @@ class _Stream:
     survived: list[Finding] = field(default_factory=list)
     steps: set[tuple[str, ...]] = field(default_factory=set)
     time: float | None = None
+    last: int = 0
     in_group: bool = False
     summary: dict[str, str] = field(default_factory=dict)
     in_root_cause: bool = False
@@ -283,6 +287,7 @@ class Classifier:
                 return 0
             stream = self._streams[key] = _Stream()
             self.seen.streams[line.file] += 1
+        stream.last = line.number
         ranks = self.seen.streams[line.file]
         if not self._says_something(stream, self._in_cycle(line)):
             return ranks + AFTER if is_new else 0
@@ -317,10 +322,13 @@ class Classifier:
             each
             for stream in self._streams.values()
             for each in stream.findings
-            if each.failure != _HANG or _sentence(each) not in self._void
+            if (each.failure != _HANG or _sentence(each) not in self._void)
+            and (not _is_mere_text(each) or stream.last - each.line.number <= NOTICED_WITHIN)
         ]
         if any(_is_exit_code(each) for each in found) and all(each.kind in _SAYS_NOT_WHY for each in found):
-            found += [each for stream in self._streams.values() for each in stream.survived]
+            for stream in self._streams.values():
+                late = [each for each in stream.survived if stream.last - each.line.number <= NOTICED_WITHIN]
+                found += [replace(each, kind=Kind.EXCEPTION, action=Action.RESTART) for each in late]
         yield from sorted(found, key=lambda finding: finding.order)
         for stream in self._streams.values():
             if stream.in_traceback and stream.traceback is not None and not stream.ignored:  # the log has not its end
@@ -550,7 +558,7 @@ class Classifier:
                     stream.survived += raised[: MAX_FINDINGS - len(stream.survived)]
                 self._handled(stream, cycle)
             elif len(stream.steps) >= ENDS_WITHIN:
-                stream.findings = [each for each in stream.findings if not _is_text_of_exit(each)]
+                stream.findings = [each for each in stream.findings if not _is_mere_text(each)]
         step, host, time = int(numbers[0]), line.origin.host, line.origin.time
         if host is not None and time is not None and (host in self.seen.steps or len(self.seen.steps) < MAX_FINDINGS):
             steps = self.seen.steps[host]
@@ -587,8 +595,8 @@ def _may_be_survived(finding: Finding) -> bool:
     return finding.kind in _VOID_LATER or (finding.kind is Kind.SYMPTOM and finding.failure != "nan_loss")
 
 
-def _is_text_of_exit(finding: Finding) -> bool:
-    """Whether some text, which need not be of the job's launcher, names an exit code."""
+def _is_mere_text(finding: Finding) -> bool:
+    """Whether some text, which need not be of the job's launcher, names an exit code, or an error of a program."""
     return finding.kind is Kind.SYMPTOM and finding.failure != "nan_loss" and not finding.is_raised
 
 

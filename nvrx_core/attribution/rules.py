@@ -369,7 +369,7 @@ CLASSES: Final = (
             Rule("llegal memory access"),
             Rule("nspecified launch failure"),
             Rule("isaligned address", "(?i)cuda"),
-            Rule("NVRM: Xid", _XID.format("13|31|43|68|69"), Kind.MACHINE, any_level=True),
+            Rule("NVRM: Xid", _XID.format("13|31|43|68|69"), Kind.SYMPTOM, any_level=True),
             Rule("NVRM: Xid", _XID.format(r"\d+"), Kind.NOTE, any_level=True),
             Rule("CUBLAS_STATUS_"),
             Rule("CUDNN_STATUS_"),
