@@ -441,7 +441,7 @@ class Classifier:
             if stream.findings and not named and _FINISHED.search(text):
                 self._handled(stream, line.origin.cycle, has_finished=True)
             return named is not None or goes_on
-        if (is_quiet and not rule.any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
+        if (is_quiet and not rule.is_of_any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
             return True
         named = _named_error(text)
         stream.was_logged, stream.was_retried = level in _LOUD, False
