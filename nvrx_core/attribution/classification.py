@@ -215,9 +215,10 @@ class Seen:
 
 @dataclass
 class _Stream:
-    """The lines of one rank in one file.
+    """The lines of one rank in one file, or those whose rank is not known.
 
     Attributes:
+        is_of_no_rank: the lines have no prefix, and may be of any.
         traceback: the first line of the last traceback.
         in_traceback: lines since the last traceback began, 0 outside of one.
         in_message: the lines before this one are the end of a traceback, and what its message has in further lines.
@@ -237,6 +238,7 @@ class _Stream:
         in_root_cause: they are those of the first observed failure.
     """
 
+    is_of_no_rank: bool = False
     traceback: Line | None = None
     in_traceback: int = 0
     in_message: bool = False
@@ -285,13 +287,13 @@ class Classifier:
         if stream is None:
             if len(self._streams) >= MAX_STREAMS:
                 return 0
-            stream = self._streams[key] = _Stream()
+            stream = self._streams[key] = _Stream(is_of_no_rank=key[1:] == (None, None))
             self.seen.streams[line.file] += 1
         stream.last = line.number
         ranks = self.seen.streams[line.file]
         if not self._says_something(stream, self._in_cycle(line)):
             return ranks + AFTER if is_new else 0
-        is_open = stream.in_traceback or any(map(_may_be_survived, stream.findings))
+        is_open = stream.in_traceback or any(_may_be_survived(each) for each in stream.findings)
         return ranks * AFTER if is_open else ranks + AFTER
 
     def _says_something(self, stream: _Stream, line: Line) -> bool:
@@ -538,33 +540,43 @@ class Classifier:
     def _progress(self, stream: _Stream, line: Line, named: Sequence[re.Match[str]]) -> bool:
         """Take a line that reports a step: after several of them, what was said of a failure was not the end.
 
+        What is of no rank may be of any: each rank of the file that makes steps goes on after it.
+
         Returns:
             Whether it takes more of them to know.
         """
-        cycle, goes_on = line.origin.cycle, False
-        numbers = tuple(each["step"] for each in named)
+        origin = line.origin
         kind = line.text[: named[0].start("step")].translate(WITHOUT_DIGITS)
-        if not any(_may_be_survived(each) and each.line.origin.cycle == cycle for each in stream.findings):
-            if len(self._kinds_of_steps) < MAX_KINDS_OF_STEPS:
-                self._kinds_of_steps.add(kind)
-        elif kind in self._kinds_of_steps or _OF_A_STEP.search(line.text):
-            goes_on = len(stream.steps) < SURVIVED_AFTER
-            if goes_on:
-                stream.steps.add(numbers)
-            enough = 1 if stream.was_retried else RECOVERED_AFTER if stream.was_logged else SURVIVED_AFTER
-            if len(stream.steps) >= enough:
-                if enough == SURVIVED_AFTER and line.origin.rank is None and line.origin.local is None:
-                    raised = [each for each in stream.findings if each.is_raised and each.error_type]
-                    stream.survived += raised[: MAX_FINDINGS - len(stream.survived)]
-                self._handled(stream, cycle)
-            elif len(stream.steps) >= ENDS_WITHIN:
-                stream.findings = [each for each in stream.findings if not _is_mere_text(each)]
-        step, host, time = int(numbers[0]), line.origin.host, line.origin.time
+        of_no_rank = self._streams.get((line.file, None, None), stream)
+        streams = [stream, of_no_rank] if of_no_rank is not stream else [stream]
+        unsettled = [each for each in streams if _has_open_end(each, origin.cycle)]
+        if not unsettled and len(self._kinds_of_steps) < MAX_KINDS_OF_STEPS:
+            self._kinds_of_steps.add(kind)
+        goes_on = False
+        if kind in self._kinds_of_steps or _OF_A_STEP.search(line.text):
+            for each in unsettled:
+                goes_on |= self._after_failure(each, origin.cycle, tuple(match["step"] for match in named))
+        step, host, time = int(named[0]["step"]), origin.host, origin.time
         if host is not None and time is not None and (host in self.seen.steps or len(self.seen.steps) < MAX_FINDINGS):
             steps = self.seen.steps[host]
             steps.setdefault(step, time)
             if len(steps) > MAX_STEPS:
                 del steps[next(iter(steps))]
+        return goes_on
+
+    def _after_failure(self, stream: _Stream, cycle: int | None, numbers: tuple[str, ...]) -> bool:
+        """Take a step that follows a failure; return whether it takes more of them to know that it was survived."""
+        goes_on = len(stream.steps) < SURVIVED_AFTER
+        if goes_on:
+            stream.steps.add(numbers)
+        enough = 1 if stream.was_retried else RECOVERED_AFTER if stream.was_logged else SURVIVED_AFTER
+        if len(stream.steps) >= enough:
+            if enough == SURVIVED_AFTER and stream.is_of_no_rank:
+                raised = [each for each in stream.findings if each.is_raised and each.error_type]
+                stream.survived += raised[: MAX_FINDINGS - len(stream.survived)]
+            self._handled(stream, cycle)
+        elif len(stream.steps) >= ENDS_WITHIN:
+            stream.findings = [each for each in stream.findings if not _is_mere_text(each)]
         return goes_on
 
     def _goes_on(self, file: str, rank: int) -> None:
@@ -603,6 +615,11 @@ def _is_mere_text(finding: Finding) -> bool:
 def _is_exit_code(finding: Finding) -> bool:
     """Whether a launcher reports the exit code of a process: Python's, after an exception."""
     return finding.kind is Kind.ENDED and finding.failure == "unknown" and "xit" in finding.line.text
+
+
+def _has_open_end(stream: _Stream, cycle: int | None) -> bool:
+    """Whether a stream has a failure of this cycle that its rank may have survived."""
+    return any(_may_be_survived(each) and each.line.origin.cycle == cycle for each in stream.findings)
 
 
 def _sentence(finding: Finding) -> str:

@@ -170,6 +170,8 @@ EXIT_OF_1 = "E0703 10:00:02.0 9 torch/api.py:863] failed (exitcode: {0}) local_r
         (f"{steps(0, 5)}{SAMPLE}\n{steps(5, 60)}{EXIT_OF_1.format(1)}", "unknown"),
         (f"{steps(0, 5)}{PRINTED}{steps(5, 60)}[rank0]: {LOST}\n{EXIT_OF_1.format(1)}", "unknown"),
         (prefixed("[rank1]: ", f"{steps(0, 5)}{PRINTED}{steps(5, 60)}") + EXIT_OF_1.format(1), "unknown"),
+        (f"{steps(0, 5)}{PRINTED}{steps(5, 60, '[rank0]: ')}", "clean"),
+        (f"{steps(0, 5)}{PRINTED}{steps(5, 60, '[rank0]: ')}{EXIT_OF_1.format(1)}", "user_exception"),
         (f"{steps(0, 5)}2026-07-03 10:00:01,000 ERROR upload failed\n{PRINTED}{steps(5, 60)}{EXIT_OF_1.format(1)}",
          "unknown"),
     ],
