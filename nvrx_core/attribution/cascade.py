@@ -153,6 +153,8 @@ def _without_records_of_others(failures: Sequence[Finding], seen: Seen) -> list[
             is_of_process = any(None in (each.pid, other.pid) for other in agreeing)
             return is_near or (is_of_process and any(_is_of_another_zone(seconds) for seconds in apart))
         is_of_kernel = each.pid is not None or "invoked" in each.line.text or each.failure in _OF_A_GPU
+        if is_of_kernel and not of_job and seen.finished:
+            return False
         if not is_near or agreeing or alike is None or not own or not is_of_kernel:
             return is_near
         return is_broken and any(abs(seconds) <= _AT_ONCE for seconds in apart)

@@ -171,6 +171,7 @@ class Seen:
         steps: by host, when it has reported a step.
         last: by file, the time of its latest line.
         streams: by file, how many ranks have written into it.
+        finished: files of which a line says that the job has, and none after it reports a step.
         current: files of the kernel's records that have none from before the job.
     """
 
@@ -181,6 +182,7 @@ class Seen:
     steps: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     last: dict[str, float] = field(default_factory=dict)
     streams: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    finished: set[str] = field(default_factory=set)
     current: set[str] = field(default_factory=set)
 
     def add(self, rank: int | None, local: int | None, host: str | None) -> None:
@@ -440,7 +442,8 @@ class Classifier:
             if named and (named.start() == 0 or level) and not _HANDLED.search(text):
                 self._raised(stream, line, named["type"])
                 return True
-            if stream.findings and not named and _FINISHED.search(text):
+            if not named and _FINISHED.search(text):
+                self.seen.finished.add(line.file)
                 self._handled(stream, line.origin.cycle, has_finished=True)
             return named is not None or goes_on
         if (is_quiet and not rule.is_of_any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
@@ -546,6 +549,7 @@ class Classifier:
             Whether it takes more of them to know.
         """
         origin = line.origin
+        self.seen.finished.discard(line.file)
         kind = line.text[: named[0].start("step")].translate(WITHOUT_DIGITS)
         of_no_rank = self._streams.get((line.file, None, None), stream)
         streams = [stream, of_no_rank] if of_no_rank is not stream else [stream]

@@ -349,7 +349,7 @@ CLASSES: Final = (
         Action.RESTART,
         "had an error of CUDA",
         (
-            Rule("device-side assert"),
+            Rule("device-side assert", "assert(?!ions)"),  # there is advice on them, too
             Rule("llegal memory access"),
             Rule("nspecified launch failure"),
             Rule("isaligned address", "(?i)cuda"),
