@@ -249,7 +249,7 @@ CHAINED = "During handling of the above exception, another exception occurred:\n
         (f"{DEL}something else\n{TRACE}ValueError: the cause\n", "user_exception", None),
         (f"{DEL}{TRACE}something else\n{TRACE}ValueError: the cause\n", "user_exception", None),
         (f"{DEL}{TRACE}{TRACE}ValueError: the cause\n", "user_exception", None),
-        (f"{DEL}{TRACE}RuntimeError: CUDA error: x\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n",
+        (f"{DEL}{TRACE}RuntimeError: CUDA error: x\nCompile with TORCH_USE_CUDA_DSA to enable device-side assertions\n",
          "clean", None),
         (f"{DEL}{CHILD}step 5\n{CHAINED}{TRACE}ValueError: the cause\n", "user_exception", None),
         (f"{TRACE}OSError: [Errno 28] x\n{CHAINED}{TRACE}ValueError: y\n{DEL}{CHILD}", "disk_full", None),
