@@ -92,7 +92,7 @@ _SAYS_NOT_WHY: Final = frozenset({Kind.ENDED, Kind.SYMPTOM, Kind.NOTE})
 _SUMMARY_FIELD: Final = re.compile(r"\s+(?P<name>time|host|rank|exitcode)\s+: (?P<value>.*)")
 _SUMMARY_RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
 _MENTIONED_RANK: Final = re.compile(
-    r"\[(?:(?!PG (?:ID )?[1-9])[^\]]* )?Rank (?P<rank>\d+)\]"
+    r"\[(?:(?!PG (?:ID )?[1-9])[^\]]{0,120} )?Rank (?P<rank>\d+)\]"
     r"|(?:^|Error: )Rank (?P<rank2>\d+): |\bon rank (?P<rank3>\d+)\b"
 )
 _HANDLED: Final = re.compile(
