@@ -88,6 +88,8 @@ _OF_AN_ERROR: Final = frozenset({"ERROR", "CRITICAL", "FATAL"})
 _FATAL: Final = ("Fatal", "FATAL", "terminate called")
 _VOID_LATER: Final = frozenset({Kind.CAUSE, Kind.EXCEPTION, Kind.COLLECTIVE, Kind.STALLED, Kind.CONSEQUENCE})
 """What a rank says of a failure that it may have survived."""
+_REPORTS: Final = frozenset({Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED})
+"""What the kernel, the scheduler or a launcher says of the job: it may quote a command, and is not tried again."""
 _SAYS_NOT_WHY: Final = frozenset({Kind.ENDED, Kind.SYMPTOM, Kind.NOTE})
 _SUMMARY_FIELD: Final = re.compile(r"\s+(?P<name>time|host|rank|exitcode)\s+: (?P<value>.*)")
 _SUMMARY_RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
@@ -446,7 +448,8 @@ class Classifier:
                 self.seen.finished.add(line.file)
                 self._handled(stream, line.origin.cycle, has_finished=True)
             return named is not None or goes_on
-        if (is_quiet and not rule.is_of_any_level) or (rule.kind is not Kind.MACHINE and _HANDLED.search(text)):
+        may_be_handled = rule.kind not in _REPORTS
+        if (is_quiet and not rule.is_of_any_level) or (may_be_handled and _HANDLED.search(text)):
             return True
         named = _named_error(text)
         stream.was_logged, stream.was_retried = level in _LOUD, False
@@ -599,7 +602,7 @@ class Classifier:
         stream.findings = [
             each
             for each in stream.findings
-            if each.kind in {Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED}
+            if each.kind in _REPORTS
             or each.line.origin.cycle != cycle
             or " (initial rank " in each.line.whole
             or (each.failure == "nan_loss" and each.kind is Kind.SYMPTOM and not has_finished)
