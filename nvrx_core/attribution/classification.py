@@ -68,8 +68,8 @@ _OF_A_STEP: Final = re.compile(
 """What the line of a training step says, too; the dump of a failed rank may number its batches."""
 _FINISHED: Final = re.compile(
     r"(?i)\b(?:training|train|job|run|all workers)\b.{0,40}\b(?:finished"
-    r"|completed?|done|succeeded|successful)"
-    r"|\bfinished (?:after|training)|\bexit(?:ed)? (?:code|status)[ :=]{1,2}0\b|ends with code 0\b"
+    r"|completed?|done|succeeded|successful|exit(?:ed)? (?:with )?(?:exit )?(?:code|status)[ :=]{1,2}0\b)"
+    r"|\bfinished (?:after|training)|ends with code 0\b"
     r"|max_(?:epochs|steps)=.* reached|'train_runtime'"
 )
 _CYCLE: Final = re.compile(r"\[ft_launcher[^\]]*\] (?:INFO )?cycle (?P<cycle>\d+): ")

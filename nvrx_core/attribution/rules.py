@@ -111,7 +111,7 @@ _CRASHES: Final = tuple(
 """What srun and shells say of a signal by which a crashed process ends."""
 _EXIT_CODE: Final = (
     r"(?i)\b(?:(?P<by>(?:exited|failed|terminated|died|ended|crashed) (?:\w+ )?with (?:an? )?(?:non-?zero )?(?:exit )?)"
-    r"|exit(?:ed)? )(?:code|status)\b[ :=]{0,8}(?P<code>-?\d+)\b(?(by)|(?=\s*(?:$|[],.;()\"'])))"
+    r"|exit(?:ed)? )(?:code|status)\b[ :=]{0,8}(?!0\b)(?P<code>-?\d+)\b(?(by)|(?=\s*(?:$|[],.;()\"'])))"
 )
 """Where no verb says that something has ended, nothing follows: tables, and manuals, have such texts, too."""
 _NOT_IF: Final = (

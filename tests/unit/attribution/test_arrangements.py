@@ -403,6 +403,8 @@ DENIED = "PermissionError: [Errno 13] Permission denied: '/ckpt'"
         ("pre-check: exit code: 1, ignored", "clean", None),
         (f"git rev-parse exited with exit code 128\n{steps(0, 5)}", "clean", None),
         ("Job exit codes: exit code 1 is a failure, exit code 0 success\nbye", "clean", None),
+        (f"{TRACE}ValueError: bad\ncleanup.sh: exit code 0\n", "user_exception", None),
+        (f"{steps(0, 3)}{PRINTED}{steps(3, 5)}the job has exited with code 0\n", "clean", None),
         ("exit code 3 means retry\nbye", "clean", None),
         ("['python', 'train.py', '--on-nan', 'skipping', '--retries', '3'] exits with return code = -11",
          "segmentation_fault", None),
