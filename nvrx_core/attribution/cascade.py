@@ -49,18 +49,29 @@ _AT_ONCE: Final = 300.0
 _SAME_DAY: Final = 54_000.0
 """The same where nothing else has failed: the record may be in another time zone."""
 _ZONES: Final = 1_800.0
+_BY_TWO_CLOCKS: Final = 60.0
+"""Seconds from a record to what the job says of it, apart from a difference of whole half hours."""
 _YEAR: Final = 366 * 86_400.0
 _AGREES: Final[Mapping[str, tuple[frozenset[str], re.Pattern[str]]]] = {
     "host_out_of_memory": (
-        frozenset({"operator_kill"}), re.compile(r"[Kk]illed|exited unexpectedly|terminated abruptly|SIGKILL")
+        frozenset({"operator_kill"}),
+        re.compile(
+            r"DataLoader worker \(.*(?:killed by signal: Killed|exited unexpectedly)"
+            r"|process pool was terminated abruptly"
+        ),
     ),
-    "segmentation_fault": (frozenset({"segmentation_fault"}), re.compile("SIGSEGV|[Ss]egmentation fault")),
+    "segmentation_fault": (
+        frozenset({"segmentation_fault"}), re.compile(r"DataLoader worker \(.*killed by signal: Segmentation fault")
+    ),
     **dict.fromkeys(
         ("gpu_lost", "ecc_error", "cuda_error"),
-        (_OF_A_GPU, re.compile(r"INTERNAL ASSERT|CUDA (?!out of memory)|NVML|NCCL|ProcessGroupNCCL")),
+        (_OF_A_GPU, re.compile(r"\bNVML_SUCCESS == |INTERNAL ASSERT FAILED|CUDA driver error: (?!out of memory)")),
     ),
 }  # fmt: skip
-"""What a job says of itself when the kernel has recorded this: classes, and texts of any class."""
+"""What a job says of itself when the kernel has recorded this: classes, and texts that say how a process has ended."""
+_OF_A_STRANGER: Final = re.compile(r"\bname='?(?!'?<unknown>|python|pt_)|[Pp]rocess \d+ \((?!python|pt_)")
+"""A record of a program that is not known to be one of training."""
+_OF_CUDA: Final = re.compile(r"(?i)unhandled ?cuda ?error")
 _SIGNALLED_LAUNCHER: Final = re.compile("death signal, shutting down|got signal: |has received signal")
 """What a launcher says that a signal ends."""
 
@@ -128,20 +139,24 @@ def _of_last_cycle(found: Sequence[Finding]) -> list[Finding]:
 def _without_records_of_others(failures: Sequence[Finding], seen: Seen) -> list[Finding]:
     """Leave out what the kernel has recorded of other programs, or long before this job has failed.
 
-    A record is of this job if it names a process of the job, or if the job says the like at about the same time, which
-    may be that of another time zone. One that a GPU is broken counts, too, if something has failed right after it.
+    A record is of this job if it names a process of the job, or if the job says the like at about the same time. One
+    that a GPU is broken counts, too, if something has failed right after it. Where the clocks are of two time zones,
+    the last record of a file counts, if the job says the same thing at the same minute of an hour, or of half an hour.
     """
     of_job = [each for each in failures if not _is_record(each)]
     own = [each for each in of_job if each.kind in (Kind.CAUSE, Kind.EXCEPTION)]
     pids = {each.pid for each in of_job} - {None}
+    last = dict[tuple[str, str], float]()
+    for each in failures:
+        if _is_record(each) and (time := each.line.origin.time) is not None:
+            key = each.line.file, each.failure
+            last[key] = max(time, last.get(key, time))
 
     def is_of_job(each: Finding) -> bool:
         origin = each.line.origin
         if not _is_record(each) or origin.rank is not None or each.pid in pids:
             return True
         is_broken = each.failure in _GPU_IS_BROKEN
-        if each.line.file in seen.current and is_broken:
-            return True
         times = [other.line.origin.time for other in of_job]
         times += [time for file, time in seen.last.items() if file != each.line.file]
         apart = [_apart(origin.time, time) for time in times if time is not None and origin.time is not None]
@@ -149,9 +164,9 @@ def _without_records_of_others(failures: Sequence[Finding], seen: Seen) -> list[
         agreeing = [other for other in of_job if alike is not None and _says(other, alike)]
         before, after = (_BEFORE, _AFTER) if own else (_SAME_DAY, _SAME_DAY)
         is_near = not apart or any(-before <= seconds <= after for seconds in apart)
-        if agreeing and apart:
-            is_of_process = any(None in (each.pid, other.pid) for other in agreeing)
-            return is_near or (is_of_process and any(_is_of_another_zone(seconds) for seconds in apart))
+        if agreeing and apart and not is_near:
+            is_last = origin.time == last.get((each.line.file, each.failure))
+            return is_last and any(_is_by_another_clock(each, other) for other in agreeing)
         is_of_kernel = each.pid is not None or "invoked" in each.line.text or each.failure in _OF_A_GPU
         if is_of_kernel and not of_job and seen.finished:
             return False
@@ -178,10 +193,17 @@ def _apart(one: float, other: float) -> float:
     return (one - other + _YEAR / 2) % _YEAR - _YEAR / 2
 
 
-def _is_of_another_zone(apart: float) -> bool:
-    """Whether two times are the same but for the difference of two time zones, and some minutes."""
-    remainder = (apart + _ZONES / 2) % _ZONES - _ZONES / 2
-    return abs(apart) <= _SAME_DAY and abs(remainder) <= _AT_ONCE
+def _is_by_another_clock(record: Finding, failure: Finding) -> bool:
+    """Whether a failure that agrees with a record is at its time but for the difference of two time zones."""
+    one, other = record.line.origin.time, failure.line.origin.time
+    if one is None or other is None or record.failure == "segmentation_fault":
+        return False
+    if (failure.pid is not None and record.pid is not None) or _OF_A_STRANGER.search(record.line.text):
+        return False  # each names its process, and not the same one
+    if failure.kind is Kind.SCHEDULER or "device-side assert" in failure.line.text:
+        return False  # it was another signal, or the program's mistake
+    remainder = (_apart(one, other) + _ZONES / 2) % _ZONES - _ZONES / 2
+    return abs(_apart(one, other)) <= _SAME_DAY and abs(remainder) <= _BY_TWO_CLOCKS
 
 
 def _without_text_of_survivors(failures: Sequence[Finding]) -> list[Finding]:
@@ -225,7 +247,9 @@ class _Cascade:
         """Return the cause."""
         own = self._own()
         ended = [each for each in self._by_kind[Kind.ENDED] if each.failure != "unknown"]
-        for found in (self._of_machine(), self._from_outside(own), self._of_rank(own, ended), self._silent()):
+        for found in (
+            self._of_machine(), self._from_outside(own), self._of_rank(own, ended), self._explained(), self._silent(),
+        ):  # fmt: skip
             if found is not None:
                 return found
         if collective := self._by_kind[Kind.COLLECTIVE]:
@@ -241,7 +265,7 @@ class _Cascade:
 
     def _named(self, finding: Finding, rank: int | None = None, failure: str = "", *, factor: float = 1.0) -> _Culprit:
         rank = _rank(finding) if rank is None and finding.kind not in _OF_OTHERS else rank
-        confidence = _CONFIDENCE[finding.kind] * factor
+        confidence = _CONFIDENCE[finding.kind] * factor * (0.5 if finding.is_survived else 1.0)
         return _Culprit(finding, rank, failure or finding.failure, round(confidence, 2))
 
     def _own(self) -> list[Finding]:
@@ -366,6 +390,23 @@ class _Cascade:
         """Return the first end of a process that a launcher has reported."""
         ends = [each for each in self._by_kind[Kind.ENDED] if _rank(each) is not None]
         return self._first([each for each in ends if each.is_root] or ends) if ends else None
+
+    def _explained(self) -> _Culprit | None:
+        """Return what explains that a rank has ended without a word.
+
+        It is an error of a program that the driver has recorded of a process of the job, or of which NCCL says the
+        like; or, while no rank speaks of others, a worker of a data loader that was sent a signal.
+        """
+        symptoms = self._by_kind[Kind.SYMPTOM]
+        pids = {each.pid for each in self._failures if not _is_record(each)} - {None}
+        like_it = [each for each in self._by_kind[Kind.COLLECTIVE] if _OF_CUDA.search(each.line.text)]
+        recorded = [each for each in symptoms if _is_record(each) and (each.pid in pids or like_it)]
+        if recorded:
+            ranks = {_rank(each) for each in like_it}
+            return self._named(self._first(recorded), ranks.pop() if len(ranks) == 1 else None, factor=1.5)
+        workers = [each for each in symptoms if each.failure == "data_loader"]
+        speaks_of_others = any(each.kind in _OF_OTHERS for each in self._failures)
+        return self._named(self._first(workers)) if workers and not speaks_of_others else None
 
     def _silent(self) -> _Culprit | None:
         """Return a rank that has ended without saying anything, None where it may have spoken of others."""

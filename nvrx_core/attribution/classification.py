@@ -30,6 +30,9 @@ MAX_STEPS: Final = 64
 MAX_KINDS_OF_STEPS: Final = 256
 AFTER: Final = 60
 """Lines of each rank, after one that says something, that are looked at."""
+LONGEST_AFTER: Final = 1 << 13
+MAX_AFTER: Final = 1 << 17
+"""All lines together that are looked at since some rank may have survived a failure."""
 WITHOUT_DIGITS: Final = str.maketrans("", "", "0123456789")
 RECOVERED_AFTER: Final = 3
 """Steps that a rank must have made after a failure that it has logged, for that to count as handled."""
@@ -37,6 +40,8 @@ SURVIVED_AFTER: Final = 20
 """The same of any text of a failure: a job does not go on for so long after one that ends it."""
 ENDS_WITHIN: Final = 3
 """Steps after which an exit code that a text names was not that of the job."""
+LONGEST_DUMP: Final = 80
+"""Lines in which a failed rank may number what is none of its steps."""
 NOTICED_WITHIN: Final = 200
 """Lines that a file may have yet after the end of a process: its launcher ends the others."""
 
@@ -66,6 +71,8 @@ _OF_A_STEP: Final = re.compile(
     r"(?i)loss|\blr\b|learning.rate|grad|it/s|s/it|/s\b|\d ?m?s\b|elapsed|\beta\b|\bacc|perplexity|ppl"
 )
 """What the line of a training step says, too; the dump of a failed rank may number its batches."""
+_LEADING: Final = re.compile(r"\{|\W*$|(?:\W*\b(?:train|valid|eval|test|epoch)[a-z]*\b){1,3}\W*$", re.IGNORECASE)
+"""What is before the word `step`, or the like, in lines that are of steps only."""
 _FINISHED: Final = re.compile(
     r"(?i)\b(?:training|train|job|run|all workers)\b.{0,40}\b(?:finished"
     r"|completed?|done|succeeded|successful|exit(?:ed)? (?:with )?(?:exit )?(?:code|status)[ :=]{1,2}0\b)"
@@ -89,7 +96,7 @@ _FATAL: Final = ("Fatal", "FATAL", "terminate called")
 _VOID_LATER: Final = frozenset({Kind.CAUSE, Kind.EXCEPTION, Kind.COLLECTIVE, Kind.STALLED, Kind.CONSEQUENCE})
 """What a rank says of a failure that it may have survived."""
 _REPORTS: Final = frozenset({Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED})
-"""What the kernel, the scheduler or a launcher says of the job: it may quote a command, and is not tried again."""
+"""What the kernel, the scheduler or a launcher says of the job."""
 _SAYS_NOT_WHY: Final = frozenset({Kind.ENDED, Kind.SYMPTOM, Kind.NOTE})
 _SUMMARY_FIELD: Final = re.compile(r"\s+(?P<name>time|host|rank|exitcode)\s+: (?P<value>.*)")
 _SUMMARY_RANK: Final = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
@@ -101,6 +108,10 @@ _HANDLED: Final = re.compile(
     r"(?i)\b(?:retry|retrying|retries|ignored|ignoring|skipping|skipped|falling back|fallback|will"
     r" continue|continuing|Exception ignored)\b|\busing \S+ instead\b"
 )
+_HANDLED_REPORT: Final = re.compile(
+    r"(?i)[,;:] (?:retry(?:ing)?|ignor(?:ed|ing)|falling back|will continue|continuing|skipping$)\b(?![/'\"])"
+)
+"""The same of what a launcher, or a scheduler, says: a command that it quotes may have such words, too."""
 _OF_A_SERVICE: Final = re.compile(r"(?:requests|urllib3|aiohttp|httpx|httpcore|botocore|huggingface_hub)\.")
 """The exception of a client of some service: a connection that it has lost was to no rank."""
 _KEY: Final = re.compile(r"KeyError: ['\"]")
@@ -128,6 +139,7 @@ class Finding:
         work: the number of the last collective that the rank has enqueued.
         timed_out: the number of the collective that has timed out.
         is_raised: the line is an exception, or has the level of an error; else anybody may have printed its text.
+        is_survived: steps were made after it, which need not be the rank's.
     """
 
     failure: str
@@ -142,6 +154,7 @@ class Finding:
     work: int | None = None
     timed_out: int | None = None
     is_raised: bool = False
+    is_survived: bool = False
 
     @property
     def evidence(self) -> Evidence:
@@ -174,7 +187,6 @@ class Seen:
         last: by file, the time of its latest line.
         streams: by file, how many ranks have written into it.
         finished: files of which a line says that the job has, and none after it reports a step.
-        current: files of the kernel's records that have none from before the job.
     """
 
     ranks: dict[int, str | None] = field(default_factory=dict)
@@ -185,7 +197,6 @@ class Seen:
     last: dict[str, float] = field(default_factory=dict)
     streams: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     finished: set[str] = field(default_factory=set)
-    current: set[str] = field(default_factory=set)
 
     def add(self, rank: int | None, local: int | None, host: str | None) -> None:
         """Take where a line is from."""
@@ -233,8 +244,10 @@ class _Stream:
         last_level: the level of the last line that was none of a traceback.
         last_text: its text.
         findings: of the stream.
-        survived: exceptions after which others have made steps, if not the rank: lines of several ranks have no prefix.
+        survived: exceptions after which steps were made, if by the rank: lines of several ranks may have no prefix, and
+            not all that is numbered is a step.
         steps: that lines have reported since the last failure, each by all its numbers.
+        is_unsure: some of those lines had not been seen before it, and need not be of steps.
         time: the last time.
         last: the number of the last line.
         in_group: the lines are of the tracebacks of an exception group.
@@ -255,6 +268,7 @@ class _Stream:
     findings: list[Finding] = field(default_factory=list)
     survived: list[Finding] = field(default_factory=list)
     steps: set[tuple[str, ...]] = field(default_factory=set)
+    is_unsure: bool = False
     time: float | None = None
     last: int = 0
     in_group: bool = False
@@ -276,6 +290,10 @@ class Classifier:
         self._order = 0
         self._void = set[str]()
         self._kinds_of_steps = set[str]()
+        self._unknown_kinds: dict[str, tuple[int, int]] = {}
+        self._news = 0
+        self._until: dict[str, int] = {}
+        self._budget = MAX_AFTER
 
     def feed(self, line: Line) -> int:
         """Take a line.
@@ -294,11 +312,16 @@ class Classifier:
             stream = self._streams[key] = _Stream(is_of_no_rank=key[1:] == (None, None))
             self.seen.streams[line.file] += 1
         stream.last = line.number
-        ranks = self.seen.streams[line.file]
+        ranks, news = self.seen.streams[line.file], self._news
         if not self._says_something(stream, self._in_cycle(line)):
             return ranks + AFTER if is_new else 0
-        is_open = stream.in_traceback or any(_may_be_survived(each) for each in stream.findings)
-        return ranks * AFTER if is_open else ranks + AFTER
+        is_open = stream.in_traceback or news != self._news
+        until = max(line.number + AFTER, self._until.get(line.file, 0))
+        wanted = line.number + (min(ranks * AFTER, LONGEST_AFTER) if is_open else ranks + AFTER)
+        more = min(max(0, wanted - until), self._budget)
+        self._budget -= more
+        self._until[line.file] = until + more
+        return until + more - line.number
 
     def _says_something(self, stream: _Stream, line: Line) -> bool:
         origin = line.origin
@@ -334,7 +357,7 @@ class Classifier:
         if any(_is_exit_code(each) for each in found) and all(each.kind in _SAYS_NOT_WHY for each in found):
             for stream in self._streams.values():
                 late = [each for each in stream.survived if stream.last - each.line.number <= NOTICED_WITHIN]
-                found += [replace(each, kind=Kind.EXCEPTION, action=Action.RESTART) for each in late]
+                found += [replace(each, kind=Kind.EXCEPTION, action=Action.RESTART, is_survived=True) for each in late]
         yield from sorted(found, key=lambda finding: finding.order)
         for stream in self._streams.values():
             if stream.in_traceback and stream.traceback is not None and not stream.ignored:  # the log has not its end
@@ -448,8 +471,8 @@ class Classifier:
                 self.seen.finished.add(line.file)
                 self._handled(stream, line.origin.cycle, has_finished=True)
             return named is not None or goes_on
-        may_be_handled = rule.kind not in _REPORTS
-        if (is_quiet and not rule.is_of_any_level) or (may_be_handled and _HANDLED.search(text)):
+        handled = _HANDLED_REPORT if rule.kind in _REPORTS else _HANDLED
+        if (is_quiet and not rule.is_of_any_level) or (rule.kind is not Kind.MACHINE and handled.search(text)):
             return True
         named = _named_error(text)
         stream.was_logged, stream.was_retried = level in _LOUD, False
@@ -542,6 +565,8 @@ class Classifier:
             stream.findings.append(replace(finding, order=self._order))
             if _may_be_survived(finding):
                 stream.steps.clear()
+                stream.is_unsure = False
+                self._news += 1
 
     def _progress(self, stream: _Stream, line: Line, named: Sequence[re.Match[str]]) -> bool:
         """Take a line that reports a step: after several of them, what was said of a failure was not the end.
@@ -557,13 +582,17 @@ class Classifier:
         of_no_rank = self._streams.get((line.file, None, None), stream)
         streams = [stream, of_no_rank] if of_no_rank is not stream else [stream]
         unsettled = [each for each in streams if _has_open_end(each, origin.cycle)]
+        step, host, time = int(named[0]["step"]), origin.host, origin.time
         if not unsettled and len(self._kinds_of_steps) < MAX_KINDS_OF_STEPS:
             self._kinds_of_steps.add(kind)
         goes_on = False
-        if kind in self._kinds_of_steps or _OF_A_STEP.search(line.text):
+        is_sure = kind in self._kinds_of_steps or _OF_A_STEP.search(line.text) is not None
+        if is_sure or _LEADING.match(line.text[: named[0].start()]):
             for each in unsettled:
+                each.is_unsure |= not is_sure
                 goes_on |= self._after_failure(each, origin.cycle, tuple(match["step"] for match in named))
-        step, host, time = int(named[0]["step"]), origin.host, origin.time
+        elif unsettled:
+            goes_on = self._learns(kind, step)
         if host is not None and time is not None and (host in self.seen.steps or len(self.seen.steps) < MAX_FINDINGS):
             steps = self.seen.steps[host]
             steps.setdefault(step, time)
@@ -571,14 +600,30 @@ class Classifier:
                 del steps[next(iter(steps))]
         return goes_on
 
+    def _learns(self, kind: str, number: int) -> bool:
+        """Take the number in a line of which it is not known whether it is that of a step; return whether it is new.
+
+        It is one if more of them come than a dump has.
+        """
+        last, count = self._unknown_kinds.get(kind, (-1, 0))
+        if number == last or (count == 0 and len(self._unknown_kinds) >= MAX_KINDS_OF_STEPS):
+            return False
+        self._unknown_kinds[kind] = number, count + 1
+        self._news += 1
+        if count + 1 >= LONGEST_DUMP:
+            self._kinds_of_steps.add(kind)
+            del self._unknown_kinds[kind]
+        return True
+
     def _after_failure(self, stream: _Stream, cycle: int | None, numbers: tuple[str, ...]) -> bool:
-        """Take a step that follows a failure; return whether it takes more of them to know that it was survived."""
-        goes_on = len(stream.steps) < SURVIVED_AFTER
+        """Take a step that follows a failure; return whether it is a new one, and it takes more of them to know."""
+        goes_on = len(stream.steps) < SURVIVED_AFTER and numbers not in stream.steps
         if goes_on:
             stream.steps.add(numbers)
+            self._news += 1
         enough = 1 if stream.was_retried else RECOVERED_AFTER if stream.was_logged else SURVIVED_AFTER
         if len(stream.steps) >= enough:
-            if enough == SURVIVED_AFTER and stream.is_of_no_rank:
+            if enough == SURVIVED_AFTER and (stream.is_of_no_rank or stream.is_unsure):
                 raised = [each for each in stream.findings if each.is_raised and each.error_type]
                 stream.survived += raised[: MAX_FINDINGS - len(stream.survived)]
             self._handled(stream, cycle)

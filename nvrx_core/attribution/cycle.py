@@ -21,8 +21,6 @@ __all__ = ["LAUNCHER_FILE", "CycleReport", "FailureReport", "verdict_of_cycle"]
 
 LAUNCHER_FILE: Final = "launcher"
 """The file that `Verdict.evidence` names for what a launcher has reported; its lines have the number 0."""
-KERNEL_LOG: Final = "kernel log"
-"""The file of what kernels have recorded."""
 _END: Final = re.compile(
     r"(?P<how>rank (?P<rank>\d{1,7}) \([^)]*\) (?:was ended by [\w+]+(?: \d+)?|has failed with exit code \d+)"
     r"(?:, and the kernel's OOM killer was active in its cgroup)?)"
@@ -88,8 +86,7 @@ def verdict_of_cycle(report: CycleReport) -> Verdict:
     of_kernel = Classifier()
     for host, texts in (report.kernel or {}).items():
         for each in (classifier, of_kernel):
-            each.seen.current.add(KERNEL_LOG)
-            _feed(each, KERNEL_LOG, texts, Origin(host=host))
+            _feed(each, "kernel log", texts, Origin(host=host))
     for failure in report.failures:
         _feed_failure(classifier, failure)
     hang = "" if report.hang is None else f"hang: {report.hang.sentence}"

@@ -208,8 +208,9 @@ CLASSES: Final = (
             Rule("DUE TO JOB REQUEUE", _SLURM_END, Kind.SCHEDULER),
             Rule(
                 "preempted",
-                r"(?i)" + _NOT_IF + r"\b(?:(?:is|was|been|being|are|were|got|has timed out/|to be) ?"
-                r"|(?:node|job|vm|instance|pod) (?:\S+ )?)preempted|\bpreempted by\b|: preempted\b",
+                r"(?i)" + _NOT_IF + r"\b(?:(?:is|was|been|being|are|were|got|has timed out/|to be|node|job|vm|instance"
+                r"|pod) ?preempted(?!=)|(?:node|job|vm|instance|pod) (?=\S*[\d-])\S+ preempted"
+                r"(?=\s*(?:$|[.,;!)]|(?:by|at|on)\b|:(?! ?(?:0|false|no)\b))))|\bpreempted by\b|: preempted\b",
                 Kind.SCHEDULER,
             ),
             Rule("Preempted", r"\bPreempted\b(?![:=] ?(?i:0|false|no)\b)", Kind.SCHEDULER),
@@ -382,6 +383,11 @@ CLASSES: Final = (
                 "DataLoader worker",
                 r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+).*(?:killed|exited|crashed|aborted|terminated)"
                 r"(?! by signal: Terminated)",
+            ),
+            Rule(  # its rank, or whoever ends that, has ended it
+                "killed by signal: Terminated",
+                r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)\) is killed by signal: Terminated",
+                Kind.SYMPTOM,
             ),
             Rule("in DataLoader worker process"),
             Rule("bus error encountered in worker"),
@@ -728,7 +734,7 @@ CLASSES: Final = (
         Action.STOP,
         "was ended from outside",
         (
-            Rule("CANCELLED", _SLURM_END + " AT ", Kind.SCHEDULER),
+            Rule("CANCELLED", _SLURM_END + " AT (?!.*DUE TO TASK FAILURE)", Kind.SCHEDULER),
             Rule("CANCELLED", r"CANCELLED by \d+", Kind.SCHEDULER),
             Rule(  # why a node has left its job, which goes on
                 "the launcher has received signal",
@@ -741,7 +747,6 @@ CLASSES: Final = (
             Rule("death signal, shutting down", "", Kind.SCHEDULER),
             Rule("got signal: ", r"got signal: (?:15|2|1)\b", Kind.SCHEDULER),
             Rule("KeyboardInterrupt", r"(?:^|[\s.:])KeyboardInterrupt\b", Kind.SCHEDULER, any_level=False),
-            Rule("killed by signal: Terminated", "", Kind.SCHEDULER, action=Action.RESTART),
             Rule(
                 "eceived SIG",
                 _NOT_IF + r"[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)",
@@ -832,6 +837,7 @@ CLASSES: Final = (
             Rule("Fatal Python error: ", "", Kind.ENDED),
             Rule("terminate called", "", Kind.ENDED),
             Rule("exited on signal", _MPI, Kind.ENDED),
+            Rule("DUE TO TASK FAILURE", _SLURM_END, Kind.SYMPTOM, any_level=True),
             Rule("srun: error: Unable to ", "", Kind.SYMPTOM),
             *(Rule(text, _EXIT_CODE, Kind.SYMPTOM) for text in ("xit code", "xit status", "xited with ", "Exit Code")),
         ),

@@ -25,18 +25,22 @@ _ESCAPES: Final = re.compile(
 )
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 _REDACTED: Final = "[redacted]"
-_NO_SECRET: Final = r"(?![_-]?(?:count|dir|file|id(?!_)|ids|index|len|name|path|type|url)(?![a-z]))"
+_NO_SECRET: Final = r"(?![_-]?(?:count|dir|file|index|len|name|path|type)(?![a-z]))"
 """After the name of a secret: what says where it is, or how many there are."""
+_OF_A_TOKEN: Final = r"(?:[_-]?(?:v?\d{1,3}|value|read|write|prod|dev|test|new|old)(?![a-z]))*(?![\w-])"
 _SECRET_NAME: Final = (
-    r"(?:(?:pass(?:word|wd|phrase)|(?<!old)pwd(?!=/)|secret|credential(?!s?\b\W{1,4}[~./])|api[ _-]?key"
-    r"|(?:access|account|auth|client|encryption|master|private|shared|signing|ssh|storage)[ _-]?key|x-amz-signature)"
-    + _NO_SECRET
-    + r"[\w.-]{0,32}"
+    r"(?:(?:pass(?:word|wd|phrase)|(?<!old)pwd(?!=/)|secret|credential(?!s?\b\W{1,4}[~./])"
+    r"|(?:api|access|account|auth|client|encryption|master|private|shared|signing|ssh|storage)[ _-]?key"
+    r"(?![_-]?ids?(?![a-z_]))"
+    r"|x-amz-signature)" + _NO_SECRET + r"[\w.-]{0,32}"
     r"|(?<![a-z])pass(?=\s*=(?!\s*[\d.]+(?:[\s,;)]|$))|\s(?<=--pass\s))"
-    r"|(?:(?:access|api|auth|hf|refresh|session)[_-]?)tokens?(?![\w-])"
-    r"|(?<!\bper.)(?<!unexpected.)(?<!bos_)(?<!cls_)(?<!eos_)(?<!mask_)(?<!pad_)(?<!sep_)(?<!unk_)token(?![\w-])"
-    r"(?!\\?[\"']?\]?\s*[=:]{1,2}\s*(?:[bru]{0,2}\\*[\"'])?+(?:[-+]?[\d.,]+(?:e[-+]?\d+)?[kMGT%]?|[^\s\"']{1,2}|<[^>]*>"
-    r"|\[[^]\"']*\])(?:[\s,;)}\]\"']|$)))"
+    r"|(?:(?:access|api|auth|hf|refresh|session)[_-]?)tokens?"
+    + _OF_A_TOKEN
+    + r"|(?<!\bper.)(?<!unexpected.)(?<!bos_)(?<!cls_)(?<!eos_)(?<!mask_)(?<!pad_)(?<!sep_)(?<!unk_)token"
+    + _OF_A_TOKEN
+    + r"(?!\\?[\"']?\]?\s*(?:=>|[=:]{1,2})\s*(?:[bru]{0,2}\\*[\"'])?+"
+    r"(?:[-+]?\d{1,5}(?:[.,]\d*)?[kMGT%]?|[-+]?\d*\.\d+(?:e[-+]?\d+)?|[^\s\"'>\[]{1,2}|<\|?[a-z_/]{1,16}\|?>"
+    r"|\[[\d\s,.-]*\]|\[[a-z]{1,6}\])(?:[\s,;)}\]\"']|$)))"
 )
 """A name whose value is a secret: `tokenizer`, `tokens_per_sec` and `pad_token` are none, nor is every `key` or `pass`.
 
@@ -53,13 +57,14 @@ _SECRETS: Final = tuple(
     re.compile(each)
     for each in (
         r"(?i)(?P<kept>(?:authorization|cookies?)(?:\\?[\"']?\s*[=:]|[\"'],)\s*(?:[bru]{0,2}\\?[\"'])?)[^\s\"'\\][^\"'\\]*",
+        r"(?i)(?P<kept>" + _SECRET_NAME + r"\\?[\"']?\]?\s*(?:=>?|:=?)\s*)\[(?![\d\s,.-]*\])[^\]]+\]?",
         r"(?i)(?P<kept>"
         + _SECRET_NAME
-        + r"\\?[\"']?\]?\s*(?:=>?(?!=)|:=?(?!:)|(?<=\s)(?:is|was):?\s)\s*"
+        + r"\\?[\"']?\]?\s*(?:=>?(?!=)|:=?(?!:)|(?<=\s)(?:is|was):?\s+(?=[\"']|\S*\d|\S{8}))\s*"
         + _QUOTE
         + ")"
         r"(?:(?:bearer|basic|token)\s+)?" + _SECRET_VALUE,
-        r"(?P<kept>(?:[A-Z0-9]_KEY|[?&;]sig)=)(?![\d.]+(?:\s|$))[^\s\"',;}&]+",
+        r"(?P<kept>(?:[A-Z0-9]_KEY|[?&;]sig)=)(?![\d.]{1,5}(?:\s|$))[^\s\"',;}&]+",
         r"(?i)(?P<kept>(?<![\w-])--?[\w-]{0,64}?"
         + _SECRET_NAME
         + r"[\"']?,?\s+"
@@ -70,8 +75,9 @@ _SECRETS: Final = tuple(
         r"(?P<kept>\bsshpass\s+-p\s?)\S+",
         r"(?i)(?P<kept>\bbearer\s+)(?=\S*[\d=._-])[\w.~+/=-]{8,}",
         r"(?i)(?P<kept>\bbasic\s+)(?=\S*[\d=])[a-z0-9+/]{8,}={0,2}(?![\w.=-])",
-        r"(?P<kept>\b(?:https?|wss?)://)(?!git@)[^\s:/@?#\"'<>]{1,256}(?=@)",
-        r"(?P<kept>\b[a-z][a-z0-9+.-]{0,32}://)[^\s:/@\[]{0,128}:(?!\d{1,5}/)[^\s\"'<>]{1,256}(?=@)",
+        r"(?P<kept>\b(?:https?|wss?)://)(?!git@)[^\s:/@?#\"'<>]{1,2048}(?=@)",
+        r"(?P<kept>\b[a-z][a-z0-9+.-]{0,32}://)(?=[^\s:/@?#\"'<>]{0,64}\d|[^@]{16})[^\s:/@?#\"'<>]{6,2048}(?=@)",
+        r"(?P<kept>\b[a-z][a-z0-9+.-]{0,32}://)[^\s:/@\[]{0,128}:(?!\d{1,5}/)[^\s\"'<>]{1,2048}(?=@)",
         (
             r"(?P<kept>)\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|nvapi-[\w-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
             r"|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
@@ -193,4 +199,4 @@ def shown(text: str, most: int = MAX_SHOWN) -> str:
 def _without_key(found: re.Match[str]) -> str:
     """Return what is shown of text that may be a line of a key in base64."""
     text = found[0]
-    return text if len(_OF_WORDS.sub("", text)) < 0.75 * len(text) else _REDACTED
+    return text if len(_OF_WORDS.sub("", text)) < 0.6 * len(text) else _REDACTED

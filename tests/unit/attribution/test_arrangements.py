@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from nvrx_core.attribution.classification import Classifier
 from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
+from nvrx_core.attribution.origin import parse
 from nvrx_core.attribution.reading import verdict_of_files
 from nvrx_core.attribution.verdict import Action, Verdict
 from tests.attribution.cases import verdict_of_logs
@@ -484,11 +486,14 @@ NO_MODULE = "2026-07-03 10:00:0{0},000 ERROR [rank0] ModuleNotFoundError: No mod
          "user_exception", 1),
         ({"kern.log": f"Jul  3 02:00:00 {OOM}",
           "job.log": "2026-07-03 10:00:01 [rank1]: ValueError: x\n2026-07-03 10:00:02 srun: error: n7: task 0: Killed"},
-         "host_out_of_memory", 0),
-        ({"kern.log": f"Jul  3 04:30:05 {OOM}",
+         "operator_kill", 0),
+        ({"kern.log": f"Jul  3 02:00:00 {OOM}".replace("mysqld", "python"),
           "job.log": "2026-07-03 10:00:01 [rank1]: ValueError: x\n2026-07-03 10:00:02 srun: error: n7: task 0: Killed"},
          "host_out_of_memory", 0),
-        ({"kern.log": f"Jul  3 02:17:00 {OOM}",
+        ({"kern.log": f"Jul  3 04:30:05 {OOM}".replace("mysqld", "python"),
+          "job.log": "2026-07-03 10:00:01 [rank1]: ValueError: x\n2026-07-03 10:00:02 srun: error: n7: task 0: Killed"},
+         "host_out_of_memory", 0),
+        ({"kern.log": f"Jul  3 02:17:00 {OOM}".replace("mysqld", "python"),
           "job.log": "2026-07-03 10:00:01 [rank1]: ValueError: x\n2026-07-03 10:00:02 srun: error: n7: task 0: Killed"},
          "operator_kill", 0),
         ({"kern.log": f"Jul  3 02:00:00 {OOM}", "job.log": "2026-07-03 10:00:01 [rank1]: ValueError: x"},
@@ -522,6 +527,116 @@ def test_a_record_of_the_kernel_counts_if_it_can_be_of_this_job(
     logs: dict[str, str], failure: str, rank: int | None
 ) -> None:
     assert said(verdict_of_logs(logs)) == (failure, rank)
+
+
+OF_HOUR = "Jul  3 {0} n7 kernel: NVRM: Xid (PCI:0000:3b:00): {1}, pid={2}, name={3}, x"
+AT_TEN = "2026-07-03 10:{0} [rank1]: {1}"
+ASSERT = "RuntimeError: CUDA error: device-side assert triggered"
+UNKNOWN = "RuntimeError: CUDA error: unknown error"
+
+
+@pytest.mark.parametrize(
+    ("record", "said_by_job", "failure"),
+    [
+        (f"Jul  3 09:30:00 {OOM}", AT_TEN.format("00:01", "RuntimeError: the queue was killed by the user"),
+         "user_exception"),
+        (OF_HOUR.format("02:00:00", 79, 1, "other"), AT_TEN.format("00:01", 'KeyError: "CUDA extension not built"'),
+         "user_exception"),
+        (OF_HOUR.format("02:00:00", 79, 1, "python"), AT_TEN.format("00:01", ASSERT), "cuda_error"),
+        (OF_HOUR.format("02:00:00", 79, 1, "other"), AT_TEN.format("00:01", UNKNOWN), "cuda_error"),
+        (OF_HOUR.format("02:00:00", 79, 1, "python"), AT_TEN.format("00:01", UNKNOWN), "gpu_lost"),
+        (OF_HOUR.format("02:00:00", 79, 1, "python"), AT_TEN.format("04:01", UNKNOWN), "cuda_error"),
+        (OF_HOUR.format("02:00:00", 79, 1, "python") + "\n" + OF_HOUR.format("02:12:00", 79, 1, "python"),
+         AT_TEN.format("00:01", UNKNOWN), "cuda_error"),
+        ("[1.0] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=other, x", 'KeyError: "CUDA extension not built"',
+         "user_exception"),
+        ("Jul  3 02:00:00 n7 kernel: python[77]: segfault at 0 ip 0",
+         AT_TEN.format("00:01", "ValueError: x\n") + "run.sh: line 3: 4711 Segmentation fault  (core dumped) python x",
+         "user_exception"),
+        (f"Jul  3 02:00:00 {OOM}".replace("mysqld", "python"),
+         AT_TEN.format("00:01", "ValueError: x\n") + "[rank1]: " + EXIT_OF_1.format(-9), "user_exception"),
+        (f"Jul  3 02:00:00 {OOM}".replace("mysqld", "python"),
+         AT_TEN.format("00:01", "ValueError: x\nKeyboardInterrupt"), "user_exception"),
+        ("[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=9, name=python, x", EXIT_OF_1.format(1), "cuda_error"),
+        ("[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=8, name=python, x",
+         "[rank0]: torch.distributed.DistBackendError: NCCL error: unhandled cuda error", "cuda_error"),
+        ("[1.0] NVRM: Xid (PCI:0000:3b:00): 31, pid=8, name=python, x",
+         "[rank0]: torch.distributed.DistBackendError: NCCL error: unhandled system error", "nccl_error"),
+    ],
+)  # fmt: skip
+def test_a_record_of_another_program_or_hour_is_not_of_this_job(record: str, said_by_job: str, failure: str) -> None:
+    assert verdict_of_logs({"kern.log": record, "job.log": said_by_job}).failure == failure
+
+
+TERMINATED = "DataLoader worker (pid 4711) is killed by signal: Terminated"
+CANCELLED_FOR = "slurmstepd: error: *** STEP 4711.0 ON n0 CANCELLED AT 2026-07-03T10:00:02 DUE TO TASK FAILURE ***\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "failure", "action"),
+    [
+        (f"previous run was killed by signal: Terminated\n{TRACE}AssertionError: x", "assertion", Action.STOP),
+        (f"{TRACE}RuntimeError: {TERMINATED}. \n", "data_loader", Action.RESTART),
+        (f"{TRACE}RuntimeError: {TERMINATED}. \n{EXIT_OF_1.format(1)}", "data_loader", Action.RESTART),
+        (f"{steps(0, 9)}{TRACE}RuntimeError: {TERMINATED}. \n{steps(9, 60)}", "clean", Action.NONE),
+        (f"{steps(0, 9)}WARNING {TERMINATED}, respawning\n{steps(9, 12)}training finished", "clean", Action.NONE),
+        (f"{CANCELLED_FOR}{EXITED.format(2)}", "unknown", Action.RESTART),
+        (CANCELLED_FOR, "unknown", Action.RESTART),
+        (f"step 1\npod count preempted 0\n{steps(2, 9)}", "clean", Action.NONE),
+        (f"step 1\njob 4711 preempted yesterday, resumed\n{steps(2, 9)}", "clean", Action.NONE),
+        (f"step 1\ninstance i-0abc preempted=false\n{steps(2, 9)}", "clean", Action.NONE),
+        (f"step 1\njob preempted=0\n{steps(2, 9)}", "clean", Action.NONE),
+        ("step 1\nnode gpu-17 preempted by the scheduler", "preemption", Action.RESTART),
+        ("step 1\njob 4711 preempted", "preemption", Action.RESTART),
+        (f"step 1\nKeyboardInterrupt in prompt thread, ignoring\n{steps(2, 9)}", "clean", Action.NONE),
+        (f"step 1\nWARNING nvcc probe failed with non-zero exit status 1, skipping\n{steps(2, 9)}", "clean",
+         Action.NONE),
+        (f"step 1\nERROR save worker process 3 exited with code 1, retrying\n{steps(2, 9)}", "clean", Action.NONE),
+        (f"[rank1]: Received SIGTERM from preStop probe, ignoring\n[rank1]: {TRACE}[rank1]: AssertionError: x",
+         "assertion", Action.STOP),
+    ],
+)  # fmt: skip
+def test_words_of_an_end_that_was_none_stop_no_job(text: str, failure: str, action: Action) -> None:
+    verdict = verdict_of_logs({"run.log": text})
+    assert (verdict.failure, verdict.action) == (failure, action)
+
+
+@pytest.mark.parametrize(
+    ("line", "last"),
+    [
+        ("iteration {0}", 25), ("[batch={0}/625]:", 25), ("INFO global_step={0}", 25),
+        ('{{"step": {0}, "tokens": 3}}', 25),
+        ("Epoch {0}: tokens 4096 throughput 123 samples", 25), ("validating batch {0}", 25), ("did batch {0}", 110),
+    ],
+)  # fmt: skip
+def test_steps_without_a_loss_show_that_a_failure_was_survived(line: str, last: int) -> None:
+    after = "".join(line.format(number) + "\n" for number in range(last))
+    assert verdict_of_logs({"run.log": f"{TRACE}{DENIED}\n{after}"}).failure == "clean"
+    repeated = f"{line.format(7)}\n" * 200
+    assert verdict_of_logs({"run.log": f"{TRACE}{DENIED}\n{repeated}"}).failure == "permission_denied"
+
+
+def test_kinds_of_numbered_lines_are_bounded() -> None:
+    kinds = "".join(f"saw {'x' * number} batch 1\n" for number in range(300))
+    later = "".join(f"did batch {number}\n" for number in range(110))
+    assert verdict_of_logs({"run.log": f"{TRACE}{DENIED}\n{kinds}{later}"}).failure == "permission_denied"
+
+
+def test_an_exception_that_may_have_been_survived_explains_less() -> None:
+    verdict = verdict_of_logs({"run.log": f"{steps(0, 5)}{TRACE}{DENIED}\n{steps(5, 60)}{EXIT_OF_1.format(1)}"})
+    assert (verdict.failure, verdict.action) == ("permission_denied", Action.RESTART)
+    assert verdict.confidence < 0.5
+
+
+def test_not_all_lines_of_a_large_job_are_taken_for_an_open_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvrx_core.attribution.classification.MAX_AFTER", 5_000)
+    classifier = Classifier()
+    taken, until = 0, 0
+    for number in range(1, 20_001):
+        line = f"[rank{number % 1024}]: waiting for data" if number % 1_000 else "[rank3]: ConnectionError: x"
+        taken += number <= until
+        until = max(until, number + max(classifier.feed(each) for each in parse("run.log", number, line)))
+    assert 5_000 < taken < 10_000
 
 
 BY_SLURM = "slurmstepd: error: *** JOB 4711 ON n0 CANCELLED AT 2026-07-03T10:00:02{0} ***\n"

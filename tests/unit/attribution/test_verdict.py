@@ -27,6 +27,12 @@ def test_no_control_character_is_shown(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "VAULT_SECRET_ID=hunter22", '"secret_id": "hunter22"', "token => hunter22", "TOKEN_1=hunter22",
+        "token1=hunter22",
+        "HF_TOKEN_READ=hunter22", "API_TOKEN_V2=hunter22", "access_token_prod=hunter22", "token_value=hunter22",
+        "auth_token_value: hunter22", '"tokenValue": "hunter22"', '"token": ["a", "hunter22"]', "token=[hunter22]",
+        "token=<hunter22>", "SECRET_URL=hunter22", "password_url=hunter22", "ssh://hunter22@h",
+        "https://" + 40 * "hunter22" + "@h", "password is 'hunter'", "the token is hunter22",
         "password=hunter22secret", "--api-key=hunter22secret", '"token": "hunter22secret"',
         "Authorization: Bearer hunter22secret", "bearer hunter22secret", "https://me:hunter22secret@host/x",
         "hf_hunter22secrethunter22secret", "sk-hunter22secrethunter", "AKIAIOSFODNN7EXAMPLE",
@@ -73,6 +79,8 @@ def test_no_secret_is_shown(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("token=1234567890", "token=[redacted]"),
+        ("otp_token=482913", "otp_token=[redacted]"),
         ("--token abcdefgh --lr 3", "--token [redacted] --lr 3"),
         ("{'password': 'a b', 'lr': 1}", "{'password': '[redacted]', 'lr': 1}"),
         ("AccountKey=abc==;EndpointSuffix=x", "AccountKey=[redacted];EndpointSuffix=x"),
@@ -87,6 +95,8 @@ def test_what_surrounds_a_secret_is_shown(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "next token is Paris", "the token is cached", "the secret is out there", "token: 5", "token=<pad>",
+        "tokens_per_sec=123456", "token 1.5e-3", "token=[1, 2]", "ssh://root@host/x", "api_key_id=7", "secret_count=3",
         "KeyError: 'lr'", "KeyError: 'api_key'", "KeyError: 'HF_TOKEN'", "key = 3", "primary_key: 7",
         'RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: "a.weight", "token.bias".',
         'Unexpected key(s) in state_dict: "head.weight".', "OSError: Can't load tokenizer.json for '/models/a'",
