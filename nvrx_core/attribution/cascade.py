@@ -40,17 +40,38 @@ _WAITS_FOR_OTHERS: Final = re.compile(
 """Frames, in the stack of a hung rank that its monitor reports, of a collective or of what waits for one."""
 _OF_ALL_REPORTS: Final = re.compile(rf"\bhang: (?P<named>rank \d+ (?:\(|has not joined))|\b{ABSTAINS}")
 _OF_A_GPU: Final = frozenset({"cuda_error", "gpu_lost", "ecc_error", "nccl_error"})
+_GPU_IS_BROKEN: Final = frozenset({"gpu_lost", "ecc_error"})
 _BEFORE: Final = 3_600.0
 _AFTER: Final = 600.0
 """Seconds from a record of the kernel to a failure of the job, and the reverse, that may belong together."""
+_AT_ONCE: Final = 300.0
+"""The same where the failure does not say what the record says."""
 _SAME_DAY: Final = 54_000.0
 """The same where nothing else has failed: the record may be in another time zone."""
-_AGREES: Final[Mapping[str, frozenset[str]]] = {
-    "host_out_of_memory": frozenset({"operator_kill", "data_loader"}),
-    "segmentation_fault": frozenset({"segmentation_fault"}),
-    "gpu_lost": _OF_A_GPU, "ecc_error": _OF_A_GPU,
+_ZONES: Final = 1_800.0
+_BY_TWO_CLOCKS: Final = 60.0
+"""Seconds from a record to what the job says of it, apart from a difference of whole half hours."""
+_YEAR: Final = 366 * 86_400.0
+_AGREES: Final[Mapping[str, tuple[frozenset[str], re.Pattern[str]]]] = {
+    "host_out_of_memory": (
+        frozenset({"operator_kill"}),
+        re.compile(
+            r"DataLoader worker \(.*(?:killed by signal: Killed|exited unexpectedly)"
+            r"|process pool was terminated abruptly"
+        ),
+    ),
+    "segmentation_fault": (
+        frozenset({"segmentation_fault"}), re.compile(r"DataLoader worker \(.*killed by signal: Segmentation fault")
+    ),
+    **dict.fromkeys(
+        ("gpu_lost", "ecc_error", "cuda_error"),
+        (_OF_A_GPU, re.compile(r"\bNVML_SUCCESS == |INTERNAL ASSERT FAILED|CUDA driver error: (?!out of memory)")),
+    ),
 }  # fmt: skip
-"""What a job says of itself when the kernel has recorded this."""
+"""What a job says of itself when the kernel has recorded this: classes, and texts that say how a process has ended."""
+_OF_A_STRANGER: Final = re.compile(r"\bname='?(?!'?<unknown>|python|pt_)|[Pp]rocess \d+ \((?!python|pt_)")
+"""A record of a program that is not known to be one of training."""
+_OF_CUDA: Final = re.compile(r"(?i)unhandled ?cuda ?error")
 _SIGNALLED_LAUNCHER: Final = re.compile("death signal, shutting down|got signal: |has received signal")
 """What a launcher says that a signal ends."""
 
@@ -116,28 +137,73 @@ def _of_last_cycle(found: Sequence[Finding]) -> list[Finding]:
 
 
 def _without_records_of_others(failures: Sequence[Finding], seen: Seen) -> list[Finding]:
-    """Leave out what the kernel has recorded of other programs, or long before this job has failed."""
-    of_job = [each for each in failures if each.kind is not Kind.MACHINE]
+    """Leave out what the kernel has recorded of other programs, or long before this job has failed.
+
+    A record is of this job if it names a process of the job, or if the job says the like at about the same time. One
+    that a GPU is broken counts, too, if something has failed right after it. Where the clocks are of two time zones,
+    the last record of a file counts, if the job says the same thing at the same minute of an hour, or of half an hour.
+    """
+    of_job = [each for each in failures if not _is_record(each)]
     own = [each for each in of_job if each.kind in (Kind.CAUSE, Kind.EXCEPTION)]
     pids = {each.pid for each in of_job} - {None}
+    last = dict[tuple[str, str], float]()
+    for each in failures:
+        if _is_record(each) and (time := each.line.origin.time) is not None:
+            key = each.line.file, each.failure
+            last[key] = max(time, last.get(key, time))
 
     def is_of_job(each: Finding) -> bool:
         origin = each.line.origin
-        if each.kind is not Kind.MACHINE or origin.rank is not None or each.pid in pids:
+        if not _is_record(each) or origin.rank is not None or each.pid in pids:
             return True
+        is_broken = each.failure in _GPU_IS_BROKEN
         times = [other.line.origin.time for other in of_job]
         times += [time for file, time in seen.last.items() if file != each.line.file]
-        apart = [origin.time - time for time in times if time is not None and origin.time is not None]
+        apart = [_apart(origin.time, time) for time in times if time is not None and origin.time is not None]
+        alike = _AGREES.get(each.failure)
+        agreeing = [other for other in of_job if alike is not None and _says(other, alike)]
         before, after = (_BEFORE, _AFTER) if own else (_SAME_DAY, _SAME_DAY)
-        if apart and not any(-before <= seconds <= after for seconds in apart):
-            return False
-        agreeing = _AGREES.get(each.failure)
+        is_near = not apart or any(-before <= seconds <= after for seconds in apart)
+        if agreeing and apart and not is_near:
+            is_last = origin.time == last.get((each.line.file, each.failure))
+            return is_last and any(_is_by_another_clock(each, other) for other in agreeing)
         is_of_kernel = each.pid is not None or "invoked" in each.line.text or each.failure in _OF_A_GPU
-        if agreeing is None or not own or not is_of_kernel or any(other.failure in agreeing for other in of_job):
-            return True
-        return each.failure in _OF_A_GPU and bool(apart)
+        if is_of_kernel and not of_job and seen.finished:
+            return False
+        if not is_near or agreeing or alike is None or not own or not is_of_kernel:
+            return is_near
+        return is_broken and any(abs(seconds) <= _AT_ONCE for seconds in apart)
 
     return [each for each in failures if is_of_job(each)]
+
+
+def _is_record(finding: Finding) -> bool:
+    """Whether the kernel has recorded it, or the scheduler's daemon; the driver records errors of programs, too."""
+    return finding.kind is Kind.MACHINE or (finding.kind is Kind.SYMPTOM and finding.failure in _AGREES)
+
+
+def _says(failure: Finding, alike: tuple[frozenset[str], re.Pattern[str]]) -> bool:
+    """Whether a failure is of one of these classes, or has one of these texts."""
+    classes, text = alike
+    return failure.failure in classes or text.search(failure.line.text) is not None
+
+
+def _apart(one: float, other: float) -> float:
+    """Return the seconds from a time of a year to another one, which may be that of the next year, or of the last."""
+    return (one - other + _YEAR / 2) % _YEAR - _YEAR / 2
+
+
+def _is_by_another_clock(record: Finding, failure: Finding) -> bool:
+    """Whether a failure that agrees with a record is at its time but for the difference of two time zones."""
+    one, other = record.line.origin.time, failure.line.origin.time
+    if one is None or other is None or record.failure == "segmentation_fault":
+        return False
+    if (failure.pid is not None and record.pid is not None) or _OF_A_STRANGER.search(record.line.text):
+        return False  # each names its process, and not the same one
+    if failure.kind is Kind.SCHEDULER or "device-side assert" in failure.line.text:
+        return False  # it was another signal, or the program's mistake
+    remainder = (_apart(one, other) + _ZONES / 2) % _ZONES - _ZONES / 2
+    return abs(_apart(one, other)) <= _SAME_DAY and abs(remainder) <= _BY_TWO_CLOCKS
 
 
 def _without_text_of_survivors(failures: Sequence[Finding]) -> list[Finding]:
@@ -172,7 +238,7 @@ class _Cascade:
 
     def __init__(self, failures: Sequence[Finding], notes: Sequence[Finding], seen: Seen) -> None:
         self._failures, self._notes, self._hosts = failures, notes, seen.hosts()
-        self._offsets = seen.clock_offsets()
+        self._offsets, self._streams = seen.clock_offsets(), seen.streams
         self._by_kind: dict[Kind, list[Finding]] = defaultdict(list)
         for each in failures:
             self._by_kind[each.kind].append(each)
@@ -181,7 +247,9 @@ class _Cascade:
         """Return the cause."""
         own = self._own()
         ended = [each for each in self._by_kind[Kind.ENDED] if each.failure != "unknown"]
-        for found in (self._of_machine(), self._from_outside(own), self._of_rank(own, ended), self._silent()):
+        for found in (
+            self._of_machine(), self._from_outside(own), self._of_rank(own, ended), self._explained(), self._silent(),
+        ):  # fmt: skip
             if found is not None:
                 return found
         if collective := self._by_kind[Kind.COLLECTIVE]:
@@ -197,13 +265,16 @@ class _Cascade:
 
     def _named(self, finding: Finding, rank: int | None = None, failure: str = "", *, factor: float = 1.0) -> _Culprit:
         rank = _rank(finding) if rank is None and finding.kind not in _OF_OTHERS else rank
-        confidence = _CONFIDENCE[finding.kind] * factor
+        confidence = _CONFIDENCE[finding.kind] * factor * (0.5 if finding.is_survived else 1.0)
         return _Culprit(finding, rank, failure or finding.failure, round(confidence, 2))
 
     def _own(self) -> list[Finding]:
-        """Return what ranks say of their own failure, without what follows a lost connection on the same rank."""
+        """Return what ranks say of their own failure, without what follows on the same rank.
+
+        It follows a lost connection, or a signal that the rank says to have received.
+        """
         before: dict[int | None, Finding] = {}
-        symptoms = (each for each in self._failures if each.kind in (Kind.STALLED, Kind.CONSEQUENCE))
+        symptoms = (each for each in self._failures if each.kind in (Kind.SCHEDULER, Kind.STALLED, Kind.CONSEQUENCE))
         for each in sorted(symptoms, key=lambda finding: finding.order):
             before.setdefault(_rank(each), each)
         own = [*self._by_kind[Kind.CAUSE], *self._by_kind[Kind.EXCEPTION]]
@@ -224,9 +295,9 @@ class _Cascade:
         if host and first.line.origin.host is None:
             first = replace(first, line=replace(first.line, origin=replace(first.line.origin, host=host)))
         if rank is None:
-            killed = {_rank(f) for f in self._failures if f.kind is Kind.ENDED and f.failure == "operator_kill"}
-            of_gpus = {_rank(f) for f in self._failures if f.kind is Kind.CAUSE and f.failure in _OF_A_GPU}
-            related = (killed if first.failure == "host_out_of_memory" else of_gpus) - {None}
+            alike_of_job = _AGREES.get(first.failure)
+            told = [each for each in self._failures if each.kind in (Kind.CAUSE, Kind.EXCEPTION, Kind.ENDED)]
+            related = {_rank(each) for each in told if alike_of_job and _says(each, alike_of_job)} - {None}
             rank = related.pop() if len(related) == 1 else None
         return self._named(first, rank)
 
@@ -235,7 +306,7 @@ class _Cascade:
         if not (told := self._by_kind[Kind.SCHEDULER]):
             return None
         exact = [each for each in told if each.failure != "operator_kill"]
-        first = self._first(exact or told)
+        first = self._first(exact or [each for each in told if "CANCELLED" in each.line.text] or told)
         is_cancelled = "CANCELLED" in first.line.text
         for each in self._failures:
             is_own = each.kind is Kind.CAUSE and each in own
@@ -277,12 +348,12 @@ class _Cascade:
         first = self._first(candidates)
         if first.failure == "hang":
             return self._hung(first, [each for each in own if each.failure == "hang"])
-        alike = {_rank(each) for each in own if (each.failure, each.error_type) == (first.failure, first.error_type)}
-        if None not in alike and len(alike) > 1 and alike == set(self._hosts):
-            return replace(self._named(first), rank=None, everywhere=True)
         exact = [each for each in own if _rank(each) == _rank(first) and each.kind is Kind.CAUSE]
         if first.kind is Kind.EXCEPTION and exact and self._is_near(first, exact[0]):
             first = exact[0]
+        alike = {_rank(each) for each in own if (each.failure, each.error_type) == (first.failure, first.error_type)}
+        if None not in alike and len(alike) > 1 and alike == set(self._hosts):
+            return replace(self._named(first), rank=None, everywhere=True)
         named = {_rank(each) for each in self._failures if each.failure == first.failure} - {None}
         if _rank(first) is None and len(named) == 1:
             return self._named(first, named.pop())
@@ -308,8 +379,9 @@ class _Cascade:
         return replace(self._named(first, factor=0.6), rank=None, everywhere=ranks == set(self._hosts))
 
     def _is_near(self, one: Finding, other: Finding) -> bool:
-        """Whether two lines are of one report."""
-        return one.line.file == other.line.file and abs(one.line.number - other.line.number) < 40
+        """Whether two lines are of one report of a rank."""
+        apart = abs(one.line.number - other.line.number)
+        return one.line.file == other.line.file and apart < 40 * self._streams.get(one.line.file, 1)
 
     def _of_signal(self, finding: Finding, own: Sequence[Finding]) -> _Culprit:
         """A kill may have been the kernel's, or anybody's: the logs do not say."""
@@ -319,6 +391,23 @@ class _Cascade:
         """Return the first end of a process that a launcher has reported."""
         ends = [each for each in self._by_kind[Kind.ENDED] if _rank(each) is not None]
         return self._first([each for each in ends if each.is_root] or ends) if ends else None
+
+    def _explained(self) -> _Culprit | None:
+        """Return what explains that a rank has ended without a word.
+
+        It is an error of a program that the driver has recorded of a process of the job, or of which NCCL says the
+        like; or, while no rank speaks of others, a worker of a data loader that was sent a signal.
+        """
+        symptoms = self._by_kind[Kind.SYMPTOM]
+        pids = {each.pid for each in self._failures if not _is_record(each)} - {None}
+        like_it = [each for each in self._by_kind[Kind.COLLECTIVE] if _OF_CUDA.search(each.line.text)]
+        recorded = [each for each in symptoms if _is_record(each) and (each.pid in pids or like_it)]
+        if recorded:
+            ranks = {_rank(each) for each in like_it}
+            return self._named(self._first(recorded), ranks.pop() if len(ranks) == 1 else None, factor=1.5)
+        workers = [each for each in symptoms if each.failure == "data_loader"]
+        speaks_of_others = any(each.kind in _OF_OTHERS for each in self._failures)
+        return self._named(self._first(workers)) if workers and not speaks_of_others else None
 
     def _silent(self) -> _Culprit | None:
         """Return a rank that has ended without saying anything, None where it may have spoken of others."""
@@ -332,30 +421,43 @@ class _Cascade:
     def _stalled(self, stalled: Sequence[Finding]) -> _Culprit:
         of_nccl = [each for each in stalled if each.failure == "nccl_timeout"]
         first = self._first(of_nccl or stalled)
-        groups: dict[str, dict[int, int]] = defaultdict(dict)
-        for each in self._notes:
-            if each.work is not None and (rank := _rank(each)) is not None:
-                groups[each.work[0]][rank] = min(each.work[1], groups[each.work[0]].get(rank, each.work[1]))
-        group = max(groups, key=lambda each: len(groups[each]), default="")
-        works = groups.get(group, {})
-        numbers = [each.timed_out for each in self._notes if each.work is not None and each.work[0] == group]
-        reached = max(
-            (each for each in numbers if each is not None),
-            default=max((each.timed_out for each in stalled if each.timed_out is not None), default=None),
-        )
-        behind = _lowest(works)
-        if behind is not None and (reached is None or works[behind] < reached):  # the others have begun what timed out
-            return self._named(first, behind, factor=1.2)
-        timed_out = {
-            rank: each.timed_out for each in stalled if each.timed_out is not None and (rank := _rank(each)) is not None
-        }
-        behind = _lowest(timed_out)
-        if behind is not None and len(groups) < 2 and timed_out.keys() == set(self._hosts):
-            return self._named(first, behind)
+        behind = self._behind(stalled)
+        if len(behind) == 1:
+            return self._named(first, behind.pop(), factor=1.2)
         rank = self._only_other(stalled)
         if rank is None:  # those whose connection was closed by one that had timed out have waited, too
             rank = self._only_other([*stalled, *self._by_kind[Kind.CONSEQUENCE]])
         return self._named(first, rank)
+
+    def _behind(self, stalled: Sequence[Finding]) -> set[int]:
+        """Return the ranks that have not begun the collective of a process group for which others of it waited.
+
+        Numbers of different groups say nothing about each other. A rank that is behind in one group and waited in
+        another one is no culprit. Lines that do not name their group are of the only one that others name.
+        """
+        told = [each for each in (*self._notes, *stalled) if each.work is not None or each.timed_out is not None]
+        named = {each.group for each in told} - {""}
+        only = next(iter(named)) if len(named) == 1 else ""
+        begun, waited = defaultdict[str, dict[int, int]](dict), defaultdict[str, dict[int, int]](dict)
+        reached = dict[str, int]()
+        for each in told:
+            group, rank = each.group or only, _rank(each)
+            if each.timed_out is not None:
+                reached[group] = max(each.timed_out, reached.get(group, each.timed_out))
+            if rank is not None and each.work is not None:
+                begun[group][rank] = min(each.work, begun[group].get(rank, each.work))
+            elif rank is not None and each.timed_out is not None:
+                waited[group].setdefault(rank, each.timed_out)
+        behind = dict[str, int]()
+        for group, numbers in begun.items():
+            least = reached.get(group, reached.get(""))
+            if (lowest := _lowest(numbers)) is not None and (least is None or numbers[lowest] < least):
+                behind[group] = lowest
+        if {rank for numbers in waited.values() for rank in numbers} == set(self._hosts):
+            comparable = waited.keys() - begun.keys() - ({""} if named else set())
+            behind |= {group: low for group in comparable if (low := _lowest(waited[group])) is not None}
+        waits = {rank for group, numbers in waited.items() for rank in numbers if behind.get(group) != rank}
+        return {*behind.values()} - waits
 
     def _only_other(self, told: Iterable[Finding]) -> int | None:
         """Return the one rank that does not say what all others say."""

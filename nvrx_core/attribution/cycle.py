@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from nvrx_core.attribution.cascade import decide
-from nvrx_core.attribution.classification import Classifier
+from nvrx_core.attribution.classification import WITHOUT_DIGITS, Classifier
 from nvrx_core.attribution.origin import Line, Origin, parse
 from nvrx_core.attribution.verdict import Action, Evidence, Verdict, shown
 from nvrx_core.attribution.worker_report import BY_SIGNAL, WorkerReport
@@ -26,9 +26,6 @@ NAMED, NAME = 4, 64
 """Nodes that a sentence names, and characters of each name."""
 KERNEL_LOG: Final = "kernel log"
 """The same for the records of the kernels of nodes, in the order in which those have failed."""
-AFTER: Final = 60
-"""Lines after one that says something that are looked at."""
-_WITHOUT_DIGITS: Final = str.maketrans("", "", "0123456789")
 _RESTARTED: Final = re.compile(r"restart \d+ in [\d.]+ ms \(this rank\)")
 """The log line of a restart in process (`nvrx_core.inprocess.call.restart_trace`)."""
 
@@ -183,13 +180,11 @@ def _feed(classifier: Classifier, name: str, texts: Sequence[str], origin: Origi
     first = max((index for index, text in enumerate(texts, 1) if _RESTARTED.search(text)), default=0)
     boring, until = set[str](), 0
     for number, text in enumerate(texts[first:], first + 1):
-        pattern = text.translate(_WITHOUT_DIGITS)
+        pattern = text.translate(WITHOUT_DIGITS)
         if pattern in boring and number > until:
             continue
-        says_something = False
-        for line in parse(name, number, text, origin):
-            says_something |= classifier.feed(line)
-        if says_something:
-            until = number + AFTER
+        after = max((classifier.feed(line) for line in parse(name, number, text, origin)), default=0)
+        if after:
+            until = number + after
         else:
             boring.add(pattern)

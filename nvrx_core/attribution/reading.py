@@ -25,8 +25,6 @@ __all__ = ["last_lines", "log_files", "open_faults", "verdict_of_files"]
 CHUNK: Final = 1 << 20
 EDGE: Final = 1 << 16
 """Bytes at the beginning and at the end of a file that are looked at line by line."""
-AFTER: Final = 60
-"""Lines after one that says something that are looked at."""
 MAX_LINE: Final = 1 << 16
 """Bytes of a line that are looked at."""
 MAX_PATTERNS: Final = 1 << 16
@@ -124,8 +122,8 @@ def _read(file: Path, classifier: Classifier, boring: set[bytes], skip: int) -> 
         for index, pattern in enumerate(patterns):
             if pattern in boring and not is_edge and number + index > until:
                 continue
-            if _feed(classifier, (name, number + index + 1), lines[index], origin):
-                until = number + index + AFTER
+            if after := _feed(classifier, (name, number + index + 1), lines[index], origin):
+                until = number + index + after
             elif len(pattern) <= MAX_PATTERN:
                 if len(boring) >= MAX_PATTERNS:
                     boring.clear()
@@ -133,12 +131,12 @@ def _read(file: Path, classifier: Classifier, boring: set[bytes], skip: int) -> 
         number += len(lines)
 
 
-def _feed(classifier: Classifier, line: tuple[str, int], raw: bytes, origin: Origin) -> bool:
-    says_something = False
+def _feed(classifier: Classifier, line: tuple[str, int], raw: bytes, origin: Origin) -> int:
+    after = 0
     for part in raw[-MAX_LINE:].split(b"\r") if b"\r" in raw else (raw[:MAX_LINE],):  # of a progress bar all states
         for parsed in parse(*line, part.decode(errors="replace"), origin):
-            says_something |= classifier.feed(parsed)
-    return says_something
+            after = max(after, classifier.feed(parsed))
+    return after
 
 
 def _lines_before(file: Path, end: int) -> int:

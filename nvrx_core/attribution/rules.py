@@ -3,7 +3,7 @@
 A class is one entry of `CLASSES`. The entries are in order: of the rules that a line matches, the first decides. A rule
 has a literal text, by which lines are found fast, and may have a pattern that is searched in lines with that text; the
 groups `rank`, `local`, `host`, `pid` and `code` of a pattern say what the line is about, `work` and `timed_out` which
-collective. A literal has no digits: lines that differ in digits only are looked at once.
+collective, of the process group `pg`. A literal has no digits: lines that differ in digits only are looked at once.
 
 Sources of the texts: the messages of torch, gloo, NCCL, CUDA, Slurm and the Linux kernel, and of NVIDIA's list of Xid
 errors (docs.nvidia.com/deploy/xid-errors).
@@ -55,15 +55,21 @@ class Rule:
         text: a literal part of the line.
         pattern: a regular expression that the line matches, "" for none.
         kind: what the line says of the failure.
-        any_level: the line counts, too, where its level is INFO or WARNING.
+        any_level: whether the line counts, too, where its level is INFO or WARNING; None: if it is of the machine or of
+            the scheduler.
         action: instead of that of the class.
     """
 
     text: str
     pattern: str = ""
     kind: Kind = Kind.CAUSE
-    any_level: bool = False
+    any_level: bool | None = None
     action: Action | None = None
+
+    @property
+    def is_of_any_level(self) -> bool:
+        """Whether the line counts whatever its level is."""
+        return self.kind in (Kind.MACHINE, Kind.SCHEDULER) if self.any_level is None else self.any_level
 
     def search(self, line: str) -> re.Match[str] | bool:
         """Return whether a line that has the text matches: the match, where the rule has a pattern."""
@@ -87,14 +93,13 @@ class FailureClass:
     rules: tuple[Rule, ...] = ()
 
 
-_XID: Final = r"NVRM: Xid \([^)]*\): (?:{}),"
+_XID: Final = r"NVRM: Xid \([^)]*\): (?:{})\b(?:, pid='?(?P<pid>\d+))?"
 _SLURM_END: Final = r"(?:JOB|STEP) \S+ (?:ON (?P<host>[\w.-]+) )?CANCELLED"
 _TASK: Final = r"srun: error: (?P<host>[\w.-]+): task(?:s [\d,-]+| (?P<rank>\d+)): "
 _MPI: Final = r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>[\w.-]+) exited on signal "
-_BEGUN: Final = (
-    r"\[(?P<pg>[^\]\[]*)\bRank (?P<rank>\d+)\](?:.*sequence id: (?P<timed_out>\d+))?"
-    r".*[lL]ast enqueued (?:NCCL )?work: (?P<work>-?\d+)"
-)
+_OF_GROUP: Final = r"\[(?:[^\]\[]*PG GUID )?(?P<pg>[^\]\[]*?) ?\bRank \d+\]"
+"""The prefix of a line of NCCL's watchdog. The group's GUID is the same on all its ranks, its number need not be."""
+_BEGUN: Final = _OF_GROUP + r"(?:.*sequence id: (?P<timed_out>\d+))?.*[lL]ast enqueued (?:NCCL )?work: (?P<work>-?\d+)"
 _CRASHES: Final = tuple(
     rule
     for word in ("Segmentation fault", "Bus error", "Illegal instruction", "Floating point exception")
@@ -104,9 +109,15 @@ _CRASHES: Final = tuple(
     )
 )
 """What srun and shells say of a signal by which a crashed process ends."""
-_EXIT_CODE: Final = r"(?i)\bexit(?:ed)?(?: with)?(?: exit)? (?:code|status)\b[ :=]{0,8}(?P<code>-?\d+)\b"
-_NOT_IF: Final = r"^(?!.*\b(?:(?:[Ii]f|[Ww]hen|[Oo]nce|[Uu]pon|[Uu]nless)\b.*|[Oo]n )(?:[Rr]eceived|preempted)).*"
-"""The line does not say what is done in case of a signal or a preemption."""
+_EXIT_CODE: Final = (
+    r"(?i)\b(?:(?P<by>(?:exited|failed|terminated|died|ended|crashed) (?:\w+ )?with (?:an? )?(?:non-?zero )?(?:exit )?)"
+    r"|exit(?:ed)? )(?:code|status)\b[ :=]{0,8}(?!0\b)(?P<code>-?\d+)\b(?(by)|(?=\s*(?:$|[],.;()\"'])))"
+)
+"""Where no verb says that something has ended, nothing follows: tables, and manuals, have such texts, too."""
+_NOT_IF: Final = (
+    r"(?:^|[,;:.])(?:(?!\b(?:[Ii]f|[Ww]hen|[Oo]nce|[Uu]pon|[Uu]nless|[Oo]n (?=received|preempted))\b)[^,;:.])*"
+)
+"""From the beginning of a clause that does not say what is done in case of a signal or a preemption."""
 ABSTAINS: Final = (
     r"hang: (?:all ranks are alike|no rank is behind|the ranks wait for each other"
     r"|the ranks call different collectives)"
@@ -120,18 +131,12 @@ CLASSES: Final = (
         Action.EXCLUDE_NODE,
         "lost its GPU",
         (
-            Rule(
-                "NVRM: Xid",
-                _XID.format("46|74|79|61|62|109|119|120|122|136|140|143|145|149|150|151"),
-                Kind.MACHINE,
-                any_level=True,
-            ),
-            Rule("fallen off the bus", "", Kind.MACHINE, any_level=True),
-            Rule("GPU is lost", "", Kind.MACHINE, any_level=True),
+            Rule("NVRM: Xid", _XID.format("46|74|79|61|62|109|119|120|122|136|140|143|145|149|150|151"), Kind.MACHINE),
+            Rule("fallen off the bus", "", Kind.MACHINE),
+            Rule("GPU is lost", "", Kind.MACHINE),
             Rule("GPU_IS_LOST"),
-            Rule("Unable to determine the device handle for", "", Kind.MACHINE, any_level=True),
+            Rule("Unable to determine the device handle for", "", Kind.MACHINE),
             Rule("cudaErrorDevicesUnavailable"),
-            Rule("NVML_ERROR_GPU_IS_LOST"),
             Rule("CUDA error: the launch timed out"),
             Rule("requires a reset", "[Gg][Pp][Uu].* requires a reset"),
             Rule("system not yet initialized", "CUDA error: system not yet initialized"),
@@ -142,14 +147,14 @@ CLASSES: Final = (
         Action.EXCLUDE_NODE,
         "has a memory error of its GPU (ECC)",
         (
-            Rule("NVRM: Xid", _XID.format("48|64|94|95|160|171|172"), Kind.MACHINE, any_level=True),
+            Rule("NVRM: Xid", _XID.format("48|64|94|95|160|171|172"), Kind.MACHINE),
             Rule("ncorrectable ECC"),
             Rule("ncorrectable NVLink"),
             Rule("double bit ECC"),
             Rule("ECC_UNCORRECTABLE"),
             Rule("ECCUncorrectable"),
             Rule("ECC error", "(?i)(?:un-?correctable|double.bit|fatal|contained).*ECC error"),
-            Rule("ouble bit error", "", Kind.MACHINE, any_level=True),
+            Rule("ouble bit error", "", Kind.MACHINE),
         ),
     ),
     FailureClass(
@@ -157,27 +162,20 @@ CLASSES: Final = (
         Action.STOP,
         "ran out of host memory",
         (
-            Rule(
-                "Out of memory: Kill", r"Out of memory: Kill(?:ed)? process (?P<pid>\d+)", Kind.MACHINE, any_level=True
-            ),
-            Rule("cgroup out of memory", r"Killed? process (?P<pid>\d+)", Kind.MACHINE, any_level=True),
-            Rule("oom-kill:", r"\bpid=(?P<pid>\d+)", Kind.MACHINE, any_level=True),
-            Rule("oom-kill", r"oom-kill event", Kind.MACHINE, any_level=True),
-            Rule("oom_kill", r"oom_kill event", Kind.MACHINE, any_level=True),
-            Rule("invoked oom-killer", "", Kind.MACHINE, any_level=True),
-            Rule("OOMKilled", "", Kind.MACHINE, any_level=True),
-            Rule("OOM Killed", "", Kind.MACHINE, any_level=True),
-            Rule("Out Of Memory", _TASK + "Out Of Memory", Kind.MACHINE, any_level=True),
-            Rule(
-                "OUT_OF_MEMORY",
-                r"(?:State|STATE|state|srun|slurm|sacct).*\bOUT_OF_MEMORY",
-                Kind.MACHINE,
-                any_level=True,
-            ),
-            Rule("OOM killer was active", _FT_RANK, Kind.MACHINE, any_level=True),
-            Rule("TERM_MEMLIMIT", "", Kind.MACHINE, any_level=True),
-            Rule("low on resource", "low on resource: memory", Kind.MACHINE, any_level=True),
-            Rule("xceeded", r"(?i)exceeded (?:step |job )?memory limit", Kind.MACHINE, any_level=True),
+            Rule("Out of memory: Kill", r"Out of memory: Kill(?:ed)? process (?P<pid>\d+)", Kind.MACHINE),
+            Rule("cgroup out of memory", r"Killed? process (?P<pid>\d+)", Kind.MACHINE),
+            Rule("oom-kill:", r"\bpid=(?P<pid>\d+)", Kind.MACHINE),
+            Rule("oom-kill", r"oom-kill event", Kind.MACHINE),
+            Rule("oom_kill", r"oom_kill event", Kind.MACHINE),
+            Rule("invoked oom-killer", "", Kind.MACHINE),
+            Rule("OOMKilled", "", Kind.MACHINE),
+            Rule("OOM Killed", "", Kind.MACHINE),
+            Rule("Out Of Memory", _TASK + "Out Of Memory", Kind.MACHINE),
+            Rule("OUT_OF_MEMORY", r"(?:State|STATE|state|srun|slurm|sacct).*\bOUT_OF_MEMORY", Kind.MACHINE),
+            Rule("OOM killer was active", _FT_RANK, Kind.MACHINE),
+            Rule("TERM_MEMLIMIT", "", Kind.MACHINE),
+            Rule("low on resource", "low on resource: memory", Kind.MACHINE),
+            Rule("xceeded", r"(?i)exceeded (?:step |job )?memory limit", Kind.MACHINE),
             Rule("can't allocate memory"),
             Rule("not enough memory: you tried to allocate"),
             Rule("Cannot allocate memory", "^(?!.*unable to mmap)"),
@@ -192,18 +190,13 @@ CLASSES: Final = (
         Action.RESTART,
         "was ended at the scheduler's time limit",
         (
-            Rule("DUE TO TIME LIMIT", _SLURM_END, Kind.SCHEDULER, any_level=True),
-            Rule("job killed: walltime", "", Kind.SCHEDULER, any_level=True),
-            Rule("active longer than specified deadline", "", Kind.SCHEDULER, any_level=True),
-            Rule("TERM_RUNLIMIT", "", Kind.SCHEDULER, any_level=True),
-            Rule("exceeded limit", "(?i)walltime.*exceeded limit", Kind.SCHEDULER, any_level=True),
-            Rule(
-                "DeadlineExceeded",
-                "(?i)job .*DeadlineExceeded|reason: DeadlineExceeded",
-                Kind.SCHEDULER,
-                any_level=True,
-            ),
-            Rule("TIMEOUT", r"(?i)(?:state|slurm)\W.*\bTIMEOUT\b", Kind.SCHEDULER, any_level=True),
+            Rule("DUE TO TIME LIMIT", _SLURM_END, Kind.SCHEDULER),
+            Rule("job killed: walltime", "", Kind.SCHEDULER),
+            Rule("active longer than specified deadline", "", Kind.SCHEDULER),
+            Rule("TERM_RUNLIMIT", "", Kind.SCHEDULER),
+            Rule("exceeded limit", "(?i)walltime.*exceeded limit", Kind.SCHEDULER),
+            Rule("DeadlineExceeded", "(?i)job .*DeadlineExceeded|reason: DeadlineExceeded", Kind.SCHEDULER),
+            Rule("TIMEOUT", r"(?i)(?:state|slurm)\W.*\bTIMEOUT\b", Kind.SCHEDULER),
         ),
     ),
     FailureClass(
@@ -211,31 +204,29 @@ CLASSES: Final = (
         Action.RESTART,
         "was preempted",
         (
-            Rule("DUE TO PREEMPTION", _SLURM_END, Kind.SCHEDULER, any_level=True),
-            Rule("DUE TO JOB REQUEUE", _SLURM_END, Kind.SCHEDULER, any_level=True),
+            Rule("DUE TO PREEMPTION", _SLURM_END, Kind.SCHEDULER),
+            Rule("DUE TO JOB REQUEUE", _SLURM_END, Kind.SCHEDULER),
             Rule(
                 "preempted",
-                r"(?i)" + _NOT_IF + r"\b(?:is|was|been|being|are|were|got|node|job|vm|instance|pod|has timed out/|to"
-                r" be) ?preempted|\bpreempted by\b|: preempted\b",
+                r"(?i)" + _NOT_IF + r"\b(?:(?:is|was|been|being|are|were|got|has timed out/|to be|node|job|vm|instance"
+                r"|pod) ?preempted(?!=)|(?:node|job|vm|instance|pod) (?=\S*[\d-])\S+ preempted"
+                r"(?=\s*(?:$|[.,;!)]|(?:by|at|on)\b|:(?! ?(?:0|false|no)\b))))|\bpreempted by\b|: preempted\b",
                 Kind.SCHEDULER,
-                any_level=True,
             ),
-            Rule("Preempted", r"\bPreempted\b(?![:=] ?(?i:0|false|no)\b)", Kind.SCHEDULER, any_level=True),
-            Rule("PREEMPTED", r"\bPREEMPTED\b", Kind.SCHEDULER, any_level=True),
+            Rule("Preempted", r"\bPreempted\b(?![:=] ?(?i:0|false|no)\b)", Kind.SCHEDULER),
+            Rule("PREEMPTED", r"\bPREEMPTED\b", Kind.SCHEDULER),
             Rule(
                 "reemption",
                 r"(?i)preemption (?:notice|signal|event|request|warning)(?! ?handl)|(?:due to|because of|by|for)"
                 r" preemption\b|maintenance.*preemption",
                 Kind.SCHEDULER,
-                any_level=True,
             ),
             Rule(
                 "interruption",
                 r"(?i)(?:spot|instance) (?:instance )?interruption (?:notice|warning)",
                 Kind.SCHEDULER,
-                any_level=True,
             ),
-            Rule("termination notice", "", Kind.SCHEDULER, any_level=True),
+            Rule("termination notice", "", Kind.SCHEDULER),
         ),
     ),
     FailureClass(
@@ -278,7 +269,7 @@ CLASSES: Final = (
         (
             Rule(
                 "aught collective operation timeout",
-                r"aught collective operation timeout(?:.*?\bSeqNum=(?P<timed_out>\d+))?",
+                rf"(?:{_OF_GROUP}.*)?aught collective operation timeout(?:.*?\bSeqNum=(?P<timed_out>\d+))?",
                 Kind.STALLED,
             ),
             Rule("Timeout at NCCL work", "", Kind.STALLED),
@@ -346,7 +337,6 @@ CLASSES: Final = (
             Rule("DistributionNotFound"),
             Rule("was compiled with a different version"),
             Rule("compiled with different CUDA"),
-            Rule("PTX was compiled with an unsupported toolchain"),
             Rule("unsupported toolchain"),
             Rule(
                 "AttributeError: module",
@@ -360,11 +350,11 @@ CLASSES: Final = (
         Action.RESTART,
         "had an error of CUDA",
         (
-            Rule("device-side assert"),
+            Rule("device-side assert", "assert(?!ions)"),  # there is advice on them, too
             Rule("llegal memory access"),
             Rule("nspecified launch failure"),
             Rule("isaligned address", "(?i)cuda"),
-            Rule("NVRM: Xid", _XID.format("13|31|43|68|69"), any_level=True),
+            Rule("NVRM: Xid", _XID.format("13|31|43|68|69"), Kind.SYMPTOM, any_level=True),
             Rule("NVRM: Xid", _XID.format(r"\d+"), Kind.NOTE, any_level=True),
             Rule("CUBLAS_STATUS_"),
             Rule("CUDNN_STATUS_"),
@@ -390,7 +380,14 @@ CLASSES: Final = (
         "lost a worker of its data loader",
         (
             Rule(
-                "DataLoader worker", r"DataLoader worker \(pid(?:\(s\))?.*(?:killed|exited|crashed|aborted|terminated)"
+                "DataLoader worker",
+                r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+).*(?:killed|exited|crashed|aborted|terminated)"
+                r"(?! by signal: Terminated)",
+            ),
+            Rule(  # its rank, or whoever ends that, has ended it
+                "killed by signal: Terminated",
+                r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)\) is killed by signal: Terminated",
+                Kind.SYMPTOM,
             ),
             Rule("in DataLoader worker process"),
             Rule("bus error encountered in worker"),
@@ -477,7 +474,6 @@ CLASSES: Final = (
             Rule("size mismatch"),
             Rule("is invalid for input of size"),
             Rule("expected scalar type"),
-            Rule("must have the same dtype"),
             Rule("have the same dtype"),
             Rule("should be the same", r"Input type \(.*should be the same"),
             Rule("to match target batch_size"),
@@ -549,7 +545,7 @@ CLASSES: Final = (
             Rule("Errno ", r"Errno (?:28|122)\]"),
             Rule("file write failed", "(?i)error"),
             Rule("DiskPressure"),
-            Rule("low on resource", "low on resource: ephemeral-storage", Kind.MACHINE, any_level=True),
+            Rule("low on resource", "low on resource: ephemeral-storage", Kind.MACHINE),
             Rule("FileWriteError", ""),
         ),
     ),
@@ -663,8 +659,8 @@ CLASSES: Final = (
         Action.RESTART,
         "was lost",
         (
-            Rule("DUE TO NODE FAILURE", "", Kind.SCHEDULER, any_level=True),
-            Rule("Node failure on", r"Node failure on (?P<host>[\w.-]+)", Kind.MACHINE, any_level=True),
+            Rule("DUE TO NODE FAILURE", "", Kind.SCHEDULER),
+            Rule("Node failure on", r"Node failure on (?P<host>[\w.-]+)", Kind.MACHINE),
             Rule("has not moved its lease for", "", Kind.ENDED, any_level=True),
             Rule("by peer", "", Kind.CONSEQUENCE),
             Rule("onnection closed by remote peer", "", Kind.CONSEQUENCE),
@@ -738,8 +734,8 @@ CLASSES: Final = (
         Action.STOP,
         "was ended from outside",
         (
-            Rule("CANCELLED", _SLURM_END + r" AT \S+(?: \*\*\*| \+\+\+|$)", Kind.SCHEDULER, any_level=True),
-            Rule("CANCELLED", r"CANCELLED by \d+", Kind.SCHEDULER, any_level=True),
+            Rule("CANCELLED", _SLURM_END + " AT (?!.*DUE TO TASK FAILURE)", Kind.SCHEDULER),
+            Rule("CANCELLED", r"CANCELLED by \d+", Kind.SCHEDULER),
             Rule(  # why a node has left its job, which goes on
                 "the launcher has received signal",
                 "^the launcher has",
@@ -747,26 +743,19 @@ CLASSES: Final = (
                 any_level=True,
                 action=Action.RESTART,
             ),
-            Rule("has received signal", r"has received signal (?:15|2|1)\b", Kind.SCHEDULER, any_level=True),
-            Rule("death signal, shutting down", "", Kind.SCHEDULER, any_level=True),
-            Rule("got signal: ", r"got signal: (?:15|2|1)\b", Kind.SCHEDULER, any_level=True),
-            Rule("KeyboardInterrupt", r"(?:^|[\s.:])KeyboardInterrupt\b", Kind.SCHEDULER),
+            Rule("has received signal", r"has received signal (?:15|2|1)\b", Kind.SCHEDULER),
+            Rule("death signal, shutting down", "", Kind.SCHEDULER),
+            Rule("got signal: ", r"got signal: (?:15|2|1)\b", Kind.SCHEDULER),
+            Rule("KeyboardInterrupt", r"(?:^|[\s.:])KeyboardInterrupt\b", Kind.SCHEDULER, any_level=False),
             Rule(
                 "eceived SIG",
                 _NOT_IF + r"[Rr]eceived (?:signal )?(?:SIGTERM|SIGINT)",
                 Kind.SCHEDULER,
-                any_level=True,
                 action=Action.RESTART,
             ),
-            Rule(
-                "aught signal SIG",
-                r"[Cc]aught signal (?:SIGTERM|SIGINT)",
-                Kind.SCHEDULER,
-                any_level=True,
-                action=Action.RESTART,
-            ),
+            Rule("aught signal SIG", r"[Cc]aught signal (?:SIGTERM|SIGINT)", Kind.SCHEDULER, action=Action.RESTART),
             Rule("Killed", _TASK + "Killed", Kind.ENDED, any_level=True, action=Action.RESTART),
-            Rule("Terminated", _TASK + "Terminated", Kind.SCHEDULER, any_level=True, action=Action.RESTART),
+            Rule("Terminated", _TASK + "Terminated", Kind.SCHEDULER, action=Action.RESTART),
             Rule(
                 "Killed",
                 r": line \d+: +(?P<pid>\d+) Killed|^Killed$|(?<!\d)\d+ Killed +",
@@ -848,6 +837,7 @@ CLASSES: Final = (
             Rule("Fatal Python error: ", "", Kind.ENDED),
             Rule("terminate called", "", Kind.ENDED),
             Rule("exited on signal", _MPI, Kind.ENDED),
+            Rule("DUE TO TASK FAILURE", _SLURM_END, Kind.SYMPTOM, any_level=True),
             Rule("srun: error: Unable to ", "", Kind.SYMPTOM),
             *(Rule(text, _EXIT_CODE, Kind.SYMPTOM) for text in ("xit code", "xit status", "xited with ", "Exit Code")),
         ),

@@ -25,15 +25,30 @@ _ESCAPES: Final = re.compile(
 )
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 _REDACTED: Final = "[redacted]"
+_NO_SECRET: Final = r"(?![_-]?(?:count|dir|file|index|len|name|path|type)(?![a-z]))"
+"""After the name of a secret: what says where it is, or how many there are."""
+_OF_A_TOKEN: Final = r"(?:[_-]?(?:v?\d{1,3}|value|read|write|prod|dev|test|new|old)(?![a-z]))*(?![\w-])"
 _SECRET_NAME: Final = (
-    r"(?:pass(?:word|wd|phrase)|(?<!old)pwd(?!=/)|secret|credential|api[_-]?key"
-    r"|(?:access|account|auth|client|encryption|master|private|shared|signing|ssh|storage)[_-]?key"
-    r"|(?<!\bper.)(?<!unexpected.)(?<!bos_)(?<!cls_)(?<!eos_)(?<!mask_)(?<!pad_)(?<!sep_)(?<!unk_)"
-    r"token(?![a-rt-z]|s\b|[_-](?:count|id|ind|len|type))|x-amz-signature)"
+    r"(?:(?:pass(?:word|wd|phrase)|(?<!old)pwd(?!=/)|secret|credential(?!s?\b\W{1,4}[~./])"
+    r"|(?:api|access|account|auth|client|encryption|master|private|shared|signing|ssh|storage)[ _-]?key"
+    r"(?![_-]?ids?(?![a-z_]))"
+    r"|x-amz-signature)" + _NO_SECRET + r"[\w.-]{0,32}"
+    r"|(?<![a-z])pass(?=\s*=(?!\s*[\d.]+(?:[\s,;)]|$))|\s(?<=--pass\s))"
+    r"|(?:(?:access|api|auth|hf|refresh|session)[_-]?)tokens?"
+    + _OF_A_TOKEN
+    + r"|(?<!\bper.)(?<!unexpected.)(?<!bos_)(?<!cls_)(?<!eos_)(?<!mask_)(?<!pad_)(?<!sep_)(?<!unk_)token"
+    + _OF_A_TOKEN
+    + r"(?!\\?[\"']?\]?\s*(?:=>|[=:]{1,2})\s*(?:[bru]{0,2}\\*[\"'])?+"
+    r"(?:[-+]?\d{1,5}(?:[.,]\d*)?[kMGT%]?|[-+]?\d*\.\d+(?:e[-+]?\d+)?|[^\s\"'>\[]{1,2}|<\|?[a-z_/]{1,16}\|?>"
+    r"|\[[\d\s,.-]*\]|\[[a-z]{1,6}\])(?:[\s,;)}\]\"']|$)))"
 )
-"""Part of a name whose value is a secret; `tokenizer`, `tokens` and `pad_token` are none, nor is every `key`."""
+"""A name whose value is a secret: `tokenizer`, `tokens_per_sec` and `pad_token` are none, nor is every `key` or `pass`.
+
+The value of a token that is a number, or a word of the vocabulary as `<pad>`, is none either.
+"""
 _SECRET_VALUE: Final = (
-    r"(?!(?:none|null|true|false|expected|field|invalid|missing|must|not|required)(?:[\s,;)}\]]|$))"
+    r"(?(quote)|(?!(?:none|null|true|false|correct|empty|expected|expired|field|incorrect|invalid|missing|must|needed|not|required"
+    r"|set|too|unset|wrong)(?:[\s,;)}\]]|$)))"
     r"(?(quote)(?:(?!(?P=quote))(?:\\.|.))+|[^\s\"',;}&][^\s\",;}&]*)"
 )
 """To the closing quote, where there is one; what says that there is no value, or a wrong one, is left."""
@@ -42,28 +57,44 @@ _SECRETS: Final = tuple(
     re.compile(each)
     for each in (
         r"(?i)(?P<kept>(?:authorization|cookies?)(?:\\?[\"']?\s*[=:]|[\"'],)\s*(?:[bru]{0,2}\\?[\"'])?)[^\s\"'\\][^\"'\\]*",
-        r"(?i)(?P<kept>" + _SECRET_NAME + r"[\w.-]{0,32}\\?[\"']?\]?\s*(?:=>?(?!=)|:=?(?!:))\s*" + _QUOTE + ")"
+        r"(?i)(?P<kept>" + _SECRET_NAME + r"\\?[\"']?\]?\s*(?:=>?|:=?)\s*)\[(?![\d\s,.-]*\])[^\]]+\]?",
+        r"(?i)(?P<kept>"
+        + _SECRET_NAME
+        + r"\\?[\"']?\]?\s*(?:=>?(?!=)|:=?(?!:)|(?<=\s)(?:is|was):?\s+(?=[\"']|\S*\d|\S{8}))\s*"
+        + _QUOTE
+        + ")"
         r"(?:(?:bearer|basic|token)\s+)?" + _SECRET_VALUE,
-        r"(?P<kept>(?:[A-Z0-9]_KEY|[?&;]sig)=)[^\s\"',;}&]+",
+        r"(?P<kept>(?:[A-Z0-9]_KEY|[?&;]sig)=)(?![\d.]{1,5}(?:\s|$))[^\s\"',;}&]+",
         r"(?i)(?P<kept>(?<![\w-])--?[\w-]{0,64}?"
         + _SECRET_NAME
-        + r"[\w-]{0,32}[\"']?,?\s+"
+        + r"[\"']?,?\s+"
         + _QUOTE
         + r")(?![\"']?-)"
         + _SECRET_VALUE,
-        r"(?i)(?P<kept>\b(?:bearer|basic)\s+)(?=\S*[\d=._-])[\w.~+/=-]{8,}",
-        r"(?P<kept>\b[a-z][a-z0-9+.-]*://)(?:(?!git@)[^\s:/@?#\"'<>]+|[^\s:/@]*:(?!\d{1,5}/)[^\s\"'<>]+)(?=@)",
+        r"(?P<kept>(?:(?<!\S)|['\"])(?:-u|--user)(?:[ =]|['\"], ?)['\"]?[^\s:\"']{1,64}:)(?!\d)[^\s\"']+",
+        r"(?P<kept>\bsshpass\s+-p\s?)\S+",
+        r"(?i)(?P<kept>\bbearer\s+)(?=\S*[\d=._-])[\w.~+/=-]{8,}",
+        r"(?i)(?P<kept>\bbasic\s+)(?=\S*[\d=])[a-z0-9+/]{8,}={0,2}(?![\w.=-])",
+        r"(?P<kept>\b(?:https?|wss?)://)(?!git@)[^\s:/@?#\"'<>]{1,2048}(?=@)",
+        r"(?P<kept>\b[a-z][a-z0-9+.-]{0,32}://)(?=[^\s:/@?#\"'<>]{0,64}\d|[^@]{16})[^\s:/@?#\"'<>]{6,2048}(?=@)",
+        r"(?P<kept>\b[a-z][a-z0-9+.-]{0,32}://)[^\s:/@\[]{0,128}:(?!\d{1,5}/)[^\s\"'<>]{1,2048}(?=@)",
         (
             r"(?P<kept>)\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|nvapi-[\w-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
             r"|glpat-[\w-]{16,}|xox[a-z]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
-            r"|pypi-[\w-]{16,}|dckr_pat_[\w-]{16,}|npm_[A-Za-z0-9]{30,}|ya29\.[\w-]{20,})"
+            r"|pypi-[\w-]{16,}|dckr_pat_[\w-]{16,}|npm_[A-Za-z0-9]{30,}|ya29\.[\w-]{20,}|[sr]k_(?:live|test)_\w{10,}"
+            r"|SG\.[\w-]{10,}\.[\w-]{10,})"
         ),
-        r"(?i)(?P<kept>(?:wandb|key|token|secret)\W{1,3})[0-9a-f]{32,}\b",
+        r"(?P<kept>\bhooks\.slack\.com/services/)\S+",
+        r"(?i)(?P<kept>(?:wandb(?: login)?|key|token|secret)\W{1,3})[0-9a-f]{32,}\b",
         r"(?P<kept>)-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*",
-        r"(?P<kept>(?<![\w./+-]))(?=[a-z0-9+/]*[A-Z])(?=[A-Z0-9+/]*[a-z])(?=[A-Za-z+/]*\d)[A-Za-z0-9+][A-Za-z0-9+/]{39,}={0,2}(?![\w./-])",
     )
 )
-"""Forms of secrets; the last one is a line of a key in base64. What `kept` matches is shown."""
+"""Forms of secrets. What `kept` matches is shown."""
+_MAY_BE_KEY: Final = re.compile(
+    r"(?<![\w./+-])(?=[a-z0-9+/]*[A-Z])(?=[A-Z0-9+/]*[a-z])(?=[A-Za-z+/]*\d)[A-Za-z0-9+][A-Za-z0-9+/]{39,}={0,2}(?![\w./-])"
+)
+_OF_WORDS: Final = re.compile(r"[a-z]{4,}|\d{6,}")
+"""What paths and names have, and base64 has seldom."""
 
 
 class Action(enum.Enum):
@@ -160,5 +191,12 @@ def shown(text: str, most: int = MAX_SHOWN) -> str:
         text = "".join("?" if unicodedata.category(each) in _HIDDEN else each for each in text)
     for secret in _SECRETS:
         text = secret.sub(rf"\g<kept>{_REDACTED}", text)
+    text = _MAY_BE_KEY.sub(_without_key, text)
     text = text.strip()
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _without_key(found: re.Match[str]) -> str:
+    """Return what is shown of text that may be a line of a key in base64."""
+    text = found[0]
+    return text if len(_OF_WORDS.sub("", text)) < 0.6 * len(text) else _REDACTED

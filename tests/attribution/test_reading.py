@@ -35,6 +35,24 @@ def test_a_failure_in_the_middle_of_a_long_log_is_found_at_its_line(tmp_path: Pa
     assert _verdict(tmp_path, HEALTHY + FAILED + WITHOUT_RANK_2) == ("user_exception", 2, 50_003)
 
 
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1"
+STEP = "[rank{0}]: step {1} loss 1.{1} lr 3.0e-05 grad norm 1.02 consumed samples {1} elapsed time per step 12.0 ms\n"
+
+
+@pytest.mark.parametrize("ranks", [8, 128, 1024])
+def test_each_of_many_ranks_in_one_file_is_heard(tmp_path: Path, ranks: int) -> None:
+    def steps(first: int, last: int, without: int = -1) -> str:
+        return "".join(
+            STEP.format(rank, step) for step in range(first, last) for rank in range(ranks) if rank != without
+        )
+
+    error = FAILED.replace("[rank2]", "[rank5]")
+    assert _verdict(tmp_path, steps(0, 9) + error + steps(9, 35))[0] == "clean"
+    assert _verdict(tmp_path, steps(0, 9) + error + steps(9, 35, without=5))[:2] == ("user_exception", 5)
+    others = "".join(f"[rank{rank}]: {LOST}\n" for rank in range(ranks) if rank != ranks - 2)
+    assert _verdict(tmp_path, steps(0, 9) + others)[:2] == ("peer_lost", ranks - 2)
+
+
 def test_a_gzip_file_is_read_and_a_broken_one_as_far_as_it_goes(tmp_path: Path) -> None:
     data = gzip.compress((FAILED + WITHOUT_RANK_2).encode())
     assert _verdict(tmp_path, data, "run.log.gz") == ("user_exception", 2, 3)

@@ -139,6 +139,13 @@ def test_ranks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(classifier.seen.ranks) == {0}
 
 
+def test_the_kinds_of_lines_that_report_steps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classification, "MAX_KINDS_OF_STEPS", 1)
+    of_second_kind = "".join(f"b batch {number}\n" for number in range(40))
+    assert list(_fed(f"a batch 1\nb batch 1\n{TRACEBACK}{of_second_kind}").findings())
+    assert not list(_fed(f"b batch 1\na batch 1\n{TRACEBACK}{of_second_kind}").findings())
+
+
 def test_the_steps_of_a_host_are_bounded() -> None:
     text = "".join(f"2024-01-01 00:00:01 n1 [rank0] step {step}\n" for step in range(200))
     assert len(_fed(text).seen.steps["n1"]) == MAX_STEPS

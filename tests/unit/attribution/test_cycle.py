@@ -94,6 +94,39 @@ def test_a_record_of_the_kernel_excludes_its_node() -> None:
     assert (verdict.failure, verdict.action, verdict.node_to_exclude) == ("gpu_lost", Action.EXCLUDE_NODE, "n1")
 
 
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        ("RuntimeError: CUDA error: unknown error", "gpu_lost"),
+        ("RuntimeError: r INTERNAL ASSERT FAILED at x.cpp", "gpu_lost"),
+        ("AssertionError: x", "assertion"),
+        ("OSError: [Errno 28] No space left on device", "disk_full"),
+        ("KeyError: 3", "user_exception"),
+    ],
+)
+def test_a_gpu_that_was_lost_in_the_cycle_is_the_cause_if_the_ranks_raise_what_follows_from_it(
+    error: str, failure: str
+) -> None:
+    kernel = {"n1": ("NVRM: Xid (PCI:0000:02:00): 79, pid='<unknown>', GPU has fallen off the bus.",)}
+    verdict = verdict_of_cycle(CycleReport(RANKS, (failed(3, f"has failed with exit code 1: {error}"),), kernel=kernel))
+    assert verdict.failure == failure
+    assert (verdict.node_to_exclude == "n1") is (failure == "gpu_lost")
+    of_program = {"n1": ("NVRM: Xid (PCI:0000:02:00): 31, pid=7, name=other, MMU Fault",)}
+    verdict = verdict_of_cycle(CycleReport(RANKS, (failed(3, "has failed with exit code 1: E: x"),), kernel=of_program))
+    assert verdict.failure == "user_exception"
+
+
+def test_what_a_rank_prints_after_its_exception_need_not_be_steps() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        "  File 'a'",
+        "KeyError: 1",
+        *(f"batch {n}: id {n}" for n in range(40)),
+    ]
+    verdict = verdict_of_cycle(CycleReport(RANKS, (failed(1),), logs={(1, "o1"): tuple(lines)}))
+    assert (verdict.failure, verdict.rank) == ("user_exception", 1)
+
+
 def test_events_count_and_so_does_the_signal_that_ended_the_launcher() -> None:
     event = (
         '{"event": "fault", "host": "n1", "pid": 9, "rank": 2, "faulty_initial_rank": 2, "interruption": "EXCEPTION",'
