@@ -15,7 +15,7 @@ import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -72,6 +72,7 @@ class LaunchConfig:
         virtual_local_rank: each worker sees LOCAL_RANK 0 and one device.
         shutdown_timeout: seconds from a worker's SIGTERM to its SIGKILL.
         fault_tolerance: settings of fault tolerance by name, such as {"rank_heartbeat_timeout": 60}.
+        node_rank: as --node-rank; of torch's `LaunchConfig` an attribute of this name.
     """
 
     min_nodes: int
@@ -96,6 +97,7 @@ class LaunchConfig:
     virtual_local_rank: bool = False
     shutdown_timeout: float | None = None
     fault_tolerance: Mapping[str, Any] = field(default_factory=dict)
+    node_rank: int | None = None
 
 
 class elastic_launch:  # noqa: N801 - torch's name
@@ -140,14 +142,17 @@ class elastic_launch:  # noqa: N801 - torch's name
 def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: Sequence[Any], logs: Path) -> list[str]:
     """Return a configuration as the equivalent command line, so that both are read and checked by the same code.
 
-    A field that is named as an option is that option, but for those that torch has in another form.
+    A field of `LaunchConfig` that is named as an option is that option, but for those that torch has in another form.
+    What else the object has is the user's own.
     """
-    values = {option.dest: getattr(config, option.dest, None) for option in OPTIONS} | {
+    found = {each.name: getattr(config, each.name, None) for each in fields(LaunchConfig)}
+    numa = found["numa_options"]
+    values = found | {
         "nnodes": f"{config.min_nodes}:{config.max_nodes}", "rdzv_id": config.run_id or uuid.uuid4().hex,
         "rdzv_conf": ",".join(f"{key}={value}" for key, value in config.rdzv_configs.items()),
-        "numa_binding": config.numa_options and config.numa_options.affinity_mode.value,
-        "duplicate_stdout_filters": _listed(config.duplicate_stdout_filters),
-        "duplicate_stderr_filters": _listed(config.duplicate_stderr_filters), "log_dir": str(logs),
+        "numa_binding": numa and numa.affinity_mode.value,
+        "duplicate_stdout_filters": _listed(found["duplicate_stdout_filters"]),
+        "duplicate_stderr_filters": _listed(found["duplicate_stderr_filters"]), "log_dir": str(logs),
         "logs_specs": None,  # they are given to the agent
     }  # fmt: skip
     given = list[str]()
@@ -157,7 +162,7 @@ def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: 
             given += [f"--{option.name}"] if value else []
         elif value not in (None, ""):
             given.append(f"--{option.name}={value}")
-    for name, value in getattr(config, "fault_tolerance", {}).items():
+    for name, value in (found["fault_tolerance"] or {}).items():
         given.append(f"--ft-{name}={value}")
     if isinstance(entrypoint, str):
         return [*given, "--no-python", entrypoint, *map(str, arguments)]

@@ -1,0 +1,64 @@
+"""A `LaunchConfig`, ours or torch's, is read as the command line of the same job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from nvrx_launcher.launch import LaunchConfig, elastic_launch
+from nvrx_launcher.options import Streams
+from torch.distributed.launcher.api import LaunchConfig as TorchConfig
+
+
+@pytest.fixture
+def options_of(monkeypatch):
+    """Returns the options of the job that a configuration describes, which is not run."""
+    made = []
+
+    class Agent:
+        ranks = ()
+
+        def __init__(self, options, *_, **__):
+            made.append(options)
+
+        def run(self):
+            return 0
+
+    monkeypatch.setattr("nvrx_launcher.launch.Agent", Agent)
+
+    def read(config):
+        assert elastic_launch(config, "train")("--lr", 1) == {}
+        return made.pop()
+
+    return read
+
+
+@pytest.mark.parametrize("base", [LaunchConfig, TorchConfig])
+def test_what_a_users_configuration_has_for_itself_is_no_option(options_of, base):
+    @dataclass
+    class Mine(base):
+        module: str = "mine.train"
+        tee: str = "3"
+
+        @property
+        def redirects(self):
+            return "3"
+
+        def standalone(self):
+            return True
+
+    mine = Mine(2, 2, 1, rdzv_backend="c10d", rdzv_endpoint="node0:29500")
+    mine.run_path = mine.no_python = True
+    mine.master_port = mine.term_timeout = "mine"
+    found = options_of(mine)
+    assert (found.script, found.arguments) == ("train", ("--lr", "1"))
+    assert (found.module, found.run_path, found.no_python) == (False, False, True)
+    assert (found.min_nodes, found.endpoint) == (2, ("node0", 29500))
+    assert found.tee == found.redirects == {0: Streams()}
+
+
+def test_a_node_rank_orders_the_nodes(options_of):
+    assert options_of(LaunchConfig(2, 2, 1, node_rank=1)).order == 1
+    theirs = TorchConfig(2, 2, 1, rdzv_backend="c10d")
+    theirs.node_rank = 1
+    assert options_of(theirs).order == 1
