@@ -60,10 +60,12 @@ class LaunchConfig:
         run_id: the job's name; "" for a new one.
         role: the workers' role.
         rdzv_endpoint, rdzv_backend, rdzv_configs: as --rdzv-endpoint, --rdzv-backend and --rdzv-conf.
+        rdzv_timeout: the `timeout` of rdzv_configs, seconds, in torch's older form; -1: as there.
         max_restarts: how often the workers are restarted.
         monitor_interval: as --monitor-interval.
         start_method: spawn, fork or forkserver, for a function.
         log_line_prefix_template: before each line of a stream that is teed.
+        metrics_cfg: accepted, without effect.
         local_addr: the address of this node.
         event_log_handler: name of a handler of torch elastic's events.
         numa_options: torch's `NumaOptions`.
@@ -84,10 +86,12 @@ class LaunchConfig:
     rdzv_endpoint: str = ""
     rdzv_backend: str = "c10d"
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
+    rdzv_timeout: int = -1
     max_restarts: int = 3
     monitor_interval: float = 0.1
     start_method: str = "spawn"
     log_line_prefix_template: str | None = None
+    metrics_cfg: dict[str, str] = field(default_factory=dict)
     local_addr: str | None = None
     event_log_handler: str = "null"
     numa_options: NumaOptions | None = None
@@ -98,6 +102,11 @@ class LaunchConfig:
     shutdown_timeout: float | None = None
     fault_tolerance: Mapping[str, Any] = field(default_factory=dict)
     node_rank: int | None = None
+
+    def __post_init__(self) -> None:
+        """Take over the timeout in its older form."""
+        if self.rdzv_timeout != -1:
+            self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}
 
 
 class elastic_launch:  # noqa: N801 - torch's name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 from nvrx_launcher.launch import LaunchConfig, elastic_launch
@@ -62,3 +62,14 @@ def test_a_node_rank_orders_the_nodes(options_of):
     theirs = TorchConfig(2, 2, 1, rdzv_backend="c10d")
     theirs.node_rank = 1
     assert options_of(theirs).order == 1
+
+
+def test_the_fields_of_torchs_configuration_are_at_their_places(options_of):
+    theirs = [each.name for each in fields(TorchConfig)]
+    assert [each.name for each in fields(LaunchConfig)][: len(theirs)] == theirs
+    conf = {"close_timeout": 1}
+    ours = LaunchConfig(1, 2, 3, None, "run", "role", "h:1", "c10d", conf, 7, 4, 0.2, "fork", None, {"x": "y"}, "a")
+    found = options_of(ours)
+    assert (found.rendezvous.join_timeout, found.rendezvous.close_timeout) == (7.0, 1.0)
+    assert (found.max_restarts, found.monitor_interval, found.start_method, found.local_addr) == (4, 0.2, "fork", "a")
+    assert conf == {"close_timeout": 1}
