@@ -23,6 +23,7 @@ from nvrx_launcher.agent import Agent
 from nvrx_launcher.arguments import OPTIONS, read_arguments
 from nvrx_launcher.exit_codes import SIGNALLED
 from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.rendezvous_settings import backend_named
 from nvrx_launcher.torch_questions import count_devices
 from nvrx_launcher.workers.functions import FunctionStarter
 from nvrx_launcher.workers.process_environment import inherited
@@ -74,7 +75,7 @@ class LaunchConfig:
         virtual_local_rank: each worker sees LOCAL_RANK 0 and one device.
         shutdown_timeout: seconds from a worker's SIGTERM to its SIGKILL.
         fault_tolerance: settings of fault tolerance by name, such as {"rank_heartbeat_timeout": 60}.
-        node_rank: as --node-rank; of torch's `LaunchConfig` an attribute of this name.
+        node_rank: as --node-rank; for a static rendezvous also the `rank` of rdzv_configs, as torch has it.
     """
 
     min_nodes: int
@@ -155,10 +156,12 @@ def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: 
     What else the object has is the user's own.
     """
     found = {each.name: getattr(config, each.name, None) for each in fields(LaunchConfig)}
-    numa = found["numa_options"]
+    numa, conf, node_rank = found["numa_options"], dict(config.rdzv_configs), found["node_rank"]
+    if backend_named(config.rdzv_backend or "") == "static" and node_rank in (None, conf.get("rank")):
+        node_rank = conf.pop("rank", node_rank)  # where torch has it; another one than node_rank is refused
     values = found | {
         "nnodes": f"{config.min_nodes}:{config.max_nodes}", "rdzv_id": config.run_id or uuid.uuid4().hex,
-        "rdzv_conf": ",".join(f"{key}={value}" for key, value in config.rdzv_configs.items()),
+        "rdzv_conf": ",".join(f"{key}={value}" for key, value in conf.items()), "node_rank": node_rank,
         "numa_binding": numa and numa.affinity_mode.value,
         "duplicate_stdout_filters": _listed(found["duplicate_stdout_filters"]),
         "duplicate_stderr_filters": _listed(found["duplicate_stderr_filters"]), "log_dir": str(logs),

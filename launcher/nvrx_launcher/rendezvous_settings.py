@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.settings.spelling import nearest
 
-__all__ = ["KEYS", "OURS", "Key", "RendezvousSettings"]
+__all__ = ["KEYS", "OURS", "Key", "RendezvousSettings", "backend_named"]
 
 Value = TypeVar("Value")
 Reader = Callable[[str, str], Any]
@@ -188,6 +188,12 @@ KEYS: Final = (
 """All keys but those of a handler of torch's or a user's; the last three are no fields."""
 
 
+def backend_named(text: str) -> str:
+    """Return one of our backends, in any case and with or without `nvrx-` before it; another's name as it is."""
+    name = text.strip()
+    return next((ours for ours in OURS if name.lower() in (ours, f"nvrx-{ours}")), name)
+
+
 def _pairs(text: str) -> dict[str, str]:
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     for key, equals, value in pairs:
@@ -199,6 +205,8 @@ def _pairs(text: str) -> dict[str, str]:
 def _check(key: str, known: Sequence[str], backend: str) -> None:
     if key in REFUSED:
         raise _wrong(f"{key} has no effect here", REFUSED[key])
+    if key == "rank" and backend == "static":  # torch's handler is told so by torchrun
+        raise _wrong(f"{backend} has no {key!r}", "write --node-rank")
     if key not in known:
         close = nearest(key, known)
         advice = f"did you mean {close}?" if close else f"it has {', '.join(known)}"

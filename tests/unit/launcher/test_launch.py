@@ -9,6 +9,8 @@ from nvrx_launcher.launch import LaunchConfig, elastic_launch
 from nvrx_launcher.options import Streams
 from torch.distributed.launcher.api import LaunchConfig as TorchConfig
 
+from nvrx_core.errors import ConfigurationError
+
 
 @pytest.fixture
 def options_of(monkeypatch):
@@ -73,3 +75,25 @@ def test_the_fields_of_torchs_configuration_are_at_their_places(options_of):
     assert (found.rendezvous.join_timeout, found.rendezvous.close_timeout) == (7.0, 1.0)
     assert (found.max_restarts, found.monitor_interval, found.start_method, found.local_addr) == (4, 0.2, "fork", "a")
     assert conf == {"close_timeout": 1}
+
+
+@pytest.mark.parametrize("kind", [LaunchConfig, TorchConfig])
+@pytest.mark.parametrize("backend", ["static", "nvrx-Static"])
+def test_the_rank_of_torchs_static_rendezvous_is_the_nodes(options_of, kind, backend):
+    conf = {"rank": 1, "timeout": 900}
+    found = options_of(kind(2, 2, 1, rdzv_backend=backend, rdzv_endpoint="node0:29500", rdzv_configs=conf))
+    assert (found.has_fixed_ranks, found.order, found.rendezvous.is_host) == (True, 1, False)
+    assert (found.endpoint, found.rendezvous.join_timeout) == (("node0", 29500), 900.0)
+    assert conf == {"rank": 1, "timeout": 900}
+
+
+def test_a_rank_that_is_none_of_a_node_or_differs_from_it_is_refused(options_of):
+    static = {"rdzv_backend": "static", "rdzv_endpoint": "node0:29500"}
+    assert options_of(LaunchConfig(2, 2, 1, rdzv_configs={"rank": 1}, node_rank=1, **static)).order == 1
+    assert options_of(LaunchConfig(2, 2, 1, node_rank=1, **static)).order == 1
+    with pytest.raises(ConfigurationError, match="static has no 'rank'; write --node-rank"):
+        options_of(LaunchConfig(2, 2, 1, rdzv_configs={"rank": 0}, node_rank=1, **static))
+    with pytest.raises(ConfigurationError, match="c10d has no 'rank'"):
+        options_of(LaunchConfig(2, 2, 1, rdzv_configs={"rank": 0}))
+    with pytest.raises(ConfigurationError, match="2 is no rank of 2 nodes"):
+        options_of(LaunchConfig(2, 2, 1, rdzv_configs={"rank": 2}, **static))

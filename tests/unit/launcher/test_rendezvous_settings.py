@@ -76,3 +76,8 @@ def test_what_is_wrong_is_named_with_what_to_write(text, message):
         RendezvousSettings.of(text, "c10d")
     assert message in str(error.value)
     assert "--rdzv-conf" in str(error.value)
+
+
+def test_a_rank_on_the_command_line_of_a_static_rendezvous_is_an_option_of_its_own():
+    with pytest.raises(ConfigurationError, match="static has no 'rank'; write --node-rank"):
+        RendezvousSettings.of("rank=0", "static")
