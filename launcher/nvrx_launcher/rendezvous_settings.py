@@ -21,6 +21,7 @@ Value = TypeVar("Value")
 Reader = Callable[[str, str], Any]
 OURS: Final = ("c10d", "etcd-v2", "static")
 C10D: Final = ("c10d",)
+TCP_STORE: Final = ("c10d", "static")
 ETCD_V2: Final = ("etcd-v2",)
 LAUNCHERS: Final = (*OURS, "etcd")
 OF_ETCD: Final = ("cacert", "cert", "etcd_prefix", "key", "last_call_timeout", "protocol", "timeout")
@@ -182,8 +183,14 @@ class RendezvousSettings:
 KEYS: Final = (
     *(Key(each.name, **each.metadata) for each in fields(RendezvousSettings) if each.metadata),
     Key("timeout", _seconds, "`join_timeout`, where that is not given"),
-    Key("store_type", functools.partial(_choice, choices=("tcp",)), "`tcp`: anything else is refused", "`tcp`", C10D),
-    Key("use_libuv", functools.partial(_choice, choices=TRUE), "`1`: anything else is refused", "`1`", C10D),
+    Key(
+        "store_type",
+        functools.partial(_choice, choices=("tcp",)),
+        "`tcp`: anything else is refused",
+        "`tcp`",
+        TCP_STORE,
+    ),
+    Key("use_libuv", functools.partial(_choice, choices=TRUE), "`1`: anything else is refused", "`1`", TCP_STORE),
 )
 """All keys but those of a handler of torch's or a user's; the last three are no fields."""
 
