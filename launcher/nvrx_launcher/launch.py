@@ -15,7 +15,7 @@ import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ from nvrx_launcher.agent import Agent
 from nvrx_launcher.arguments import OPTIONS, read_arguments
 from nvrx_launcher.exit_codes import SIGNALLED
 from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.rendezvous_settings import backend_named
 from nvrx_launcher.torch_questions import count_devices
 from nvrx_launcher.workers.functions import FunctionStarter
 from nvrx_launcher.workers.process_environment import inherited
@@ -60,10 +61,12 @@ class LaunchConfig:
         run_id: the job's name; "" for a new one.
         role: the workers' role.
         rdzv_endpoint, rdzv_backend, rdzv_configs: as --rdzv-endpoint, --rdzv-backend and --rdzv-conf.
+        rdzv_timeout: the `timeout` of rdzv_configs, seconds, in torch's older form; -1: as there.
         max_restarts: how often the workers are restarted.
         monitor_interval: as --monitor-interval.
         start_method: spawn, fork or forkserver, for a function.
         log_line_prefix_template: before each line of a stream that is teed.
+        metrics_cfg: accepted, without effect.
         local_addr: the address of this node.
         event_log_handler: name of a handler of torch elastic's events.
         numa_options: torch's `NumaOptions`.
@@ -72,6 +75,7 @@ class LaunchConfig:
         virtual_local_rank: each worker sees LOCAL_RANK 0 and one device.
         shutdown_timeout: seconds from a worker's SIGTERM to its SIGKILL.
         fault_tolerance: settings of fault tolerance by name, such as {"rank_heartbeat_timeout": 60}.
+        node_rank: as --node-rank; for a static rendezvous also the `rank` of rdzv_configs, as torch has it.
     """
 
     min_nodes: int
@@ -83,10 +87,12 @@ class LaunchConfig:
     rdzv_endpoint: str = ""
     rdzv_backend: str = "c10d"
     rdzv_configs: dict[str, Any] = field(default_factory=dict)
+    rdzv_timeout: int = -1
     max_restarts: int = 3
     monitor_interval: float = 0.1
     start_method: str = "spawn"
     log_line_prefix_template: str | None = None
+    metrics_cfg: dict[str, str] = field(default_factory=dict)
     local_addr: str | None = None
     event_log_handler: str = "null"
     numa_options: NumaOptions | None = None
@@ -96,6 +102,12 @@ class LaunchConfig:
     virtual_local_rank: bool = False
     shutdown_timeout: float | None = None
     fault_tolerance: Mapping[str, Any] = field(default_factory=dict)
+    node_rank: int | None = None
+
+    def __post_init__(self) -> None:
+        """Take over the timeout in its older form."""
+        if self.rdzv_timeout != -1:
+            self.rdzv_configs = {**self.rdzv_configs, "timeout": self.rdzv_timeout}
 
 
 class elastic_launch:  # noqa: N801 - torch's name
@@ -140,14 +152,19 @@ class elastic_launch:  # noqa: N801 - torch's name
 def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: Sequence[Any], logs: Path) -> list[str]:
     """Return a configuration as the equivalent command line, so that both are read and checked by the same code.
 
-    A field that is named as an option is that option, but for those that torch has in another form.
+    A field of `LaunchConfig` that is named as an option is that option, but for those that torch has in another form.
+    What else the object has is the user's own.
     """
-    values = {option.dest: getattr(config, option.dest, None) for option in OPTIONS} | {
+    found = {each.name: getattr(config, each.name, None) for each in fields(LaunchConfig)}
+    numa, conf, node_rank = found["numa_options"], dict(config.rdzv_configs), found["node_rank"]
+    if backend_named(config.rdzv_backend or "") == "static" and node_rank in (None, conf.get("rank")):
+        node_rank = conf.pop("rank", node_rank)  # where torch has it; another one than node_rank is refused
+    values = found | {
         "nnodes": f"{config.min_nodes}:{config.max_nodes}", "rdzv_id": config.run_id or uuid.uuid4().hex,
-        "rdzv_conf": ",".join(f"{key}={value}" for key, value in config.rdzv_configs.items()),
-        "numa_binding": config.numa_options and config.numa_options.affinity_mode.value,
-        "duplicate_stdout_filters": _listed(config.duplicate_stdout_filters),
-        "duplicate_stderr_filters": _listed(config.duplicate_stderr_filters), "log_dir": str(logs),
+        "rdzv_conf": ",".join(f"{key}={value}" for key, value in conf.items()), "node_rank": node_rank,
+        "numa_binding": numa and numa.affinity_mode.value,
+        "duplicate_stdout_filters": _listed(found["duplicate_stdout_filters"]),
+        "duplicate_stderr_filters": _listed(found["duplicate_stderr_filters"]), "log_dir": str(logs),
         "logs_specs": None,  # they are given to the agent
     }  # fmt: skip
     given = list[str]()
@@ -157,7 +174,7 @@ def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: 
             given += [f"--{option.name}"] if value else []
         elif value not in (None, ""):
             given.append(f"--{option.name}={value}")
-    for name, value in getattr(config, "fault_tolerance", {}).items():
+    for name, value in (found["fault_tolerance"] or {}).items():
         given.append(f"--ft-{name}={value}")
     if isinstance(entrypoint, str):
         return [*given, "--no-python", entrypoint, *map(str, arguments)]

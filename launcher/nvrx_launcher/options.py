@@ -18,7 +18,7 @@ from nvrx_core.parsing import parse_endpoint
 from nvrx_launcher.host_list import expected_hosts
 from nvrx_launcher.log_options import LogOptions
 from nvrx_launcher.rank_order import infrastructure_rank, rank_sources
-from nvrx_launcher.rendezvous_settings import OURS, RendezvousSettings
+from nvrx_launcher.rendezvous_settings import RendezvousSettings, backend_named
 
 __all__ = ["LaunchOptions", "Streams"]
 
@@ -164,8 +164,7 @@ class LaunchOptions:
             ConfigurationError: when a value is wrong, or two contradict each other.
         """
         least, most = (1, 1) if given.standalone else _nodes(given.nnodes)
-        backend = "c10d" if given.standalone else given.rdzv_backend.strip()
-        backend = next((ours for ours in OURS if backend.lower() in (ours, f"nvrx-{ours}")), backend)
+        backend = "c10d" if given.standalone else backend_named(given.rdzv_backend)
         rendezvous, node_rank = RendezvousSettings.of(given.rdzv_conf, backend), given.node_rank
         if has_fixed_ranks := backend == "static":
             backend, node_rank = "c10d", _fixed_rank(node_rank or 0, (least, most))

@@ -15,12 +15,13 @@ from typing import Any, Final, TypeVar
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.settings.spelling import nearest
 
-__all__ = ["KEYS", "OURS", "Key", "RendezvousSettings"]
+__all__ = ["KEYS", "OURS", "Key", "RendezvousSettings", "backend_named"]
 
 Value = TypeVar("Value")
 Reader = Callable[[str, str], Any]
 OURS: Final = ("c10d", "etcd-v2", "static")
 C10D: Final = ("c10d",)
+TCP_STORE: Final = ("c10d", "static")
 ETCD_V2: Final = ("etcd-v2",)
 LAUNCHERS: Final = (*OURS, "etcd")
 OF_ETCD: Final = ("cacert", "cert", "etcd_prefix", "key", "last_call_timeout", "protocol", "timeout")
@@ -182,10 +183,22 @@ class RendezvousSettings:
 KEYS: Final = (
     *(Key(each.name, **each.metadata) for each in fields(RendezvousSettings) if each.metadata),
     Key("timeout", _seconds, "`join_timeout`, where that is not given"),
-    Key("store_type", functools.partial(_choice, choices=("tcp",)), "`tcp`: anything else is refused", "`tcp`", C10D),
-    Key("use_libuv", functools.partial(_choice, choices=TRUE), "`1`: anything else is refused", "`1`", C10D),
+    Key(
+        "store_type",
+        functools.partial(_choice, choices=("tcp",)),
+        "`tcp`: anything else is refused",
+        "`tcp`",
+        TCP_STORE,
+    ),
+    Key("use_libuv", functools.partial(_choice, choices=TRUE), "`1`: anything else is refused", "`1`", TCP_STORE),
 )
 """All keys but those of a handler of torch's or a user's; the last three are no fields."""
+
+
+def backend_named(text: str) -> str:
+    """Return one of our backends, in any case and with or without `nvrx-` before it; another's name as it is."""
+    name = text.strip()
+    return next((ours for ours in OURS if name.lower() in (ours, f"nvrx-{ours}")), name)
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -199,6 +212,8 @@ def _pairs(text: str) -> dict[str, str]:
 def _check(key: str, known: Sequence[str], backend: str) -> None:
     if key in REFUSED:
         raise _wrong(f"{key} has no effect here", REFUSED[key])
+    if key == "rank" and backend == "static":  # torch's handler is told so by torchrun
+        raise _wrong(f"{backend} has no {key!r}", "write --node-rank")
     if key not in known:
         close = nearest(key, known)
         advice = f"did you mean {close}?" if close else f"it has {', '.join(known)}"

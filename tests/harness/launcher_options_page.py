@@ -30,8 +30,8 @@ RENDEZVOUS = """
 ## Settings of the rendezvous
 
 `--rdzv-conf <key>=<value>,<key>=<value>`. A key that is not known ends the launcher with code 2, and so does one that
-torch or nvidia-resiliency-ext have and that would have no effect here. `static` has none that say where to host.
-`etcd`, torch's own, has keys of its own, and of these `close_timeout` and `same_command`.
+torch or nvidia-resiliency-ext have and that would have no effect here. `etcd`, torch's own, has keys of its own, and of
+these `close_timeout` and `same_command`.
 
 | key | meaning | default |
 |---|---|---|
@@ -47,7 +47,7 @@ def page() -> str:
 
 def row_of_key(key: Key) -> str:
     """The line of a key of --rdzv-conf."""
-    only = f"`{key.backends[0]}` only. " if len(key.backends) == 1 else ""
+    only = f"{' and '.join(f'`{each}`' for each in key.backends)} only. " if len(key.backends) < 3 else ""
     return f"| `{key.name}` | {only}{key.help} | {key.default} |\n"
 
 

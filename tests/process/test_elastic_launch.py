@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.process.host import alive, eventually
+from tests.harness.process.host import alive, eventually, free_ports
 from tests.harness.process.launch import WORKERS, left_in
 from tests.harness.process.monitored import environment_of
 
@@ -25,8 +25,9 @@ def mostly(always: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("method", [pytest.param(method, marks=marks[method]) for method in METHODS])
 
 
-def started(folder: Path, case: str, method: str) -> subprocess.Popen[str]:
-    environment = environment_of(folder, TORCHELASTIC_ERROR_FILE=str(folder / "mine.json"), LOGS=str(folder / "logs"))
+def started(folder: Path, case: str, method: str, **more: str) -> subprocess.Popen[str]:
+    files = {"TORCHELASTIC_ERROR_FILE": str(folder / "mine.json"), "LOGS": str(folder / "logs")}
+    environment = environment_of(folder, **files, **more)
     command = [sys.executable, str(WORKERS / "launches.py"), case, method]
     return subprocess.Popen(
         command, env={**environment, "TMPDIR": str(folder)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -85,6 +86,17 @@ def test_programs_and_torchs_configuration_are_taken_and_wrong_ones_are_named(tm
     assert said["logs"] == ["text\n", "text\n"]
     assert ["start-method" in said["wrong"][0], "max-restarts: -1 is negative" in said["wrong"][1]] == [True, True]
     assert "safety" in said["wrong"][2]
+
+
+def test_the_nodes_of_torchs_static_rendezvous_have_the_ranks_of_its_configuration(tmp_path: Path) -> None:
+    """Node 1 is started first."""
+    endpoint = f"127.0.0.1:{free_ports()}"
+    nodes = [started(tmp_path, "runs_on_two_nodes", "fork", NODE=node, ENDPOINT=endpoint) for node in ("1", "0")]
+    for node, process in zip(("1", "0"), nodes, strict=True):
+        with process:
+            out, errors = process.communicate(timeout=90)
+        assert process.returncode == 0, errors
+        assert json.loads(out) == {"ranks": {node: node}}
 
 
 @mostly("fork")

@@ -79,6 +79,22 @@ def test_a_node_rank_that_nobody_has_is_named(start: Start) -> None:
     assert "; missing: --node-rank 1" in log
 
 
+def test_launchers_that_join_with_different_backends_are_told(start: Start) -> None:
+    """Two of c10d at a static rendezvous: both are told, and neither is taken for the other's substitute."""
+    port = ("--nnodes", "3", "--master-port", str(free_ports()))
+    host = start("done", *port, "--rdzv-backend", "static", "--node-rank", "0")
+    host.await_log("host the rendezvous")
+    others = [start("done", *port) for _ in range(2)]
+    for job in others:
+        job.await_log("was given --rdzv-backend c10d")
+    host.await_log("without --node-rank 0-2: ")
+    host.process.terminate()
+    logs = [job.finish()[1] for job in (host, *others)]
+    assert all("what it was given counts: --rdzv-backend static" in log for log in logs[1:])
+    assert "; missing: --node-rank 1-2; without --node-rank 0-2: " in logs[0]
+    assert "can only take its place" not in logs[0]
+
+
 def test_torchs_etcd_rendezvous_is_used_as_it_is(start: Start, tmp_path: Path) -> None:
     etcd = Etcd(tmp_path / "etcd", "--enable-v2")
     etcd.start()

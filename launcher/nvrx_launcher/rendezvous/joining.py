@@ -199,6 +199,7 @@ def _given(options: LaunchOptions, config: FaultToleranceConfig) -> tuple[tuple[
     settings, nodes = options.rendezvous, (options.min_nodes, options.max_nodes)
     values = {
         "--nnodes": ":".join(str(each) for each in dict.fromkeys(nodes)),
+        "--rdzv-backend": "static" if options.has_fixed_ranks else options.rdzv_backend,
         "--max-restarts": options.max_restarts,
         "--restart-policy": options.restart_policy,
         "--ft-segment": config.segment,

@@ -117,15 +117,19 @@ def lacking_nodes(nodes: Mapping[int, NodeDescription], segment: int | None, nod
     """Return what keeps the nodes that are there from taking part; "" if it is their number alone.
 
     That is how many of them are in complete segments, and who has no NVLink domain; or which of the fixed node ranks
-    nobody has, and which several have.
+    nobody has, which several have, and who has none of them, as a launcher that was given another rendezvous backend.
     """
     if node_ranks:
         hosts = dict[int, list[str]]()
         for each in nodes.values():
             hosts.setdefault(each.order, []).append(each.host)
-        missing = f"missing: --node-rank {ranges(rank for rank in range(node_ranks) if rank not in hosts)}"
-        doubled = (f"{named(each)} have --node-rank {rank}" for rank, each in sorted(hosts.items()) if len(each) > 1)
-        return "; ".join([missing, *doubled])
+        lines = [f"missing: --node-rank {ranges(rank for rank in range(node_ranks) if rank not in hosts)}"]
+        fixed = {rank: hosts.pop(rank) for rank in sorted(hosts) if 0 <= rank < node_ranks}
+        lines += [f"{named(each)} have --node-rank {rank}" for rank, each in fixed.items() if len(each) > 1]
+        if hosts:
+            others = named(host for each in hosts.values() for host in each)
+            lines.append(f"without --node-rank {ranges(range(node_ranks))}: {others}")
+        return "; ".join(lines)
     if segment is None:
         return ""
     without = named(each.host for each in nodes.values() if not each.domain)

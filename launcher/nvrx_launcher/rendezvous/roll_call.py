@@ -59,8 +59,9 @@ class RollCall:
         self._compared.add(node)
         for text in _differences(self._rules, description):
             self._note(DecisionKind.WARNING, text, (node,), now)
+        is_rank = 0 <= description.order < self._rules.node_ranks
         for other, each in self._coordinator.descriptions.items():
-            if self._rules.node_ranks and other != node and each.order == description.order:
+            if is_rank and other != node and each.order == description.order:
                 text = f"{description.host} has --node-rank {each.order} like {each.host}, and can only take its place"
                 self._note(DecisionKind.WARNING, text, (node, other), now)
         if self._coordinator.active:

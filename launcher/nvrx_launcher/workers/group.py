@@ -55,8 +55,9 @@ class WorkerError:
             message: Any = json.loads(path.read_text())["message"]
             if isinstance(message, str):
                 return cls(message)
-            return cls(str(message["message"]), str(message.get("extraInfo", {}).get("py_callstack", "")))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            trace = message.get("extraInfo", {}).get("py_callstack")
+            return cls(str(message["message"]), trace if isinstance(trace, str) else "")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # any text may be there
             return cls()
 
     @property
@@ -251,7 +252,7 @@ def failure_report(
     text, trace, before = error.text, error.trace, ": "
     if not text:
         trace, before, is_shown = last_traceback(output), PRINTED, False
-        text = trace.rpartition("\n")[2]
+        text = trace.rstrip("\n").rpartition("\n")[2]  # it may be cut before its exception, at an empty line
     if not text:
         return f"{who} {how}"
     line, _, rest = text.partition("\n")

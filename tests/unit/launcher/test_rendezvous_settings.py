@@ -76,3 +76,15 @@ def test_what_is_wrong_is_named_with_what_to_write(text, message):
         RendezvousSettings.of(text, "c10d")
     assert message in str(error.value)
     assert "--rdzv-conf" in str(error.value)
+
+
+def test_a_rank_on_the_command_line_of_a_static_rendezvous_is_an_option_of_its_own():
+    with pytest.raises(ConfigurationError, match="static has no 'rank'; write --node-rank"):
+        RendezvousSettings.of("rank=0", "static")
+
+
+def test_a_static_rendezvous_has_the_keys_and_the_timeouts_of_c10d():
+    found = RendezvousSettings.of("store_type=tcp,use_libuv=1", "static")
+    assert (found.join_timeout, found.store_connect_wait_seconds, found.is_host) == (600.0, 600.0, None)
+    with pytest.raises(ConfigurationError, match="static has no 'is_host'"):
+        RendezvousSettings.of("is_host=1", "static")

@@ -128,6 +128,21 @@ def printed(text: str) -> str:
     return text
 
 
+def runs_on_two_nodes() -> None:
+    """torch's configuration of a static rendezvous, on the node and at the endpoint in the environment."""
+    from torch.distributed.launcher.api import LaunchConfig as TorchConfig
+
+    static = {"rdzv_backend": "static", "rdzv_configs": {"rank": int(os.environ["NODE"]), "timeout": 60}}
+    theirs = TorchConfig(2, 2, 1, run_id="two", rdzv_endpoint=os.environ["ENDPOINT"], start_method=METHOD, **static)
+    say(ranks=elastic_launch(theirs, recovers_on_two_nodes)())
+
+
+def recovers_on_two_nodes() -> str:
+    """Rank 1 is killed in the first cycle."""
+    recovers()
+    return os.environ["GROUP_RANK"]
+
+
 def waits_for_a_signal() -> None:
     """The signal that ends it."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -140,7 +155,7 @@ def waits_for_a_signal() -> None:
 
 
 CASES: dict[str, Callable[[], None]] = {
-    case.__name__: case for case in (returns, fails, runs_programs, waits_for_a_signal)
+    case.__name__: case for case in (returns, fails, runs_programs, runs_on_two_nodes, waits_for_a_signal)
 }
 
 if __name__ == "__main__":

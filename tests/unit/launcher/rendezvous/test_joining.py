@@ -44,3 +44,13 @@ def test_a_node_says_how_long_it_may_take_until_it_is_ready_again():
         assert isinstance(joined, LocalCoordination)
         described = joined._describe()
     assert (described.stops_within, described.iteration) == (105.0, 7)
+
+
+@pytest.mark.parametrize("backend", ["static", "c10d"])
+def test_a_node_says_which_rendezvous_it_was_given(backend):
+    given, config = parse_arguments(["--rdzv-backend", backend, "train.py"], {})
+    options, loop = LaunchOptions.of(given, lambda _: 1, {}), EventLoop()
+    with ExitStack() as cleanup:
+        cleanup.callback(loop.close)
+        joined = join_job(options, loop, cleanup, None, config=config, iteration=lambda: -1, stops_within=1.0)
+        assert ("--rdzv-backend", backend) in joined._describe().given

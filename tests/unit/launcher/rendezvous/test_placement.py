@@ -239,7 +239,8 @@ def fixed(orders):
     [
         ((1, 0), ""),
         ((0, 0), "missing: --node-rank 1; host00, host01 have --node-rank 0"),
-        ((5, 0), "missing: --node-rank 1"),
+        ((5, 0), "missing: --node-rank 1; without --node-rank 0-1: host00"),
+        ((-1, 5, -1, 1), "missing: --node-rank 0; without --node-rank 0-1: host00, host01, host02"),
     ],
 )
 def test_each_fixed_rank_must_be_that_of_a_node(orders, lacks):

@@ -190,3 +190,15 @@ def test_a_missing_and_a_doubled_node_rank_are_named():
     doubled, waiting = job.tick(now=10.0)
     assert doubled == ([1, 0], "host1 has --node-rank 1 like host0, and can only take its place")
     assert "(host0, host1); missing: --node-rank 0; host0, host1 have --node-rank 1; the job ends" in waiting[1]
+
+
+def test_nodes_that_have_no_fixed_node_rank_are_not_each_others_substitutes():
+    """As launchers that were given another rendezvous backend."""
+    job = Job(least=3, most=3, node_ranks=3, given=(("--rdzv-backend", "static"),))
+    job.ready(0, now=0.0, order=0, given=(("--rdzv-backend", "static"),))
+    for node, order in ((1, -1), (2, -1), (3, 7), (4, 7)):
+        job.ready(node, now=0.0, order=order, given=(("--rdzv-backend", "c10d"),))
+    *differences, (_, waiting) = job.tick(now=10.0)
+    counts = "host0 runs the coordinator, and what it was given counts: --rdzv-backend static"
+    assert differences == [([node], f"host{node} was given --rdzv-backend c10d; {counts}") for node in range(1, 5)]
+    assert "; missing: --node-rank 1-2; without --node-rank 0-2: host1, host2, host3, host4; the job ends" in waiting

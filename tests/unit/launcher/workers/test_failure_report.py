@@ -49,6 +49,30 @@ def test_without_an_error_file_the_traceback_is_that_of_the_output(tmp_path: Pat
     assert report_of(failure(tmp_path), output=output) == f"{LINE}: TypeError: injected\n{TRACE}"
 
 
+def test_a_printed_traceback_that_ends_before_its_exception_is_shown(tmp_path: Path) -> None:
+    frames = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    train()'
+    report = report_of(failure(tmp_path, written=False), output=f"{frames}\n\n".encode())
+    assert report.startswith(f"{LINE}; it printed last: ")
+    assert report.endswith(f", at /home/me/train.py:7\n{frames}")
+
+
+@pytest.mark.parametrize("trace", [None, ["a.py"], {"a.py": 1}])
+def test_a_traceback_in_the_error_file_that_is_no_text_is_not_shown(tmp_path: Path, trace: object) -> None:
+    found = failure(tmp_path)
+    raised = {"message": "TypeError: injected", "extraInfo": {"py_callstack": trace}}
+    found.error_file.write_text(json.dumps({"message": raised}))
+    assert report_of(found) == f"{LINE}: TypeError: injected"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "null", '{"message": null}', '{"message": {"extraInfo": {}}}', "[" * 200_000]
+)
+def test_an_error_file_of_another_form_is_as_none(tmp_path: Path, content: str) -> None:
+    found = failure(tmp_path)
+    found.error_file.write_text(content)
+    assert report_of(found) == LINE
+
+
 @pytest.mark.parametrize(
     ("message", "line"),
     [
