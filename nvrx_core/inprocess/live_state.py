@@ -22,6 +22,7 @@ import torch.distributed as dist
 from nvrx_core.errors import UsageError
 from nvrx_core.fault.exceptions import type_name
 from nvrx_core.flow import operation, run
+from nvrx_core.inprocess.groups.blocked_read import InterruptibleWork
 from nvrx_core.inprocess.live import objects as tensors, row as rows
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Recovery, Shard, Stamp
 from nvrx_core.inprocess.live.objects import Left, Objects
@@ -561,12 +562,12 @@ class _Ports:
     def send(self, objects: Objects, to: int) -> None:
         with self._unwatched():
             tensors.require_gradients(objects, self._required)
-            tensors.send(objects, to)
+            tensors.send(objects, to, InterruptibleWork)
 
     @operation
     def receive(self, objects: Objects, source: int) -> None:
         with self._unwatched():
-            self._tell(tensors.receive(objects, source))
+            self._tell(tensors.receive(objects, source, InterruptibleWork))
 
     @operation
     def send_row(self, row: torch.Tensor, to: int) -> None:

@@ -81,6 +81,14 @@ def test_a_hang_in_a_transfer_ends_at_the_timeout_of_the_process_group(prepare: 
     check_steps(job, 6)
 
 
+def test_who_sends_goes_on_when_the_receiver_fails_amid_a_tensor(prepare: Launch) -> None:
+    """gloo loses what it could not pass to the kernel, and would wait for it until the timeout of the process group."""
+    job = prepare(world=3).start("tests.harness.process.workers.large_transfer").finish(90)
+    assert set(job.codes.values()) == {0}, job.codes
+    assert {(line["iteration"], line["step"]) for line in job.lines("resumed")} == {(0, 0), (2, 1)}
+    assert [(line["weights"], line["sum"]) for line in job.lines("end")] == [([-1.0] * 3, float(32 << 20))] * 3
+
+
 def test_a_commit_reports_its_step_as_progress(prepare: Launch) -> None:
     job = trained(prepare, faults=1, points=["committed"], steps=8)
     (failed,) = job.lines("injected")

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 import torch.distributed as dist
@@ -47,12 +47,24 @@ _WATCHED: Final = 6
 """Parameters of which a value is compared, of those that an optimizer steps and of the others."""
 _ROW: Final = 1 << 15
 """Bytes."""
+_ON_THE_WAY: Final = 256 << 20
+"""Bytes of the tensors that are sent or received at a time."""
 _WEIGHT: Final = 0x9E3779B97F4A7C1 | 1
 """Odd, and large enough for products to wrap around, which keeps all bits of a sum."""
 _EXTRA: Final = "the extra states of the model"
 _version_of, _grad_of, _requires_grad = map(operator.attrgetter, ("_version", "grad", "requires_grad"))
 Versions = tuple[int, ...]
 Settings = list[list[dict[str, Any]]]
+
+
+class Waits(Protocol):
+    """What can be waited for."""
+
+    def wait(self) -> object:
+        """Wait for it."""
+
+
+Interruptible = Callable[[Waits], Waits]
 
 
 @value
@@ -623,8 +635,14 @@ def adopt(old: Objects, new: Objects) -> str:
     return require_gradients(new, [each.requires_grad for each in old.parameters])
 
 
-def send(objects: Objects, to: int) -> None:
-    """Send parameters and optimizer state to a rank, which calls `receive`."""
+def send(objects: Objects, to: int, interruptible: Interruptible) -> None:
+    """Send parameters and optimizer state to a rank, which calls `receive`.
+
+    Args:
+        objects: what is sent.
+        to: the rank.
+        interruptible: returns what waits for transfers so that a signal ends the wait.
+    """
     states = [
         {key: _Described.of(each, parameter) for key, each in optimizer.state.get(parameter, {}).items()}
         for optimizer, parameter in _optimized(objects)
@@ -632,11 +650,14 @@ def send(objects: Objects, to: int) -> None:
     required = [each.requires_grad for each in objects.parameters]
     rebuilt = {name: each.detach().cpu() for name, each in objects.rebuilt.items()}
     dist.send_object_list([_plain(objects), states, required, rebuilt], to)
-    for work in [dist.isend(each.contiguous(), to) for each in _sent(objects)]:
-        _finish(work)
+    transfers = _Transfers(interruptible)
+    for each in _sent(objects):
+        sent = each.contiguous()
+        transfers.add(dist.isend(sent, to), sent)
+    transfers.finish()
 
 
-def receive(objects: Objects, source: int) -> str:
+def receive(objects: Objects, source: int, interruptible: Interruptible) -> str:
     """Receive parameters and optimizer state into objects that are not used yet: a fault here loses nothing.
 
     Returns what `require_gradients` does.
@@ -644,15 +665,13 @@ def receive(objects: Objects, source: int) -> str:
     got: list[Any] = [None, None, None, None]
     dist.recv_object_list(got, source)
     plain, states, required, rebuilt = got
-    begun, copied = [], []
+    transfers = _Transfers(interruptible)
     with torch.no_grad():
         _fill_empty(objects, rebuilt, torch.device("cuda" if dist.get_backend() == "nccl" else "cpu"))
         for each in (*objects.parameters, *objects.buffers):
             local = _local(each).detach()
             received = local.contiguous()  # mostly `local` itself
-            begun.append(dist.irecv(received, source))
-            if received is not local:
-                copied.append((local, received))
+            transfers.add(dist.irecv(received, source), received, local)
         made = []
         for (optimizer, parameter), state in zip(_optimized(objects), states, strict=True):
             kept = {}
@@ -660,14 +679,11 @@ def receive(objects: Objects, source: int) -> str:
                 kept[key] = described
                 if isinstance(described, _Described):
                     local = torch.empty(described.shape, dtype=described.dtype, device=described.device)
-                    begun.append(dist.irecv(local, source))
+                    transfers.add(dist.irecv(local, source), local)
                     kept[key] = _on_mesh(parameter, local, described.sharding)
             if kept:
                 made.append((optimizer, parameter, kept))
-        for work in begun:
-            _finish(work)
-        for local, received in copied:
-            local.copy_(received)
+        transfers.finish()
         for optimizer, parameter, kept in made:
             optimizer.state[parameter] = kept
     _load_plain(objects, plain)
@@ -684,10 +700,51 @@ def _fill_empty(objects: Objects, rebuilt: Mapping[str, torch.Tensor], device: t
             _fill(buffer, rebuilt[name].to(device))
 
 
-def _finish(work: dist.Work | None) -> None:
-    """Wait for a part of a transfer. All parts are begun before: one by one, the ranks would wait for each other."""
-    assert work is not None  # both ranks are in the group
-    work.wait()
+class _Transfers:
+    """Transfers that have begun: one by one, the ranks would wait for each other.
+
+    Both ranks have the same order, so it does not matter how many of them either has begun.
+    """
+
+    def __init__(self, interruptible: Interruptible) -> None:
+        self._interruptible = interruptible
+        self._begun: list[dist.Work] = []
+        self._copied: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._bytes, self._is_on_cpu = 0, True
+
+    def add(self, work: dist.Work | None, moved: torch.Tensor, into: torch.Tensor | None = None) -> None:
+        """Add one; where many bytes are on their way, wait for all.
+
+        Args:
+            work: of the transfer.
+            moved: the tensor that is sent or received.
+            into: the tensor that what is received is for.
+        """
+        assert work is not None  # both ranks are in the group
+        self._begun.append(work)
+        self._bytes += moved.nbytes
+        self._is_on_cpu = moved.device.type == "cpu"
+        if into is not None and into is not moved:
+            self._copied.append((into, moved))
+        if self._bytes >= _ON_THE_WAY:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for all that have begun.
+
+        When a connection closes, gloo loses what it could not pass to the kernel: who sends it would wait until the
+        timeout of the group. On a GPU, it is this thread's stream that waits.
+        """
+        if self._begun:
+            (self._interruptible(self) if self._is_on_cpu else self).wait()
+        for into, received in self._copied:
+            into.copy_(received)
+        self._begun, self._copied, self._bytes = [], [], 0
+
+    def wait(self) -> None:
+        """Wait for all, wherever it is called."""
+        for work in self._begun:
+            work.wait()
 
 
 @value

@@ -235,10 +235,10 @@ def main() -> None:
         assignment = Alternate()
     send = tensors.send
 
-    def send_slowly(objects: tensors.Objects, to: int) -> None:
+    def send_slowly(objects: tensors.Objects, to: int, interruptible: tensors.Interruptible) -> None:
         taken, PLAN["transfer"] = PLAN["transfer"], 0.0
         threading.Event().wait(taken)  # executes no bytecode, as a transfer
-        send(objects, to)
+        send(objects, to, interruptible)
 
     tensors.send = send_slowly
     gather = _Ports._gather
