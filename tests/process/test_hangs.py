@@ -80,8 +80,8 @@ def test_a_hang_that_nothing_ends_is_killed(launch: Launch, kind: str, ways: Way
         assert_nothing_lost(job, blames(target, job, lost=(target,)), codes={target: code})
         assert_stacks(job, target, kind)
         if kind == "swallow_all":
-            told = job.errors(target)
-            assert len(re.findall(r"swallowed at \S+injectors\.py:\d+", told)) == 1, told
+            told = re.findall(r"swallowed at \S+injectors\.py:\d+", job.errors(target))
+            assert len(told) == len({*told}) > 0, "each place that swallows it is told once"
 
 
 def assert_stacks(job: Job, target: int, kind: str) -> None:

@@ -62,7 +62,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
         job.close()
     assert code == 0, log
     said = re.findall(r"verdict of cycle (\d+): (.*)$", log, re.MULTILINE)
-    assert [int(cycle) for cycle, _ in said] == list(range(len(FAULTS))), log
+    assert sorted(int(cycle) for cycle, _ in said) == list(range(len(FAULTS))), log  # a thread makes each
     return {int(cycle): text for cycle, text in said}
 
 
