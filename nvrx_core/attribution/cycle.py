@@ -22,10 +22,10 @@ __all__ = ["LAUNCHER_FILE", "CycleReport", "FailureReport", "verdict_of_cycle"]
 
 LAUNCHER_FILE: Final = "launcher"
 """The file that `Verdict.evidence` names for what a launcher has reported; its lines have the number 0."""
-NAMED, NAME = 4, 64
-"""Nodes that a sentence names, and characters of each name."""
 KERNEL_LOG: Final = "kernel log"
 """The same for the records of the kernels of nodes, in the order in which those have failed."""
+NAMED, NAME = 4, 64
+"""Nodes that a sentence names, and characters of each name."""
 _RESTARTED: Final = re.compile(r"restart \d+ in [\d.]+ ms \(this rank\)")
 """The log line of a restart in process (`nvrx_core.inprocess.call.restart_trace`)."""
 

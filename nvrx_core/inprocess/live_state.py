@@ -479,12 +479,13 @@ class _Ports:
             return ""
         shard = objects.shard
         held = self._gather_numbers(zlib.crc32(repr(shard).encode()), step)
-        if len({step for _, step in held}) > 1 or len({shard for shard, _ in held}) == len(held):
+        shards = {number for number, _ in held}
+        if len({each for _, each in held}) > 1 or len(shards) == len(held):
             return ""  # as without replicas, where there is nothing to compare
         with self._unwatched():
             digests = tensors.digests(objects)
-        found = self._gather_numbers(zlib.crc32(repr(shard).encode()), zlib.crc32(repr(digests).encode()))
-        if len({*found}) == len({shard for shard, _ in found}):
+        found = self._gather_numbers(zlib.crc32(repr(digests).encode()))
+        if len({(number, *digest) for (number, _), digest in zip(held, found, strict=True)}) == len(shards):
             return ""
         told: list[Any] = [None] * len(found)
         dist.all_gather_object(told, (shard, digests, objects.names))
