@@ -48,9 +48,9 @@ class Waiter:
             frame = sys._current_frames()[main.ident or 0]
         del frame
         found, native = training_thread(main.ident or 0)
+        names = {each.ident: each.native_id for each in threading.enumerate()}
         self.lock.release()
         self.ends.append(main.join)
-        names = {each.ident: each.native_id for each in threading.enumerate()}
         assert native == (os.getpid() if found == main.ident else names.get(found, native))
         return 0 if found == main.ident else found
 
