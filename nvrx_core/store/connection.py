@@ -26,6 +26,9 @@ from nvrx_core.store.torch_stores import FURTHER_TIMEOUT, RECONNECT_TIMEOUT, Fac
 __all__ = ["StoreConnection", "endpoint_of", "further", "reconnect"]
 
 log = logging.getLogger("nvrx_core.inprocess")
+STAYS_OPEN: Final = timedelta(seconds=0.1)
+"""How long a connection stays open to a server that runs. In the middle of its end a process still listens, and torch,
+which tries again for seconds, cannot be interrupted there."""
 _BROKEN: Final = (dist.DistNetworkError, ConnectionError)
 
 
@@ -44,7 +47,7 @@ def reconnect(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) ->
     host, port = endpoint_of(store)
     if not port:
         return another(store, factory, kwargs)
-    await_listener(host, port, FURTHER_TIMEOUT)
+    await_listener(host, port, FURTHER_TIMEOUT, stays=STAYS_OPEN)
     with quiet(FATAL):
         return further(store, factory, kwargs, RECONNECT_TIMEOUT)
 

@@ -25,6 +25,7 @@ from nvrx_core.parsing import endpoint_text
 from nvrx_core.process.descriptors import close_if_left
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 from nvrx_core.process.sockets import shut_down, socket_inodes, tcp_sockets
+from nvrx_core.process.waiting import readable
 from nvrx_core.settings.environment import store_answers_within
 
 __all__ = [
@@ -75,8 +76,15 @@ class StoreBrokenError(StoreConnectionError):
     """A connection has failed before the server has answered."""
 
 
-def await_listener(host: str, port: int, timeout: timedelta) -> None:
+def await_listener(host: str, port: int, timeout: timedelta, *, stays: timedelta = timedelta()) -> None:
     """Wait until a process listens on `host:port`.
+
+    Args:
+        host: the server's host.
+        port: its port.
+        timeout: how long to wait.
+        stays: for how long a connection must stay open: a process that is ending, and a proxy whose server has ended,
+            accept one and close it at once.
 
     Raises:
         StoreConnectionError: when no process does within `timeout`.
@@ -84,7 +92,7 @@ def await_listener(host: str, port: int, timeout: timedelta) -> None:
     start = time.monotonic()
     deadline, next_line = start + timeout.total_seconds(), start + LINE_EVERY
     where, hint = endpoint_text(host, port), _THIS_MACHINE if host == "localhost" or is_loopback(host) else ""
-    while (refused := _refusal(host, port)) is not None:
+    while (refused := _refusal(host, port, stays.total_seconds())) is not None:
         now = time.monotonic()
         if now >= deadline:
             raise StoreConnectionError(
@@ -98,13 +106,14 @@ def await_listener(host: str, port: int, timeout: timedelta) -> None:
         select.select([], [], [], min(pause, deadline - now))
 
 
-def _refusal(host: str, port: int) -> str | None:
+def _refusal(host: str, port: int, stays: float) -> str | None:
     name: Any = host.encode() if host.isascii() else host  # one as text costs the import of the IDNA tables
     try:
-        socket.create_connection((name, port), timeout=5.0).close()
+        with socket.create_connection((name, port), timeout=5.0) as probe:
+            closed = stays > 0 and readable([probe], stays)  # a store says nothing unasked
     except OSError as error:
         return str(error)
-    return None
+    return "it closes a connection at once" if closed else None
 
 
 @contextmanager

@@ -136,7 +136,7 @@ def test_a_store_is_asked_by_one_thread_at_a_time():
 
 def test_a_server_that_ends_between_check_and_connection_does_not_block(server, monkeypatch):
     """torch's clone tries again for as long as its original may wait: five minutes."""
-    monkeypatch.setattr("nvrx_core.store.connection.await_listener", lambda *_: vars(server).clear())
+    monkeypatch.setattr("nvrx_core.store.connection.await_listener", lambda *_, **__: vars(server).clear())
     connection = StoreConnection(server.store.clone, refuse, {})
     broken(connection)
 

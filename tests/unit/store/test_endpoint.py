@@ -1,14 +1,19 @@
-"""Listening at an address of either family, and at a name that has several addresses."""
+"""Listening at an address of either family, and at a name that has several; waiting for one who listens."""
 
 import errno
 import os
 import socket
+import threading
+from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
 from nvrx_core.store import endpoint
 from nvrx_core.store.endpoint import (
+    StoreConnectionError,
     StoreHostingError,
+    await_listener,
     is_loopback,
     listen,
     listener_at,
@@ -81,3 +86,30 @@ def test_a_name_is_resolved_to_an_address_at_which_this_machine_can_listen(monke
     assert numeric_address("name") == "127.0.0.1"
     resolved(monkeypatch, FOREIGN)
     assert numeric_address("name") == ""
+
+
+def test_a_process_that_accepts_and_closes_at_once_is_no_listener():
+    with socket.create_server(("127.0.0.1", 0)) as ending:
+        ended = threading.Event()
+
+        def accept():
+            ending.settimeout(0.05)
+            while not ended.is_set():
+                with suppress(TimeoutError):
+                    ending.accept()[0].close()
+
+        ends = threading.Thread(target=accept)
+        ends.start()
+        port = ending.getsockname()[1]
+        try:
+            await_listener("127.0.0.1", port, timedelta())
+            with pytest.raises(StoreConnectionError, match="closes a connection at once"):
+                await_listener("127.0.0.1", port, timedelta(seconds=0.1), stays=timedelta(seconds=20))
+        finally:
+            ended.set()
+            ends.join()
+
+
+def test_a_process_that_keeps_a_connection_open_is_a_listener():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        await_listener("127.0.0.1", listener.getsockname()[1], timedelta(), stays=timedelta(seconds=0.05))
