@@ -209,9 +209,10 @@ class Requests:
         self._requests.put(request)
 
     def finish(self, within: float) -> None:
-        """Make the pending requests, and end, within `within` seconds."""
+        """Make the pending requests, and end, within `within` seconds; without `start`, none is made."""
         self._requests.put(None)
-        self._thread.join(within)
+        if self._thread.ident is not None:
+            self._thread.join(within)
 
     def _run(self) -> None:
         try:

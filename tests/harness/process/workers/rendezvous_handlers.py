@@ -69,6 +69,7 @@ def the_rendezvous_keeps_what_torch_promises_of_one(make: Make, come: Come) -> N
 
 def a_node_that_is_lost_before_the_rendezvous_is_complete_is_not_waited_for(make: Make, come: Come) -> None:
     first, lost, third = make(2, 2), make(2, 2), make(2, 2)
+    assert eventually(lambda: lost._coordination._node >= 0, 10)
     lost._coordination.close(lost._loop)  # as when its process is killed: it came, and moves its lease no more
     assert sorted(places(come(first), come(third))) == [(0, 2), (1, 2)]
 
