@@ -48,7 +48,7 @@ SILENT_TIMEOUT: Final = 10.0
 END_TIMEOUT: Final = 10.0
 """Seconds that the end of the job waits for logs that cannot be read."""
 SIGNALLED_TIMEOUT: Final = 1.0
-"""The same, of a launcher that was sent a signal."""
+"""The same, of a launcher that was sent a signal; none that was sent another one waits."""
 SAME_SIGNAL: Final = 1.0
 """Seconds before a signal to the launcher in which a cycle may have ended by the same signal to others of the job."""
 BEFORE_LIMIT, AFTER_LIMIT = 180.0, 120.0
@@ -168,6 +168,7 @@ class CycleVerdicts:
         self._hang_judged_at = self._ended_at = 0.0
         self._lost, self._gives_up_at = dict[int, str](), math.inf
         self._signal, self._stopped_by, self.deadline = "", "", math.inf
+        self._is_urgent = False  # a second signal has come
         self._orphaned = False  # the coordinator is lost, and nobody takes over
         self._is_here = False  # the verdict is this launcher's, which ran the coordinator when the cycle has ended
         self._collected = list[CycleEvidence]()
@@ -223,6 +224,7 @@ class CycleVerdicts:
         Its verdict is made at once: what the workers print from now on, they print because of the signal.
         """
         if self._signal:
+            self._is_urgent = True
             return
         self._signal = signal_name(signum)
         if self._running is None:
@@ -311,12 +313,13 @@ class CycleVerdicts:
         """Make what is left, and wait until it is said, within bounds: after a signal the launcher has little time."""
         self._collect()
         self.make()
-        timeout = SIGNALLED_TIMEOUT if self._signal else END_TIMEOUT
+        timeout = 0.0 if self._is_urgent else SIGNALLED_TIMEOUT if self._signal else END_TIMEOUT
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
-            log.warning("the verdict of a cycle was not made within %g s, in which its logs are read", timeout)
+            when = "before a second signal" if self._is_urgent else f"within {timeout:g} s, in which its logs are read"
+            log.warning("the verdict of a cycle was not made %s", when)
 
     def _ended(self, decision: Decision, now: float, due: float) -> None:
         """Handle the end of the cycle that runs, once; that more nodes join is no fault."""

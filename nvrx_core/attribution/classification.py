@@ -279,12 +279,17 @@ class _Stream:
 class Classifier:
     """Turns lines into findings.
 
+    Args:
+        ranks: those of the job and their hosts, where they are known: a text that names another one names none of them.
+
     Attributes:
         seen: what the lines say, apart from the findings.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Mapping[int, str | None] | None = None) -> None:
         self.seen = Seen()
+        self.seen.ranks.update(ranks or {})
+        self._ranks = frozenset(ranks or ())
         self._streams: dict[tuple[str, int | None, int | None], _Stream] = {}
         self._cycles: dict[str, int] = {}
         self._order = 0
@@ -303,6 +308,8 @@ class Classifier:
             surrounds it says anything: then a line like it need not be taken.
         """
         self.seen.lines += 1
+        if line.origin.rank is not None and self._is_foreign(line.origin.rank):
+            line = replace(line, origin=replace(line.origin, rank=None))
         key = (line.file, line.origin.rank, line.origin.local)
         stream = self._streams.get(key)
         is_new = stream is None
@@ -322,6 +329,9 @@ class Classifier:
         self._budget -= more
         self._until[line.file] = until + more
         return until + more - line.number
+
+    def _is_foreign(self, rank: int) -> bool:
+        return bool(self._ranks) and rank not in self._ranks
 
     def _says_something(self, stream: _Stream, line: Line) -> bool:
         origin = line.origin
@@ -530,6 +540,7 @@ class Classifier:
         if rank is None and (named := _MENTIONED_RANK.search(line.text)):
             of_group = named["rank"] if origin.rank is None else None
             rank = of_group or named["rank2"] or named["rank3"]
+            rank = None if rank is not None and self._is_foreign(int(rank)) else rank
         if rank is not None:
             origin = (
                 replace(origin, rank=int(rank))

@@ -76,8 +76,7 @@ def verdict_of_cycle(report: CycleReport) -> Verdict:
     Args:
         report: what is known of the cycle.
     """
-    classifier = Classifier()
-    classifier.seen.ranks.update(report.ranks)
+    classifier = Classifier(report.ranks)
     is_stopped = all(_is_of_signal(each.text, report.stopped_by) for each in report.failures) and report.stopped_by
     if is_stopped:  # before what the workers have printed of the same signal
         _feed_launcher(classifier, report)

@@ -61,6 +61,15 @@ def test_what_a_worker_has_written_names_the_cause() -> None:
     assert (verdict.evidence[0].file, verdict.evidence[0].line) == ("1/stderr.log", 2)
 
 
+@pytest.mark.parametrize("text", ["[rank7]: KeyError: 'x'", "CUDA out of memory on rank 7", "[Rank 7] NCCL error"])
+def test_a_rank_that_the_job_does_not_have_is_not_named(text: str) -> None:
+    printed = {(None, "all.log"): ("Traceback (most recent call last):", text)}
+    verdict = verdict_of_cycle(CycleReport(RANKS, (failed(1),), logs=printed))
+    assert verdict.rank in (1, None)
+    assert "rank 7 on" not in verdict.sentence
+    assert verdict_of_cycle(CycleReport(RANKS | {7: "n1"}, (), logs=printed)).rank == 7
+
+
 def test_what_a_restart_in_process_has_followed_is_not_the_cause() -> None:
     lines = ("KeyError: 'x'", "nvrx: restart 1 in 23.4 ms (this rank): EXCEPTION on rank 1", "ValueError: y")
     verdict = verdict_of_cycle(CycleReport(RANKS, (failed(1),), logs={(1, "1/stderr.log"): lines}))

@@ -223,6 +223,18 @@ def test_a_signal_that_ends_a_cycle_has_its_verdict_at_once_and_once(world: Worl
     assert (found["class"], found["rank"], found["action"]) == ("operator_kill", None, "stop")
 
 
+def test_a_second_signal_waits_for_no_verdict(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    fifo = world.folder / "stderr.log"
+    os.mkfifo(fifo)
+    world.outputs[1] = WorkerOutput(b"", (str(fifo),))
+    world.decided(run())
+    world.stopped()
+    world.stopped()
+    world.verdicts.finish()
+    assert [each.message for each in caplog.records] == ["the verdict of a cycle was not made before a second signal"]
+    fifo.write_text("")  # the thread that reads it ends
+
+
 @pytest.mark.parametrize(
     ("apart", "failure"),
     [(-600.0, "operator_kill"), (-60.0, "time_limit"), (5.0, "time_limit"), (600.0, "operator_kill")],
