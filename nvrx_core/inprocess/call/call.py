@@ -42,7 +42,7 @@ from nvrx_core.inprocess.coordination.joining import Joining, JoinRequest
 from nvrx_core.inprocess.coordination.presence import name_missing
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.groups.rendezvous import GivenRanks
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread, Interrupter
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, FastGilSwitching
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
@@ -83,7 +83,7 @@ class Resources:
     Attributes:
         events: the event file.
         monitor: the monitor process, and the page that the rank shares with it.
-        interrupt: the handler of the interrupt signal.
+        function_thread: the thread of the function.
         connections: the connections to the control store.
         observer: observes the function's process groups.
         thread: the monitor thread.
@@ -100,7 +100,7 @@ class Resources:
 
     events: EventLog
     monitor: MonitorLink
-    interrupt: Interrupt
+    function_thread: FunctionThread
     connections: Connections
     observer: GroupObserver
     thread: MonitorThread
@@ -144,15 +144,15 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
     events = cleanup.enter_context(closing(EventLog(directory, join_request.member)))
     page = cleanup.enter_context(_page(state.initial_world_size))
     page.begin_round(-1, join_request.member, state.initial_world_size)
-    interrupt = Interrupt(p.interrupt_signal, p.timeouts.unwind, p.timeouts.hold, page)
+    function_thread = FunctionThread(p.interrupt_signal, page)
     cleanup.callback(  # after the monitor process has ended, which may send the signal
-        lambda: interrupt.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
+        lambda: function_thread.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
     )
     monitor = start_monitor(p, join_request, keys, page=page, events=events, cleanup=cleanup)
     with _entering(monitor):
         connections = _connect(p, join_request, keys, page=page, cleanup=cleanup)
-        interrupt.install()
-        cleanup.in_child(interrupt.disown)
+        function_thread.install()
+        cleanup.in_child(function_thread.disown)
         observer = GroupObserver(page, nccl_checks(p.hard_timeout), number, ranks.check)
         observer.install()
         cleanup.callback(observer.uninstall)
@@ -163,7 +163,7 @@ def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupS
             state,
             events,
             monitor=monitor,
-            interrupt=interrupt,
+            function_thread=function_thread,
             connections=connections,
             observer=observer,
             cleanup=cleanup,
@@ -179,7 +179,7 @@ def start_threads(
     events: EventLog,
     *,
     monitor: MonitorLink,
-    interrupt: Interrupt,
+    function_thread: FunctionThread,
     connections: Connections,
     observer: GroupObserver,
     cleanup: CleanupStack,
@@ -191,7 +191,7 @@ def start_threads(
         state: the state of this rank.
         events: the event file.
         monitor: this rank's monitor process.
-        interrupt: interrupts the main thread in the function.
+        function_thread: the thread of the function, this one.
         connections: the call's connections to the store.
         observer: observes the function's process groups.
         cleanup: ends the threads.
@@ -202,20 +202,20 @@ def start_threads(
         state,
         page,
         events,
-        interrupt=interrupt,
         sample=sample,
         control_store=connections.control_store,
         shortest=p.timeouts.stalled_after,
     )
+    interrupter = Interrupter(function_thread, p.timeouts.unwind, p.timeouts.hold)
     abort = FunctionAbort(
-        p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample, hangs=hangs, changed=changed
+        p.abort, state, page, interrupter=interrupter, observer=observer, sample=sample, hangs=hangs, changed=changed
     )
     early_exit = EarlyExit(state, events, connections, monitor=monitor, abort=abort)
     watchdog = MainThreadWatchdog(
         page,
         p.timeouts.watchdog_interval,
         monitor.fork_server,
-        interrupt=interrupt,
+        function_thread=function_thread,
         observer=observer,
         losses=early_exit,
     )
@@ -250,7 +250,7 @@ def start_threads(
     thread.start()
     cleanup.callback(thread.stop, connections.cut)
     return Resources(
-        events, monitor, interrupt, connections, observer, thread, watchdog, sample, abort, early_exit, faults,
+        events, monitor, function_thread, connections, observer, thread, watchdog, sample, abort, early_exit, faults,
         thread_faults, housekeeping, hangs, trace,
     )  # fmt: skip
 
@@ -367,7 +367,7 @@ class WrappedCall:
         handles = CallHandles(
             self._state,
             monitor.page,
-            resources.interrupt,
+            resources.function_thread,
             stores=UserStores(resources.connections, resources.observer, self._state),
             watchdog=resources.watchdog,
             monitor=MonitorHandle(monitor.pid),
@@ -428,7 +428,7 @@ class WrappedCall:
                 handles=handles,
                 state=state,
                 plug_ins=plug_ins,
-                interrupt=resources.interrupt,
+                thread=resources.function_thread,
                 abort=resources.abort,
                 early_exit=early_exit,
                 connections=connections,

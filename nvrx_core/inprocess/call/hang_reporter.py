@@ -24,7 +24,6 @@ from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangVerdict, judge
 from nvrx_core.hang_evidence import observe_thread, report_of, with_page
 from nvrx_core.inprocess.coordination.control_store import ControlStore
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
 from nvrx_core.process import torch_calls
@@ -105,7 +104,6 @@ class HangReporter:
         state: the state of this rank.
         page: its progress page.
         events: the event file.
-        interrupt: knows the thread of the function.
         sample: the progress of the rank when the round ended.
         control_store: the call's operations, on a connection on which nobody waits.
         shortest: seconds; a round that was shorter was not ended by a soft timeout.
@@ -117,14 +115,17 @@ class HangReporter:
         page: Page,
         events: EventLog,
         *,
-        interrupt: Interrupt,
         sample: RoundProgress,
         control_store: ControlStore,
         shortest: float,
     ) -> None:
-        self._state, self._page, self._events, self._interrupt = state, page, events, interrupt
+        self._state, self._page, self._events = state, page, events
         self._sample, self._store, self._shortest = sample, control_store, shortest
-        self._native_id, self._host = threading.get_native_id(), socket.gethostname()
+        self._ident, self._native_id, self._host = (
+            threading.get_ident(),
+            threading.get_native_id(),
+            socket.gethostname(),
+        )
         self._began_at = time.monotonic()
         self._older = frozenset[tuple[str, str]]()
         self._closed = threading.Event()
@@ -176,7 +177,7 @@ class HangReporter:
         if page[ProgressField.STAGE] == Stage.WAITING:
             out = RankCondition.COMPLETED if state.mode is Mode.ACTIVE else RankCondition.RESERVE
         look = observe_thread(
-            self._interrupt.thread, self._native_id, pending=self._is_pending(), out=out,
+            self._ident, self._native_id, pending=self._is_pending(), out=out,
             in_rendezvous=bool(page[ProgressField.RENDEZVOUS_DEPTH]), handler=_OWN,
         )  # fmt: skip
         is_suspect = sample.stalled and look.waiting is Waiting.ELSEWHERE  # its cleanup may reap its children

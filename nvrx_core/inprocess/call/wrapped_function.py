@@ -25,7 +25,7 @@ from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.async_exception import Withdrawn
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread
 from nvrx_core.inprocess.protocol.outcome import (
     IterationResult,
     Outcome,
@@ -55,7 +55,7 @@ class WrappedFunction:
         handles: the parts that it may use while it runs.
         state: the state of this rank.
         plug_ins: run `initialize`.
-        interrupt: armed while the function runs.
+        thread: armed while the function runs.
         abort: gets the main thread out of the function.
         early_exit: the reason for an early exit of this rank.
         connections: host the rendezvous of its process group.
@@ -68,7 +68,7 @@ class WrappedFunction:
     handles: CallHandles
     state: State
     plug_ins: PlugIns
-    interrupt: Interrupt
+    thread: FunctionThread
     abort: FunctionAbort
     early_exit: EarlyExit
     connections: Connections
@@ -119,7 +119,7 @@ class WrappedFunction:
                 raise
             ended = self._ended_by(error, outside)
         finally:
-            self.interrupt.armed = False
+            self.thread.armed = False
         if ended is not None:
             ended.occurred = time.monotonic()
             self._out()
@@ -128,15 +128,15 @@ class WrappedFunction:
     def _out(self) -> None:
         current.clear()
         self.monitor.enter(Stage.UNWINDING)
-        self.interrupt.leave()
+        self.thread.leave()
 
     def _ended_by(self, error: BaseException, outside: BaseException | None) -> IterationResult:
         error = pending_exit(error, outside) or error
         behind_step = self.handles.votes.follows_commit(error.__traceback__)
-        landed = self.abort.begun_in == self.state.iteration or self.interrupt.raised > 0
+        landed = self.abort.begun_in == self.state.iteration or self.thread.raised > 0
         by_signal = isinstance(error, SystemExit) and raised_by_handler(error)
         outcome = outcome_of(
-            error, requested=self.interrupt.requested, landed=landed, by_signal=by_signal, outside=outside
+            error, requested=self.thread.requested, landed=landed, by_signal=by_signal, outside=outside
         )
         if isinstance(error, RankShouldRestart):
             self.trace.report()
@@ -159,13 +159,13 @@ class WrappedFunction:
         self.monitor.enter(Stage.RUNNING)
         hit("entry-before", self.state.iteration)
         try:
-            self.interrupt.arm()
+            self.thread.arm()
             self.early_exit.raise_if_due()
             self.trace.entered()
             return IterationResult(Outcome.RETURNED, result=self.function.enter(self.handles))
         finally:  # in this order, and nothing before them
-            self.interrupt.armed = False
+            self.thread.armed = False
             try:
-                self.interrupt.drop()
+                self.thread.drop()
             except Withdrawn:
                 log.debug("the function has ended: it is interrupted no more")

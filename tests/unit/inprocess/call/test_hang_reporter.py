@@ -1,6 +1,5 @@
 """What a rank reports of a hang, and what it costs a restart that is for something else: nothing in the store."""
 
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -28,7 +27,6 @@ class Rank:
             State(rank=0, world_size=1),
             page,
             SimpleNamespace(write=lambda event, iteration, **fields: self.written.append((event, iteration, fields))),
-            interrupt=SimpleNamespace(thread=threading.get_ident()),
             sample=SimpleNamespace(stalled=stalled),
             control_store=self.store,
             shortest=shortest,
