@@ -164,14 +164,16 @@ class UnheardRoundPolicy:
     A rank whose threads do not run is left to `GilStallPolicy` and to the hang detector.
 
     Args:
-        hard: hard timeout, seconds; `inf` to ask nothing.
+        every: seconds between two questions to the store; `inf` to ask nothing.
+        renews_after: seconds from an answer that the round is over until the rank opens its connections again.
+        ends_after: seconds from that answer until the rank is ended.
 
     Attributes:
         deadline: when to evaluate again at the latest.
     """
 
-    def __init__(self, hard: float) -> None:
-        self.every, self.renews_after, self.ends_after = hard / 4, hard / 8, hard / 2
+    def __init__(self, *, every: float, renews_after: float, ends_after: float) -> None:
+        self.every, self.renews_after, self.ends_after = every, renews_after, ends_after
         self.deadline = math.inf
         self._waits: tuple[int, Question] | None = None
         self._ask_at = self._over_at = math.inf
