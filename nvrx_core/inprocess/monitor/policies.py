@@ -234,10 +234,10 @@ class UnheardRoundPolicy:
         return (sample.iteration, Question.EVENT) if listens else None
 
 
-LOOK_EVERY: Final = 1.0
-"""Seconds between two looks, at first."""
+CHECK_EVERY: Final = 1.0
+"""Seconds between two checks, at first."""
 SHARE: Final = 0.1
-"""Of the time since the exit: a later look may be that much later."""
+"""Of the time since the exit: a later check may be that much later."""
 
 
 class CleanExitPolicy:
@@ -266,10 +266,10 @@ class CleanExitPolicy:
             self.deadline, self._iteration = math.inf, -1
             return False
         if iteration != self._iteration:
-            self._iteration, self._since, self.deadline = iteration, now, now + LOOK_EVERY
+            self._iteration, self._since, self.deadline = iteration, now, now + CHECK_EVERY
         if now < self.deadline:
             return False
-        self.deadline = now + max(LOOK_EVERY, SHARE * (now - self._since))
+        self.deadline = now + max(CHECK_EVERY, SHARE * (now - self._since))
         return True
 
     def waiting(self, members: tuple[InitialRank, ...]) -> str | None:

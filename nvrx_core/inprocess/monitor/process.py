@@ -89,7 +89,7 @@ class MonitorProcess:
     def _watch(self) -> None:
         page, store = (
             PageOfRank(self.page, self.plan.member),
-            StoreOfMonitor(self.store, self.lease, self.reporter, self._rank.look),
+            StoreOfMonitor(self.store, self.lease, self.reporter, self._rank.hang_report),
         )
         ports = ProcessPorts(page, self._rank, self.reporter, store)
         plan, timeouts = self.plan, self.plan.timeouts

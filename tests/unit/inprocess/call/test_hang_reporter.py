@@ -68,7 +68,7 @@ def test_a_round_that_was_too_short_for_a_soft_timeout_asks_the_store_nothing(pa
     assert rank.ends_by("SOFT_TIMEOUT") == 0
 
 
-@pytest.mark.parametrize(("field", "value"), [(ProgressField.LOOKED_AT, 1), (ProgressField.STAGE, Stage.UNWINDING)])
+@pytest.mark.parametrize(("field", "value"), [(ProgressField.HANG_REPORTED, 1), (ProgressField.STAGE, Stage.UNWINDING)])
 def test_a_rank_that_its_monitor_process_has_got_out_of_the_function_does_not_report_where_it_is_now(
     page, field, value
 ):
