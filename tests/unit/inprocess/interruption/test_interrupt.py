@@ -292,6 +292,25 @@ def test_out_of_the_function_the_drive_is_over(function_thread, interrupter):
             thread.join()
 
 
+def test_a_delivery_is_handed_on_once_it_is_under_way_no_more(interrupter, monkeypatch):
+    used = []
+
+    async def begin(machine, delivery, now):
+        used.append(delivery)
+        interrupter.drive(None)  # as another thread does, which has the rank leave
+
+    async def drive(machine, delivery, now):
+        used.append(delivery)
+
+    monkeypatch.setattr(interrupt_module, "begin", begin)
+    monkeypatch.setattr(interrupt_module, "drive", drive)
+    interrupter.begin()
+    interrupter.drive(None)
+    begun, other, continued = used
+    assert begun is not other
+    assert begun is continued
+
+
 def close(function_thread, unblock):
     """Close what the thread blocks in."""
     delivery = Interrupter(function_thread, unwind=10.0).new_delivery()
