@@ -490,6 +490,7 @@ class FunctionThread:
         while self.depth and not self.out.is_set():
             self.free.wait()
             self.free.clear()
+        self.free.set()  # another thread that waits may not have seen it before it was cleared
         return self.out.is_set()
 
     def import_progressed(self) -> None:

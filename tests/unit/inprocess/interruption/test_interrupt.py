@@ -267,6 +267,19 @@ def test_without_an_open_section_nobody_waits_for_its_end(function_thread, inter
     interrupter.wait_unmasked()
 
 
+def test_all_threads_that_wait_for_the_end_of_a_section_see_it(function_thread, interrupter):
+    for _ in range(50):
+        function_thread.reset()
+        function_thread.depth = 1
+        waiting = [threading.Thread(target=interrupter.wait_unmasked) for _ in range(3)]
+        for thread in waiting:
+            thread.start()
+        function_thread.leave()
+        for thread in waiting:
+            thread.join(5.0)
+        assert not any(thread.is_alive() for thread in waiting)
+
+
 def test_a_handler_of_the_user_s_is_called_too():
     called = []
     before = signal.signal(SIGNUM, lambda signum, frame: called.append(signum))
