@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from nvrx_core.inprocess.groups.observer import GroupObserver
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.process.descriptors import notify
 from nvrx_core.process.fork_server import ForkServer
@@ -65,7 +65,7 @@ class MainThreadWatchdog:
         page: the rank's page.
         interval: seconds between two questions.
         fork_server: forks the monitor process.
-        interrupt: knows how many atomic sections are open, which is noted on the page.
+        function_thread: knows how many atomic sections are open, which is noted on the page.
         observer: notes there how many collectives have begun.
         losses: told what the rank has lost.
     """
@@ -76,12 +76,12 @@ class MainThreadWatchdog:
         interval: float,
         fork_server: ForkServer,
         *,
-        interrupt: Interrupt,
+        function_thread: FunctionThread,
         observer: GroupObserver,
         losses: Losses,
     ) -> None:
         self.page, self.interval, self.fork_server = page, interval, fork_server
-        self._interrupt, self._observer, self._losses = interrupt, observer, losses
+        self._function_thread, self._observer, self._losses = function_thread, observer, losses
         self._work: deque[Callable[[], None]] = deque()
         self._idle_work: deque[Callable[[], None]] = deque(maxlen=MAX_IDLE_WORK)
         self._idle_at = 0.0
@@ -152,7 +152,7 @@ class MainThreadWatchdog:
         if heartbeat := self._heartbeat.poll():
             page[ProgressField.MAIN_THREAD_HEARTBEAT] = heartbeat
         self._observer.count_collectives()
-        page[ProgressField.ATOMIC] = self._interrupt.depth
+        page[ProgressField.ATOMIC] = self._function_thread.depth
         # After the rank has left, its monitor process does not use the store any more.
         if not self._store_reported and page[ProgressField.STAGE] not in (Stage.LEFT, Stage.EXITED_ABNORMALLY):
             if page[ProgressField.MONITOR_PID] != self._monitor:  # it has as long for its first request

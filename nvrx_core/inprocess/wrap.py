@@ -50,7 +50,7 @@ class CallWrapper:
 
     def __init__(self, handles: CallHandles, wrapper: Wrapper) -> None:
         self._handles, self._wrapper = handles, wrapper
-        self._atomic = new_atomic(handles.interrupt, handles.state.iteration)
+        self._atomic = new_atomic(handles.function_thread, handles.state.iteration)
         self._page = handles.page
         self._store: dist.Store | None = None
         self._base_store: dist.Store | None = None

@@ -38,7 +38,7 @@ __all__ = [
 
 ASK_AGAIN: Final = 0.5
 """Seconds between two questions of a rank monitor, at most; a tenth of the timeout where that is shorter."""
-FIRST_LOOK: Final = 1.0
+FIRST_SAMPLE_GRACE: Final = 1.0
 """Seconds for which a rank is excused that is overdue when a rank monitor first sees it: the machine may have paused,
 or a monitor was lost. Half the timeout where that is shorter."""
 COLLECTIVE_EXCUSES: Final = 2.0
@@ -132,7 +132,7 @@ class CallRules:
         stage: the stage in which the limits are in force.
         restarts: an expired limit restarts all ranks; otherwise it ends the process.
         excuse_is_life: an excuse counts as a sign of life; otherwise it ends when the rank moves.
-        first_look: seconds for which a rank is excused that is overdue in the first sample, at most.
+        first_sample_grace: seconds for which a rank is excused that is overdue in the first sample, at most.
     """
 
     soft: float
@@ -142,7 +142,7 @@ class CallRules:
     stage: ClassVar[Stage] = Stage.RUNNING
     restarts: ClassVar[bool] = True
     excuse_is_life: ClassVar[bool] = True
-    first_look: ClassVar[float] = 0.0
+    first_sample_grace: ClassVar[float] = 0.0
 
     @property
     def outlived(self) -> str:
@@ -166,7 +166,7 @@ class RankMonitorRules:
     Attributes:
         interval: seconds between two samples, at most.
         grace: seconds between the termination signal and SIGKILL.
-        stage, restarts, excuse_is_life, first_look: as of `CallRules`.
+        stage, restarts, excuse_is_life, first_sample_grace: as of `CallRules`.
         hard: no silence ends the rank without a question.
     """
 
@@ -175,7 +175,7 @@ class RankMonitorRules:
     stage: ClassVar[Stage] = Stage.OUTSIDE
     restarts: ClassVar[bool] = False
     excuse_is_life: ClassVar[bool] = False
-    first_look: ClassVar[float] = FIRST_LOOK
+    first_sample_grace: ClassVar[float] = FIRST_SAMPLE_GRACE
     hard: ClassVar[float] = math.inf
 
     @property
@@ -342,7 +342,7 @@ class HangDetector:
             self.deadline = min(self.deadline, expires_at)
             return ()
         limit, at, self._excusable_until = min(dues, key=lambda due: due.at)
-        at = max(at, self._seen_at + min(self.rules.first_look, limit.timeout / 2))
+        at = max(at, self._seen_at + min(self.rules.first_sample_grace, limit.timeout / 2))
         if now < at:
             self.deadline = min(self.deadline, at)
             return ()

@@ -45,19 +45,19 @@ def sleeps() -> dict[int, int]:
     return {tid: _sleeps_of(tid) for tid, name in names.items() if tid in native and name.startswith(NAMES)}
 
 
-def await_native_threads(look: Callable[[], Mapping[int, int]] = sleeps) -> None:
+def await_native_threads(sample: Callable[[], Mapping[int, int]] = sleeps) -> None:
     """Leave the interpreter to these threads until each of them has slept through a whole pause, for a bounded time.
 
     One that waits for the interpreter is woken by the pause: it has it then, or it is still about to run, on a busy
     host. One that waits for work, or for another rank, sleeps on.
 
     Args:
-        look: returns the `sleeps` of these threads.
+        sample: returns the `sleeps` of these threads.
     """
-    deadline, before = time.monotonic() + AT_MOST, look()
+    deadline, before = time.monotonic() + AT_MOST, sample()
     while before and time.monotonic() < deadline:
         threading.Event().wait(PAUSE)
-        after = look()
+        after = sample()
         if after == before and RUNS not in after.values():
             return
         before = after

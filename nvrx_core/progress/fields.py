@@ -71,7 +71,7 @@ class ProgressField(enum.IntEnum):
     ROUND_OVER = 39            # (M) iteration + 1 that is over, for a rank whose threads do not run
     IMPORTED_AT = 40           # time when an import for which an interruption waits last added a module
     UNHEARD_AT = 41            # (M) time when a round was found to be over that the rank does not hear of
-    LOOKED_AT = 42             # (M) iteration + 1 in whose hang the monitor process reports where the rank is
+    HANG_REPORTED = 42         # (M) iteration + 1 in whose hang the monitor process reports where the rank is
 
     # The monitor process
     MEMORY_KILLS = 43          # (M) OOM kills in the rank's cgroup that are noted; the rank writes those before

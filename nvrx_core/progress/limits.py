@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from nvrx_core.progress.stage import Stage
 
 __all__ = [
-    "SHORTEST_LOOK",
+    "MIN_SAMPLE_INTERVAL",
     "STEP",
     "WARMUP",
     "Limit",
@@ -35,7 +35,7 @@ STEP: Final = "step"
 """The section of a training step; its first runs are the warm-up."""
 WARMUP: Final = "warmup"
 """The section whose timeout is that of `step` during the warm-up."""
-SHORTEST_LOOK: Final = 0.01
+MIN_SAMPLE_INTERVAL: Final = 0.01
 """Seconds between two samples at least, however short the timeouts are."""
 
 
@@ -95,11 +95,11 @@ class RankSample:
         """Seconds within which to take the next sample.
 
         No rule expires before that comes into force later. Half the shortest timeout: a pause of the machine that ends
-        before the next look, and is not noticed, costs the rank no more of its time.
+        before the next sample, and is not noticed, costs the rank no more of its time.
         """
         timeouts = (section.timeout for section in self.sections)
         shortest = min(self.initial_timeout, self.heartbeat_timeout, self.out_timeout, *timeouts)
-        return max(SHORTEST_LOOK, shortest / 2)
+        return max(MIN_SAMPLE_INTERVAL, shortest / 2)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 import torch.distributed as dist
 
@@ -26,6 +26,8 @@ from nvrx_core.store.torch_stores import FURTHER_TIMEOUT, RECONNECT_TIMEOUT, Fac
 __all__ = ["StoreConnection", "endpoint_of", "further", "reconnect"]
 
 log = logging.getLogger("nvrx_core.inprocess")
+Answer = TypeVar("Answer")
+Arguments = ParamSpec("Arguments")
 STAYS_OPEN: Final = timedelta(seconds=0.1)
 """How long a connection stays open to a server that runs. In the middle of its end a process still listens, and torch,
 which tries again for seconds, cannot be interrupted there."""
@@ -167,67 +169,67 @@ class StoreConnection:
         """Close the connection for all users of this object; every later operation fails."""
         self.closed, self.store = True, dist.Store()  # torch's base class, which has no operation
 
-    def _repeat(self, name: str, *arguments: Any) -> Any:
+    def _repeat(self, ask: Callable[[dist.Store], Answer]) -> Answer:
+        """Ask the store, and once more if the connection was broken and is open again."""
         store = self.store
         try:
-            return self._call(store, name, *arguments)
+            return ask(store)
         except _BROKEN:
             if not self._reopen(store):
                 raise
-            return self._call(self.store, name, *arguments)
+            return ask(self.store)
 
-    def _call(self, store: dist.Store, name: str, *arguments: Any) -> Any:
-        """Call the store, one thread at a time except for waits: a custom store need not be thread-safe."""
-        if name == "wait":
-            return store.wait(*arguments)
-        with self._calling:
-            return getattr(store, name)(*arguments)
-
-    def _once(self, name: str, *arguments: Any) -> Any:
+    def _once(self, ask: Callable[[dist.Store], Answer], *, counts: bool = False) -> Answer:
+        """Ask the store once, on a connection that was whole a moment ago."""
         with self._calling:  # from here on, `break_silent` waits
             if self._doubted:
                 self._doubted = False
-                self._repeat("check", ["any"])
+                self._repeat(lambda store: store.check(["any"]))
             if not all(map(is_whole, self._ends)):
                 self._reopen(self.store)
-            self._is_counting = name == "add"
+            self._is_counting = counts
             try:
-                return self._call(self.store, name, *arguments)
+                return ask(self.store)
             finally:
                 self._is_counting = False
 
-    def wait(self, *arguments: Any) -> None:
+    def _alone(self, call: Callable[Arguments, Answer], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        """Call the store, one thread at a time, except for waits: a custom store need not be thread-safe."""
+        with self._calling:
+            return call(*args, **kwargs)
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
         """As of torch's store."""
-        self._repeat("wait", *arguments)
+        self._repeat(lambda store: store.wait(keys, timeout))
 
     def check(self, keys: list[str]) -> bool:
         """As of torch's store."""
-        return bool(self._repeat("check", keys))
+        return bool(self._repeat(lambda store: self._alone(store.check, keys)))
 
     def get(self, key: str) -> bytes:
         """As of torch's store."""
-        return bytes(self._repeat("get", key))
+        return bytes(self._repeat(lambda store: self._alone(store.get, key)))
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """As of torch's store."""
-        return list(self._repeat("multi_get", keys))
+        return list(self._repeat(lambda store: self._alone(store.multi_get, keys)))
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
         """As of torch's store."""
-        return bytes(self._repeat("compare_set", key, expected, desired))
+        return bytes(self._repeat(lambda store: self._alone(store.compare_set, key, expected, desired)))
 
     def set(self, key: str, value: str) -> None:
         """As of torch's store."""
-        self._once("set", key, value)
+        self._once(lambda store: store.set(key, value))
 
     def append(self, key: str, value: str) -> None:
         """As of torch's store."""
-        self._once("append", key, value)
+        self._once(lambda store: store.append(key, value))  # type: ignore[attr-defined]
 
     def add(self, key: str, amount: int) -> int:
         """As of torch's store."""
-        return int(self._once("add", key, amount))
+        return int(self._once(lambda store: store.add(key, amount), counts=True))
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.store, name)
-        return functools.partial(self._call, self.store, name) if callable(found) else found
+        return functools.partial(self._alone, found) if callable(found) else found

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from nvrx_core.inprocess.interruption.atomic import Atomic
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread, Interrupter
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, FastGilSwitching
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 
@@ -33,7 +33,8 @@ class Rounds:
     """Interrupts the calling thread again and again, at random instants."""
 
     def __init__(self) -> None:
-        self.interrupt = Interrupt(signal.SIGRTMIN + 3, unwind=UNWIND, hold=HOLD)
+        self.thread = FunctionThread(signal.SIGRTMIN + 3)
+        self.interrupter = Interrupter(self.thread, unwind=UNWIND, hold=HOLD)
         self.random = random.Random(7)
         self.seconds: list[float] = []
         self.begun = threading.Event()
@@ -50,7 +51,7 @@ class Rounds:
 
         The while begins with the work; or, where the work `begins` it, when it sets `begun`.
         """
-        self.interrupt.reset()
+        self.interrupter.reset()
         after = self.random.uniform(0.0, 0.002) if after is None else after
         requested = [0.0]
         self.begun.clear()
@@ -61,10 +62,10 @@ class Rounds:
             requested[0] = time.monotonic()
             turns = FastGilSwitching()
             turns.begin()
-            self.interrupt.request(lambda: RankShouldRestart("the round ends"))
-            self.interrupt.begin()
-            self.interrupt.wait_unmasked()
-            self.interrupt.drive(None)
+            self.interrupter.request(lambda: RankShouldRestart("the round ends"))
+            self.interrupter.begin()
+            self.interrupter.wait_unmasked()
+            self.interrupter.drive(None)
             turns.end()
 
         thread = threading.Thread(target=drive)
@@ -77,28 +78,28 @@ class Rounds:
             return True
         finally:
             self.begun.set()
-            self.interrupt.leave()
+            self.thread.leave()
             thread.join()
 
     def _run(self, work: Callable[[], object], *, begins: bool) -> None:
         try:
-            self.interrupt.arm()
+            self.thread.arm()
             if not begins:
                 self.begun.set()
             work()
         finally:
-            self.interrupt.armed = False
+            self.thread.armed = False
 
 
 @pytest.fixture
 def rounds() -> Iterator[Rounds]:
     made = Rounds()
-    made.interrupt.install()
+    made.thread.install()
     steady = FastGilSwitching(STEADY)
     steady.begin()
     yield made
     steady.end()
-    made.interrupt.uninstall()
+    made.thread.uninstall()
 
 
 def endlessly(work: Callable[[], object]) -> Callable[[], None]:
@@ -304,13 +305,13 @@ def test_a_save_in_a_finally_is_done_while_the_interruption_unwinds(rounds: Roun
             rounds.begun.set()
             time.sleep(30)
         finally:
-            with Atomic(rounds.interrupt):
+            with Atomic(rounds.thread):
                 time.sleep(0.1)
                 done.append("saved")
 
     rounds.run_and_interrupt(work, after=0.01, begins=True)
     assert done == ["saved"]
-    assert rounds.interrupt.raised == 1
+    assert rounds.thread.raised == 1
 
 
 def test_outside_of_the_main_thread_cleanup_is_left_alone() -> None:
@@ -331,9 +332,9 @@ def test_outside_of_the_main_thread_cleanup_is_left_alone() -> None:
 
     def run() -> None:
         rounds.append(Rounds())
-        rounds[0].interrupt.install()
+        rounds[0].thread.install()
         rounds[0].run_and_interrupt(work, after=0.02, begins=True)
-        raised.append(rounds[0].interrupt.raised)
+        raised.append(rounds[0].thread.raised)
 
     thread = threading.Thread(target=run)
     thread.start()

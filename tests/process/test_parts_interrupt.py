@@ -15,7 +15,7 @@ import pytest
 
 from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.atomic import Atomic
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread, Interrupter
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 
 Work = Callable[[threading.Event], None]
@@ -27,11 +27,11 @@ AT_ONCE, AGAIN = 1.0, 2.0
 
 
 @pytest.fixture
-def interrupt() -> Iterator[Interrupt]:
-    made = Interrupt(signal.SIGRTMIN + 3, unwind=0.2)
-    made.install()
-    yield made
-    made.uninstall()
+def interrupter() -> Iterator[Interrupter]:
+    thread = FunctionThread(signal.SIGRTMIN + 3)
+    thread.install()
+    yield Interrupter(thread, unwind=0.2)
+    thread.uninstall()
 
 
 class Blocking:
@@ -46,7 +46,7 @@ class Blocking:
 
 
 def interrupted(
-    interrupt: Interrupt, work: Work, *, after: float = 0.05, unblock: Callable[[], None] = lambda: None
+    interrupter: Interrupter, work: Work, *, after: float = 0.05, unblock: Callable[[], None] = lambda: None
 ) -> float:
     """Run the work, interrupt it a moment after it has begun; seconds from the request until it is out."""
     requested: list[float] = []
@@ -56,41 +56,41 @@ def interrupted(
         begun.wait()
         time.sleep(after)
         requested.append(time.monotonic())
-        interrupt.request(lambda: RankShouldRestart("the round ends"))
-        interrupt.wait_unmasked()
-        interrupt.drive(Blocking(unblock))
+        interrupter.request(lambda: RankShouldRestart("the round ends"))
+        interrupter.wait_unmasked()
+        interrupter.drive(Blocking(unblock))
 
     thread = threading.Thread(target=drive)
     thread.start()
     try:
         with pytest.raises(RankShouldRestart):
-            _armed(interrupt, work, begun)
+            _armed(interrupter, work, begun)
         return time.monotonic() - requested[0]
     finally:
         begun.set()
-        interrupt.out.set()
-        interrupt.free.set()
+        interrupter.thread.out.set()
+        interrupter.thread.free.set()
         thread.join()
 
 
-def soonest(interrupt: Interrupt, work: Work, unblock: Callable[[], None] = lambda: None) -> float:
+def soonest(interrupter: Interrupter, work: Work, unblock: Callable[[], None] = lambda: None) -> float:
     """Interrupt the work three times; the seconds of the fastest one. None takes long."""
     seconds = []
     for _ in range(3):
-        interrupt.reset()
-        seconds.append(interrupted(interrupt, work, unblock=unblock))
+        interrupter.reset()
+        seconds.append(interrupted(interrupter, work, unblock=unblock))
     assert max(seconds) < SOON
     return min(seconds)
 
 
-def _armed(interrupt: Interrupt, work: Work, begun: threading.Event) -> None:
+def _armed(interrupter: Interrupter, work: Work, begun: threading.Event) -> None:
     try:
-        interrupt.arm()
+        interrupter.thread.arm()
         work(begun)
     finally:
-        interrupt.armed = False
+        interrupter.thread.armed = False
         with suppress(Withdrawn):
-            interrupt.drop()
+            interrupter.thread.drop()
 
 
 def sleep(begun: threading.Event) -> None:
@@ -154,23 +154,25 @@ def cleanup(begun: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("work", [sleep, lock, wait_queue, receive, compute])
-def test_whatever_blocks_is_left_at_once(interrupt: Interrupt, work: Work) -> None:
-    assert soonest(interrupt, work) < AT_ONCE
+def test_whatever_blocks_is_left_at_once(interrupter: Interrupter, work: Work) -> None:
+    assert soonest(interrupter, work) < AT_ONCE
 
 
 @pytest.mark.parametrize("work", [swallow, cleanup])
-def test_whatever_swallows_it_is_interrupted_again(interrupt: Interrupt, work: Work) -> None:
-    assert soonest(interrupt, work) < AGAIN
-    assert interrupt.raised > 1
+def test_whatever_swallows_it_is_interrupted_again(interrupter: Interrupter, work: Work) -> None:
+    assert soonest(interrupter, work) < AGAIN
+    assert interrupter.thread.raised > 1
 
 
-def test_a_finalizer_that_swallows_it_does_not_stop_it(interrupt: Interrupt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finalizer_that_swallows_it_does_not_stop_it(
+    interrupter: Interrupter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # pytest's own keeps the exception alive
-    assert soonest(interrupt, finalizer) < AGAIN
-    assert interrupt.raised > 1
+    assert soonest(interrupter, finalizer) < AGAIN
+    assert interrupter.thread.raised > 1
 
 
-def test_cleanup_is_completed_before_it_is_interrupted(interrupt: Interrupt) -> None:
+def test_cleanup_is_completed_before_it_is_interrupted(interrupter: Interrupter) -> None:
     done: list[str] = []
 
     def work(begun: threading.Event) -> None:
@@ -181,51 +183,51 @@ def test_cleanup_is_completed_before_it_is_interrupted(interrupt: Interrupt) -> 
             time.sleep(0.05)
             done.append("cleaned up")
 
-    interrupt.unwind = 10.0
-    interrupted(interrupt, work)
+    interrupter.unwind = 10.0
+    interrupted(interrupter, work)
     assert done == ["cleaned up"]
-    assert interrupt.raised == 1
+    assert interrupter.thread.raised == 1
 
 
-def test_an_atomic_section_is_completed(interrupt: Interrupt) -> None:
+def test_an_atomic_section_is_completed(interrupter: Interrupter) -> None:
     done: list[str] = []
 
     def work(begun: threading.Event) -> None:
-        with Atomic(interrupt):
+        with Atomic(interrupter.thread):
             begun.set()
-            while not interrupt.requested:
+            while not interrupter.thread.requested:
                 time.sleep(0.01)
             time.sleep(0.3)
             done.append("completed")
         time.sleep(30)
 
-    assert 0.3 < interrupted(interrupt, work) < SOON
+    assert 0.3 < interrupted(interrupter, work) < SOON
     assert done == ["completed"]
 
 
-def test_what_no_signal_reaches_is_unblocked(interrupt: Interrupt) -> None:
+def test_what_no_signal_reaches_is_unblocked(interrupter: Interrupter) -> None:
     ours, theirs = socket.socketpair()
 
     def work(begun: threading.Event) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [interrupt.signum])
+        signal.pthread_sigmask(signal.SIG_BLOCK, [interrupter.thread.signum])
         try:
             begun.set()
             ours.recv(1)
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [interrupt.signum])
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [interrupter.thread.signum])
         time.sleep(30)
 
     with ours, theirs:
-        assert interrupted(interrupt, work, unblock=theirs.close) < SOON
+        assert interrupted(interrupter, work, unblock=theirs.close) < SOON
 
 
 def test_a_function_outside_of_the_main_thread_is_interrupted_between_two_bytecodes() -> None:
     seconds: list[float] = []
 
     def run() -> None:
-        interrupt = Interrupt(signal.SIGRTMIN + 3, unwind=0.2)
-        interrupt.install()
-        seconds.append(interrupted(interrupt, compute))
+        thread = FunctionThread(signal.SIGRTMIN + 3)
+        thread.install()
+        seconds.append(interrupted(Interrupter(thread, unwind=0.2), compute))
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -42,7 +42,7 @@ from nvrx_core.inprocess.coordination.joining import Joining, JoinRequest
 from nvrx_core.inprocess.coordination.presence import name_missing
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.groups.rendezvous import GivenRanks
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread, Interrupter
 from nvrx_core.inprocess.interruption.switch_interval import STEADY, FastGilSwitching
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
@@ -68,191 +68,11 @@ from nvrx_core.settings.environment import has_master, set_ranks
 from nvrx_core.store.cpp_log_level import quiet
 from nvrx_core.store.endpoint import StoreHostingError
 from nvrx_core.store.keys import StoreKeys
-from nvrx_core.values import value
 
 __all__ = ["WrappedCall"]
 
 
 log = logging.getLogger("nvrx_core.inprocess")
-
-
-@value
-class Resources:
-    """What a call has acquired; only the call itself accesses the parts.
-
-    Attributes:
-        events: the event file.
-        monitor: the monitor process, and the page that the rank shares with it.
-        interrupt: the handler of the interrupt signal.
-        connections: the connections to the control store.
-        observer: observes the function's process groups.
-        thread: the monitor thread.
-        watchdog: the progress watchdog.
-        sample: the progress of the rank when the round ended.
-        abort: gets the main thread out of the function.
-        early_exit: the reason for an early exit of this rank.
-        faults: this rank's own faults.
-        thread_faults: exceptions of the function's other threads.
-        housekeeping: the work of rank 0 for all ranks.
-        hangs: reports a hang.
-        trace: the restart in progress.
-    """
-
-    events: EventLog
-    monitor: MonitorLink
-    interrupt: Interrupt
-    connections: Connections
-    observer: GroupObserver
-    thread: MonitorThread
-    watchdog: MainThreadWatchdog
-    sample: RoundProgress
-    abort: FunctionAbort
-    early_exit: EarlyExit
-    faults: OwnFaults
-    thread_faults: ThreadFaults
-    housekeeping: Housekeeping
-    hangs: HangReporter
-    trace: RestartTrace
-
-
-def acquire(parameters: Parameters, number: int, state: State, cleanup: CleanupStack) -> Resources:
-    """Acquire them, and join the other ranks in between.
-
-    Args:
-        parameters: the parameters of the wrapper.
-        number: the number of the call in this process.
-        state: the rank's state on entry.
-        cleanup: releases them.
-
-    Raises:
-        BarrierTimeout, JobMismatch, RankDiscarded, StoreLost: when the rank cannot join the others.
-        StoreConnectionError: when the store cannot be reached.
-        ForkServerError: when no monitor process could be started.
-    """
-    p, keys = parameters, StoreKeys(environment.job_name(), 0, number)
-    join_request = JoinRequest(state.initial_rank, environment.restarts_all_ranks(), _terms(p, state))
-    ranks = GivenRanks(state.initial_rank, state.initial_world_size)
-    open_standard_descriptors()
-    await_at_exit()
-    freeze_on_entry()
-    cleanup.enter_context(environment.restored())
-    cleanup.enter_context(own_stream_handlers())
-    if number == 0:
-        log_start(state.initial_rank, state.initial_world_size)
-    cleanup.enter_context(quiet())
-    directory = p.events_dir or environment.events_directory()
-    events = cleanup.enter_context(closing(EventLog(directory, join_request.member)))
-    page = cleanup.enter_context(_page(state.initial_world_size))
-    page.begin_round(-1, join_request.member, state.initial_world_size)
-    interrupt = Interrupt(p.interrupt_signal, p.timeouts.unwind, p.timeouts.hold, page)
-    cleanup.callback(  # after the monitor process has ended, which may send the signal
-        lambda: interrupt.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
-    )
-    monitor = start_monitor(p, join_request, keys, page=page, events=events, cleanup=cleanup)
-    with _entering(monitor):
-        connections = _connect(p, join_request, keys, page=page, cleanup=cleanup)
-        interrupt.install()
-        cleanup.in_child(interrupt.disown)
-        observer = GroupObserver(page, nccl_checks(p.hard_timeout), number, ranks.check)
-        observer.install()
-        cleanup.callback(observer.uninstall)
-        cleanup.in_child(observer.disown)
-        monitor.fork_server.await_ready()
-        resources = start_threads(
-            p,
-            state,
-            events,
-            monitor=monitor,
-            interrupt=interrupt,
-            connections=connections,
-            observer=observer,
-            cleanup=cleanup,
-        )
-        events.write("call_entered", 0, world_size=state.initial_world_size)
-        monitor.enter(Stage.STARTING)
-    return resources
-
-
-def start_threads(
-    parameters: Parameters,
-    state: State,
-    events: EventLog,
-    *,
-    monitor: MonitorLink,
-    interrupt: Interrupt,
-    connections: Connections,
-    observer: GroupObserver,
-    cleanup: CleanupStack,
-) -> Resources:
-    """Start the threads that monitor the main thread; return what the call has acquired.
-
-    Args:
-        parameters: the parameters of the wrapper.
-        state: the state of this rank.
-        events: the event file.
-        monitor: this rank's monitor process.
-        interrupt: interrupts the main thread in the function.
-        connections: the call's connections to the store.
-        observer: observes the function's process groups.
-        cleanup: ends the threads.
-    """
-    p, page, changed, maker = parameters, monitor.page, SignalSafeCondition(), FaultMaker(state.initial_rank)
-    sample = RoundProgress(page, p.timeouts.stalled_after, observer.observe_collectives)
-    hangs = HangReporter(
-        state,
-        page,
-        events,
-        interrupt=interrupt,
-        sample=sample,
-        control_store=connections.control_store,
-        shortest=p.timeouts.stalled_after,
-    )
-    abort = FunctionAbort(
-        p.abort, state, page, interrupt=interrupt, observer=observer, sample=sample, hangs=hangs, changed=changed
-    )
-    early_exit = EarlyExit(state, events, connections, monitor=monitor, abort=abort)
-    watchdog = MainThreadWatchdog(
-        page,
-        p.timeouts.watchdog_interval,
-        monitor.fork_server,
-        interrupt=interrupt,
-        observer=observer,
-        losses=early_exit,
-    )
-    survived = SurvivedErrors(state.initial_rank, events, watchdog.defer)
-    faults = OwnFaults(maker, state, events, rounds=connections.control_store.rounds, survived=survived)
-    thread_faults = ThreadFaults(faults.thread_failed)
-    housekeeping = Housekeeping(
-        connections.control_store.deletion, page, least_world_size(p.initialize), watchdog.defer
-    )
-    trace = RestartTrace(
-        state, events, maker, housekeeping=housekeeping, defer=watchdog.defer, defer_idle=watchdog.defer_idle
-    )
-    thread = MonitorThread(
-        store=CallStore(lambda: connections.of_monitor_thread, state.initial_world_size),
-        rounds=Rounds(state.initial_rank, initial_ranks(state.initial_world_size), p.round_timeouts),
-        changed=changed,
-        abort=abort,
-        losses=early_exit,
-    )
-    if p.thread_exceptions == "fault":
-        thread_faults.install()
-        cleanup.callback(thread_faults.uninstall)
-        cleanup.in_child(thread_faults.uninstall)
-    turns = FastGilSwitching(STEADY)
-    turns.begin()
-    cleanup.callback(turns.end)
-    cleanup.in_child(turns.end)
-    cleanup.callback(survived.close)
-    watchdog.start()
-    cleanup.callback(watchdog.stop)
-    cleanup.callback(hangs.close)
-    thread.start()
-    cleanup.callback(thread.stop, connections.cut)
-    return Resources(
-        events, monitor, interrupt, connections, observer, thread, watchdog, sample, abort, early_exit, faults,
-        thread_faults, housekeeping, hangs, trace,
-    )  # fmt: skip
 
 
 @contextmanager
@@ -338,6 +158,9 @@ class WrappedCall:
         """Run the function until all ranks have completed it.
 
         Raises:
+            BarrierTimeout, JobMismatch, RankDiscarded, StoreLost: when the rank cannot join the others.
+            StoreConnectionError: when the store cannot be reached.
+            ForkServerError: when no monitor process could be started.
             BaseException: the exception with which this rank or the job ends.
         """
         try:
@@ -354,98 +177,155 @@ class WrappedCall:
     def _run(self, function: BoundFunction) -> Any:
         remember(None)
         with self._cleanup as cleanup:
-            resources = acquire(self._parameters, self._number, self._state, cleanup)
-            with resources.monitor.reporting(lambda: self._told):
-                ended = self._run_flow(resources, function)
+            ended = self._enter_and_run(function, cleanup)
         set_ranks(self._state.rank, self._state.world_size)
-        if ended.error is not None:
+        if ended.error is not None:  # its traceback keeps this frame, which has none of the parts of the call
             raise ended.error
         return ended.result
 
-    def _run_flow(self, resources: Resources, function: BoundFunction) -> IterationResult:
-        monitor = resources.monitor
-        handles = CallHandles(
-            self._state,
-            monitor.page,
-            resources.interrupt,
-            stores=UserStores(resources.connections, resources.observer, self._state),
-            watchdog=resources.watchdog,
-            monitor=MonitorHandle(monitor.pid),
-            over=self._over,
-            votes=PassedVotes(),
-        )
-        self._cleanup.enter_context(inert_in_children(self))
-        connections, rounds = resources.connections, resources.thread.rounds
-        rules = FlowRules(
-            no_progress_limit=self._parameters.no_progress_limit,
-            needs_entry_rendezvous=not connections.is_torch_store or not has_master(),
-            hosts_store=connections.is_hosted_by(self._state.initial_rank),
-            store_is_hosted=bool(connections.critical),
-        )
-        ports = self._ports(resources, function, handles)
-        flow = MainThread(rounds, self._state, rules, ports=ports, now=time.monotonic)
-        try:
-            changed = resources.thread.changed
-            return run(flow.run(), changed.lock, changed.notify_all)
-        except BarrierTimeout as error:
-            late = rounds.view.round
-            name_missing(error, connections.control_store.rounds, late.iteration, late.members)
-            raise
-        finally:  # the error's traceback keeps this frame, which would keep the function's result
-            self._told = flow.over
-            del flow
-            ports.release()
+    def _enter_and_run(  # noqa: PLR0915 - what a call holds, in one order
+        self, function: BoundFunction, cleanup: CleanupStack
+    ) -> IterationResult:
+        """Acquire what the call holds, join the other ranks in between, and run the flow of the main thread.
 
-    def _ports(self, resources: Resources, function: BoundFunction, handles: CallHandles) -> CallPorts:
-        """Return the ports of the flow; each part gets only what it needs."""
-        parameters, state, events, monitor = self._parameters, self._state, resources.events, resources.monitor
-        connections, observer = resources.connections, resources.observer
-        control_store, early_exit, trace = connections.control_store, resources.early_exit, resources.trace
-        plug_ins = PlugIns(parameters, state, events, connections=connections, trace=trace, votes=handles.votes)
-        return CallPorts(
-            store=CallStore(lambda: connections.control_store, state.initial_world_size),
-            status=RankStatus(
-                state,
-                control_store.survey,
-                monitor=monitor,
-                changed=resources.thread.changed,
-                abort=resources.abort,
-                early_exit=early_exit,
-                trace=trace,
-            ),
-            arrivals=ArrivalReport(
-                state,
-                monitor.page,
-                plug_ins,
-                sample=resources.sample,
-                connections=connections,
-                parameters=parameters,
-                votes=handles.votes,
-            ),
-            plug_ins=plug_ins,
-            function=WrappedFunction(
-                function=function,
-                handles=handles,
-                state=state,
-                plug_ins=plug_ins,
-                interrupt=resources.interrupt,
-                abort=resources.abort,
-                early_exit=early_exit,
-                connections=connections,
-                observer=observer,
-                thread_faults=resources.thread_faults,
-                monitor=monitor,
-                trace=trace,
-            ),
-            faults=resources.faults,
-            leaving=Leaving(
-                state,
-                events,
-                parameters,
-                connections=connections,
-                groups=observer.held,
-                early_exit=early_exit,
-                housekeeping=resources.housekeeping,
-                hangs=resources.hangs,
-            ),
+        Args:
+            function: the wrapped function, with its arguments.
+            cleanup: releases what is acquired, in reverse order.
+        """
+        p, state, number = self._parameters, self._state, self._number
+        member, world_size = state.initial_rank, state.initial_world_size
+        keys = StoreKeys(environment.job_name(), 0, number)
+        join_request = JoinRequest(member, environment.restarts_all_ranks(), _terms(p, state))
+        ranks = GivenRanks(member, world_size)
+
+        # This process, and its monitor process
+        open_standard_descriptors()
+        await_at_exit()
+        freeze_on_entry()
+        cleanup.enter_context(environment.restored())
+        cleanup.enter_context(own_stream_handlers())
+        if number == 0:
+            log_start(member, world_size)
+        cleanup.enter_context(quiet())
+        events = cleanup.enter_context(closing(EventLog(p.events_dir or environment.events_directory(), member)))
+        page = cleanup.enter_context(_page(world_size))
+        page.begin_round(-1, member, world_size)
+        function_thread = FunctionThread(p.interrupt_signal, page)
+        cleanup.callback(  # after the monitor process has ended, which may send the signal
+            lambda: function_thread.uninstall(may_come=page[ProgressField.STAGE] == Stage.EXITED_ABNORMALLY)
         )
+        monitor = start_monitor(p, join_request, keys, page=page, events=events, cleanup=cleanup)
+
+        with _entering(monitor):
+            # The store, and the other ranks
+            connections = _connect(p, join_request, keys, page=page, cleanup=cleanup)
+            control_store = connections.control_store
+
+            # The thread of the function, and its process groups
+            function_thread.install()
+            cleanup.in_child(function_thread.disown)
+            observer = GroupObserver(page, nccl_checks(p.hard_timeout), number, ranks.check)
+            observer.install()
+            cleanup.callback(observer.uninstall)
+            cleanup.in_child(observer.disown)
+            monitor.fork_server.await_ready()
+
+            # What ends the function, or the rank
+            changed, maker = SignalSafeCondition(), FaultMaker(member)
+            interrupter = Interrupter(function_thread, p.timeouts.unwind, p.timeouts.hold)
+            sample = RoundProgress(page, p.timeouts.stalled_after, observer.observe_collectives)
+            hangs = HangReporter(
+                state, page, events, sample=sample, control_store=control_store, shortest=p.timeouts.stalled_after
+            )
+            abort = FunctionAbort(
+                p.abort, state, page,
+                interrupter=interrupter, observer=observer, sample=sample, hangs=hangs, changed=changed,
+            )  # fmt: skip
+            early_exit = EarlyExit(state, events, connections, monitor=monitor, abort=abort)
+            watchdog = MainThreadWatchdog(
+                page, p.timeouts.watchdog_interval, monitor.fork_server,
+                function_thread=function_thread, observer=observer, losses=early_exit,
+            )  # fmt: skip
+
+            # What tells of a fault and of a restart
+            survived = SurvivedErrors(member, events, watchdog.defer)
+            faults = OwnFaults(maker, state, events, rounds=control_store.rounds, survived=survived)
+            thread_faults = ThreadFaults(faults.thread_failed)
+            housekeeping = Housekeeping(control_store.deletion, page, least_world_size(p.initialize), watchdog.defer)
+            trace = RestartTrace(
+                state, events, maker,
+                housekeeping=housekeeping, defer=watchdog.defer, defer_idle=watchdog.defer_idle,
+            )  # fmt: skip
+
+            # The threads
+            rounds = Rounds(member, initial_ranks(world_size), p.round_timeouts)
+            thread = MonitorThread(
+                store=CallStore(lambda: connections.of_monitor_thread, world_size),
+                rounds=rounds, changed=changed, abort=abort, losses=early_exit,
+            )  # fmt: skip
+            if p.thread_exceptions == "fault":
+                thread_faults.install()
+                cleanup.callback(thread_faults.uninstall)
+                cleanup.in_child(thread_faults.uninstall)
+            switching = FastGilSwitching(STEADY)
+            switching.begin()
+            cleanup.callback(switching.end)
+            cleanup.in_child(switching.end)
+            cleanup.callback(survived.close)
+            watchdog.start()
+            cleanup.callback(watchdog.stop)
+            cleanup.callback(hangs.close)
+            thread.start()
+            cleanup.callback(thread.stop, connections.cut)
+            events.write("call_entered", 0, world_size=world_size)
+            monitor.enter(Stage.STARTING)
+
+        with monitor.reporting(lambda: self._told):
+            # The flow of this thread, and its ports
+            votes = PassedVotes()
+            stores = UserStores(connections, observer, state)
+            handles = CallHandles(
+                state, page, function_thread,
+                stores=stores, watchdog=watchdog, monitor=MonitorHandle(monitor.pid), over=self._over, votes=votes,
+            )  # fmt: skip
+            cleanup.enter_context(inert_in_children(self))
+            plug_ins = PlugIns(p, state, events, connections=connections, trace=trace, votes=votes)
+            ports = CallPorts(
+                store=CallStore(lambda: connections.control_store, world_size),
+                status=RankStatus(
+                    state, control_store.survey,
+                    monitor=monitor, changed=changed, abort=abort, early_exit=early_exit, trace=trace,
+                ),
+                arrivals=ArrivalReport(
+                    state, page, plug_ins, sample=sample, connections=connections, parameters=p, votes=votes
+                ),
+                plug_ins=plug_ins,
+                function=WrappedFunction(
+                    function, handles, plug_ins,
+                    abort=abort, early_exit=early_exit, connections=connections, observer=observer,
+                    thread_faults=thread_faults, monitor=monitor, trace=trace,
+                ),
+                faults=faults,
+                leaving=Leaving(
+                    state, events, p,
+                    connections=connections, groups=observer.held, early_exit=early_exit,
+                    housekeeping=housekeeping, hangs=hangs,
+                ),
+            )  # fmt: skip
+            rules = FlowRules(
+                no_progress_limit=p.no_progress_limit,
+                needs_entry_rendezvous=not connections.is_torch_store or not has_master(),
+                hosts_store=connections.is_hosted_by(member),
+                store_is_hosted=bool(connections.critical),
+            )
+            flow = MainThread(rounds, state, rules, ports=ports, now=time.monotonic)
+            try:
+                return run(flow.run(), changed.lock, changed.notify_all)
+            except BarrierTimeout as error:
+                late = rounds.view.round
+                name_missing(error, connections.control_store.rounds, late.iteration, late.members)
+                raise
+            finally:  # the error's traceback keeps this frame, which would keep the function's result
+                self._told = flow.over
+                del flow
+                ports.release()

@@ -12,7 +12,7 @@ from nvrx_core.inprocess.abort import Abort, AbortChain
 from nvrx_core.inprocess.call.hang_reporter import HangReporter, RoundProgress
 from nvrx_core.inprocess.call.own_faults import clear_frames
 from nvrx_core.inprocess.groups.observer import GroupObserver
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import Interrupter
 from nvrx_core.inprocess.interruption.switch_interval import FastGilSwitching
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 from nvrx_core.inprocess.state import State
@@ -32,7 +32,7 @@ class FunctionAbort:
         abort: the user's abort; None for none.
         state: the state of this rank.
         page: its progress page.
-        interrupt: interrupts the main thread in the function.
+        interrupter: interrupts the main thread in the function.
         observer: knows the function's process groups and stores.
         sample: the progress of the rank when the round ended.
         hangs: looks where the main thread is then, and reports a hang.
@@ -49,14 +49,14 @@ class FunctionAbort:
         state: State,
         page: Page,
         *,
-        interrupt: Interrupt,
+        interrupter: Interrupter,
         observer: GroupObserver,
         sample: RoundProgress,
         hangs: HangReporter,
         changed: SignalSafeCondition,
     ) -> None:
         self._chain, self._aborts, self._state, self._page = AbortChain(abort), abort is not None, state, page
-        self._interrupt, self._observer, self._sample, self._hangs = interrupt, observer, sample, hangs
+        self._interrupter, self._observer, self._sample, self._hangs = interrupter, observer, sample, hangs
         self._changed, self._turns, self._stopping = changed, FastGilSwitching(), False
         self.begun_in, self.marks = -1, dict[str, float]()
 
@@ -89,9 +89,9 @@ class FunctionAbort:
 
         A main thread that has left the function already ends this at once: it is not interrupted, nor waited for.
         """
-        self._interrupt.request(lambda: RankShouldRestart(reason))
-        self._interrupt.begin()
-        self._interrupt.wait_unmasked()
+        self._interrupter.request(lambda: RankShouldRestart(reason))
+        self._interrupter.begin()
+        self._interrupter.wait_unmasked()
 
     @operation
     def abort_function(self, iteration: int) -> None:
@@ -104,12 +104,12 @@ class FunctionAbort:
     @operation
     def await_out(self) -> None:
         """Interrupt the main thread until it has left the function."""
-        self._interrupt.drive(self._observer)
+        self._interrupter.drive(self._observer)
 
     @operation
     def reset_interrupt(self) -> None:
         """The next round starts: discard the request to leave the function."""
-        self._interrupt.reset()
+        self._interrupter.reset()
 
     @operation
     def round_decided(self) -> None:
@@ -120,8 +120,7 @@ class FunctionAbort:
     def stop(self) -> None:
         """End the waits of the monitor thread."""
         self._stopping = True
-        self._interrupt.out.set()
-        self._interrupt.free.set()
+        self._interrupter.stop()
         self._changed.notify_all()
 
     def thread_ended(self) -> None:
@@ -130,11 +129,11 @@ class FunctionAbort:
 
     def leave_early(self, make: Callable[[], BaseException]) -> None:
         """End the function for good, with the exception that `make` creates; in the main thread, only request it."""
-        self._interrupt.request(make)
+        self._interrupter.request(make)
         self._changed.notify_all()
-        if threading.get_ident() != self._interrupt.thread:
+        if threading.get_ident() != self._interrupter.thread.ident:
             self._abort(self._state.iteration)
-            self._interrupt.drive(self._observer)
+            self._interrupter.drive(self._observer)
 
     def release_completed(self, error: BaseException | None) -> None:
         """Unblock the ranks that wait in a collective for this one, which has completed by `SystemExit(0)`: `error`."""

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.atomic import Atomic
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread
 from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
 from nvrx_core.inprocess.state import State
 from nvrx_core.process.lifeline import is_running
@@ -30,7 +30,7 @@ class CallHandles:
     Attributes:
         state: the rank's.
         page: its progress page.
-        interrupt: the interruption that its atomic sections defer.
+        function_thread: the thread whose interruption its atomic sections defer.
         stores: the stores that user code gets.
         watchdog: the progress watchdog.
         monitor: the monitor process.
@@ -40,7 +40,7 @@ class CallHandles:
 
     state: State
     page: Page
-    interrupt: Interrupt
+    function_thread: FunctionThread
     stores: UserStores
     watchdog: MainThreadWatchdog
     monitor: MonitorHandle

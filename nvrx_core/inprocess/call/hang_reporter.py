@@ -24,7 +24,6 @@ from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangVerdict, judge
 from nvrx_core.hang_evidence import observe_thread, report_of, with_page
 from nvrx_core.inprocess.coordination.control_store import ControlStore
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.inprocess.state import State
 from nvrx_core.process import torch_calls
@@ -39,8 +38,8 @@ from nvrx_core.values import value
 __all__ = ["HangReporter", "RoundProgress"]
 
 log = logging.getLogger("nvrx_core.inprocess")
-LOOKS: Final = (0.02, 0.03, 0.05, 0.1, 0.1, 0.15)
-"""Seconds between the first report and each look for the others; then the verdict is given without those missing."""
+RECOUNTS: Final = (0.02, 0.03, 0.05, 0.1, 0.1, 0.15)
+"""Seconds before each further count of the reports; then the verdict is given without those missing."""
 UNHURRIED: Final = 0.05
 """Seconds for which a rank that has not stalled leaves the store to the restart."""
 ENDS_WITHIN: Final = 1.0
@@ -50,8 +49,8 @@ _OWN: Final = "/nvrx_core/inprocess/"
 
 
 @value
-class _Job:
-    """The job in the round that has ended; the page may have the next one meanwhile."""
+class _EndedRound:
+    """The members of the round that has ended; the page may have the next one meanwhile."""
 
     iteration: int
     members: frozenset[InitialRank]
@@ -105,7 +104,6 @@ class HangReporter:
         state: the state of this rank.
         page: its progress page.
         events: the event file.
-        interrupt: knows the thread of the function.
         sample: the progress of the rank when the round ended.
         control_store: the call's operations, on a connection on which nobody waits.
         shortest: seconds; a round that was shorter was not ended by a soft timeout.
@@ -117,14 +115,17 @@ class HangReporter:
         page: Page,
         events: EventLog,
         *,
-        interrupt: Interrupt,
         sample: RoundProgress,
         control_store: ControlStore,
         shortest: float,
     ) -> None:
-        self._state, self._page, self._events, self._interrupt = state, page, events, interrupt
+        self._state, self._page, self._events = state, page, events
         self._sample, self._store, self._shortest = sample, control_store, shortest
-        self._native_id, self._host = threading.get_native_id(), socket.gethostname()
+        self._ident, self._native_id, self._host = (
+            threading.get_ident(),
+            threading.get_native_id(),
+            socket.gethostname(),
+        )
         self._began_at = time.monotonic()
         self._older = frozenset[tuple[str, str]]()
         self._closed = threading.Event()
@@ -136,15 +137,15 @@ class HangReporter:
         Of a rank whose threads did not run, its monitor process has told that: a signal may have ended the call.
         """
         now, page, stalled = time.monotonic(), self._page, self._sample.stalled
-        is_reported = page[ProgressField.LOOKED_AT] == iteration + 1 or page[ProgressField.STAGE] not in _REPORTED
+        is_reported = page[ProgressField.HANG_REPORTED] == iteration + 1 or page[ProgressField.STAGE] not in _REPORTED
         began_at, self._began_at = self._began_at, now
         if self._closed.is_set() or now < began_at + self._shortest or is_reported:
             return
-        job = _Job(iteration, page.members(), page[ProgressField.WORLD_SIZE])
+        ended = _EndedRound(iteration, page.members(), page[ProgressField.WORLD_SIZE])
         try:
-            report = self._look(now)
+            report = self._report(now)
             thread = HelperThread(
-                lambda: self._share(job, report, 0.0 if stalled else UNHURRIED),
+                lambda: self._share(ended, report, 0.0 if stalled else UNHURRIED),
                 name="nvrx-hang-report",
                 failed=lambda error: log.warning("there is no report of the hang: %s", error),
             )
@@ -169,21 +170,21 @@ class HangReporter:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _look(self, now: float) -> HangReport:
+    def _report(self, now: float) -> HangReport:
         """Return the report; no other thread runs bytecode meanwhile, unless a file of /proc takes long to read."""
         page, state, sample = self._page, self._state, self._sample
         out = None
         if page[ProgressField.STAGE] == Stage.WAITING:
             out = RankCondition.COMPLETED if state.mode is Mode.ACTIVE else RankCondition.RESERVE
-        look = observe_thread(
-            self._interrupt.thread, self._native_id, pending=self._is_pending(), out=out,
+        observed = observe_thread(
+            self._ident, self._native_id, pending=self._is_pending(), out=out,
             in_rendezvous=bool(page[ProgressField.RENDEZVOUS_DEPTH]), handler=_OWN,
         )  # fmt: skip
-        is_suspect = sample.stalled and look.waiting is Waiting.ELSEWHERE  # its cleanup may reap its children
+        is_suspect = sample.stalled and observed.waiting is Waiting.ELSEWHERE  # its cleanup may reap its children
         in_group = torch_calls.rank_and_size()
         rank = state.rank if state.active_rank is None else state.active_rank
         report = report_of(
-            look, rank=rank if in_group is None else in_group[0], initial_rank=state.initial_rank, pid=os.getpid(),
+            observed, rank=rank if in_group is None else in_group[0], initial_rank=state.initial_rank, pid=os.getpid(),
             host=self._host, begun=torch_calls.counts_of_groups(),
         )  # fmt: skip
         return with_page(
@@ -201,9 +202,9 @@ class HangReporter:
         told = [pending for key, pending in status.items() if key not in older]
         return any(told) if told else None  # a recorder that is off knows no group, nor one of an older round
 
-    def _share(self, job: _Job, report: HangReport, delay: float) -> None:
+    def _share(self, ended: _EndedRound, report: HangReport, delay: float) -> None:
         """Write the report, if a soft timeout has ended the round, and give the verdict, if that is up to this rank."""
-        iteration, members = job.iteration, len(job.members)
+        iteration, members = ended.iteration, len(ended.members)
         if delay and self._closed.wait(delay):
             return
         with suppress(StoreFailure):
@@ -212,21 +213,21 @@ class HangReporter:
                 return
             written = self._store.hangs.put(iteration, report)
             is_first = written.by_ranks == 1
-            for pause in LOOKS if is_first else ():
+            for pause in RECOUNTS if is_first else ():
                 if sum(written) >= members or self._closed.wait(pause):
                     break
                 written = self._store.hangs.written(iteration)
             if (is_first or sum(written) >= members) and self._store.hangs.claim(iteration, self._state.initial_rank):
-                self._judge(job)
+                self._judge(ended)
 
-    def _judge(self, job: _Job) -> None:
+    def _judge(self, ended: _EndedRound) -> None:
         """Give the verdict. A reserve has no rank among those that run the function, and nobody waits for it."""
-        reports = self._store.hangs.read(job.iteration, job.members)
+        reports = self._store.hangs.read(ended.iteration, ended.members)
         by_rank = {report.rank: report for report in reports.values() if report.condition is not RankCondition.RESERVE}
         reserves = {report.rank for report in reports.values() if report.condition is RankCondition.RESERVE}
-        missing = len(job.members - reports.keys())
-        unreported = sorted(set(range(job.world_size)) - by_rank.keys() - reserves)[:missing]
-        say(judge(by_rank, [*by_rank, *unreported]), job.iteration, self._events)
+        missing = len(ended.members - reports.keys())
+        unreported = sorted(set(range(ended.world_size)) - by_rank.keys() - reserves)[:missing]
+        say(judge(by_rank, [*by_rank, *unreported]), ended.iteration, self._events)
 
 
 def say(verdict: HangVerdict, iteration: int, events: EventLog) -> None:

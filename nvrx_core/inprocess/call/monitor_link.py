@@ -188,7 +188,6 @@ def start_monitor(
         grace=p.termination_grace_time.total_seconds(),
         barrier=p.barrier_timeout,
         interval=p.monitor_process_interval.total_seconds(),
-        heartbeat_timeout=p.heartbeat_timeout.total_seconds(),
         interrupt_signal=p.interrupt_signal,
         events=events,
         stacks=stacks,

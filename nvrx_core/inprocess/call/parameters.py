@@ -154,6 +154,7 @@ class Parameters:
             hard=self.hard_timeout.total_seconds(),
             watchdog=self.progress_watchdog_interval.total_seconds(),
             heartbeat=self.heartbeat_interval.total_seconds(),
+            heartbeat_timeout=self.heartbeat_timeout.total_seconds(),
         )
 
     @property

@@ -25,7 +25,6 @@ from nvrx_core.inprocess.call.restart_trace import RestartTrace
 from nvrx_core.inprocess.coordination.connections import Connections
 from nvrx_core.inprocess.groups.observer import GroupObserver
 from nvrx_core.inprocess.interruption.async_exception import Withdrawn
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
 from nvrx_core.inprocess.protocol.outcome import (
     IterationResult,
     Outcome,
@@ -33,29 +32,24 @@ from nvrx_core.inprocess.protocol.outcome import (
     outcome_of,
     pending_exit,
 )
-from nvrx_core.inprocess.state import State
 from nvrx_core.process.forks import EndedInChild
 from nvrx_core.process.signals import raised_by_handler
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.base import Mode
 from nvrx_core.settings.environment import has_master, set_master
-from nvrx_core.values import value
 
 __all__ = ["WrappedFunction"]
 
 log = logging.getLogger("nvrx_core.inprocess")
 
 
-@value
 class WrappedFunction:
     """Runs the wrapped function.
 
-    Attributes:
+    Args:
         function: the wrapped function, with its arguments.
-        handles: the parts that it may use while it runs.
-        state: the state of this rank.
+        handles: the parts that it may use while it runs, and the thread that it runs in.
         plug_ins: run `initialize`.
-        interrupt: armed while the function runs.
         abort: gets the main thread out of the function.
         early_exit: the reason for an early exit of this rank.
         connections: host the rendezvous of its process group.
@@ -64,30 +58,37 @@ class WrappedFunction:
         trace: records the steps of a restart.
     """
 
-    function: BoundFunction
-    handles: CallHandles
-    state: State
-    plug_ins: PlugIns
-    interrupt: Interrupt
-    abort: FunctionAbort
-    early_exit: EarlyExit
-    connections: Connections
-    observer: GroupObserver
-    thread_faults: ThreadFaults
-    monitor: MonitorLink
-    trace: RestartTrace
+    def __init__(  # noqa: PLR0913 - everything that one iteration meets
+        self,
+        function: BoundFunction,
+        handles: CallHandles,
+        plug_ins: PlugIns,
+        *,
+        abort: FunctionAbort,
+        early_exit: EarlyExit,
+        connections: Connections,
+        observer: GroupObserver,
+        thread_faults: ThreadFaults,
+        monitor: MonitorLink,
+        trace: RestartTrace,
+    ) -> None:
+        self._function, self._handles, self._plug_ins = function, handles, plug_ins
+        self._state, self._thread = handles.state, handles.function_thread
+        self._abort, self._early_exit, self._connections = abort, early_exit, connections
+        self._observer, self._thread_faults = observer, thread_faults
+        self._monitor, self._trace = monitor, trace
 
     @operation
     def host_rendezvous(self) -> str:
         """Host the rendezvous of the next process group; return its `host:port`."""
-        return self.connections.host_rendezvous()
+        return self._connections.host_rendezvous()
 
     @operation
     def use_rendezvous(self, endpoint: tuple[str, int] | None) -> None:
         """Use this endpoint for the next process group; None: there is none, or this rank is not in the group."""
-        if endpoint is not None and (self.state.iteration > 0 or not has_master()):
+        if endpoint is not None and (self._state.iteration > 0 or not has_master()):
             set_master(*endpoint)
-        self.observer.rendezvous_endpoint = endpoint
+        self._observer.rendezvous_endpoint = endpoint
 
     @operation
     def initialize(self) -> IterationResult | None:
@@ -104,7 +105,7 @@ class WrappedFunction:
     @operation
     def release_groups(self, ended: IterationResult) -> None:
         """The rank has completed by `SystemExit(0)`: unblock the ranks that wait for it in a collective."""
-        self.abort.release_completed(ended.error)
+        self._abort.release_completed(ended.error)
 
     def _guarded(self, run: Callable[[], IterationResult | None]) -> IterationResult | None:
         """Convert every exit of the user's code to an outcome; None after `initialize`, when the function follows."""
@@ -119,7 +120,7 @@ class WrappedFunction:
                 raise
             ended = self._ended_by(error, outside)
         finally:
-            self.interrupt.armed = False
+            self._thread.armed = False
         if ended is not None:
             ended.occurred = time.monotonic()
             self._out()
@@ -127,45 +128,45 @@ class WrappedFunction:
 
     def _out(self) -> None:
         current.clear()
-        self.monitor.enter(Stage.UNWINDING)
-        self.interrupt.leave()
+        self._monitor.enter(Stage.UNWINDING)
+        self._thread.leave()
 
     def _ended_by(self, error: BaseException, outside: BaseException | None) -> IterationResult:
         error = pending_exit(error, outside) or error
-        behind_step = self.handles.votes.follows_commit(error.__traceback__)
-        landed = self.abort.begun_in == self.state.iteration or self.interrupt.raised > 0
+        behind_step = self._handles.votes.follows_commit(error.__traceback__)
+        landed = self._abort.begun_in == self._state.iteration or self._thread.raised > 0
         by_signal = isinstance(error, SystemExit) and raised_by_handler(error)
         outcome = outcome_of(
-            error, requested=self.interrupt.requested, landed=landed, by_signal=by_signal, outside=outside
+            error, requested=self._thread.requested, landed=landed, by_signal=by_signal, outside=outside
         )
         if isinstance(error, RankShouldRestart):
-            self.trace.report()
+            self._trace.report()
         if outcome is Outcome.INTERRUPTED:
-            self.trace.mark("interrupted")
+            self._trace.mark("interrupted")
         return IterationResult(outcome, error=error, behind_step=behind_step)
 
     def _initialize(self) -> IterationResult | None:
-        self.observer.clear_groups()
-        if (unhealthy := self.plug_ins.initialize()) is not None:
+        self._observer.clear_groups()
+        if (unhealthy := self._plug_ins.initialize()) is not None:
             return IterationResult(Outcome.LEFT, error=unhealthy)
-        if self.state.mode is not Mode.ACTIVE:
-            self.trace.entered()
+        if self._state.mode is not Mode.ACTIVE:
+            self._trace.entered()
             return IterationResult(Outcome.RESERVE)
         return None
 
     def _run(self) -> IterationResult:
-        self.observer.begin()
-        self.thread_faults.begin(self.state.iteration)
-        self.monitor.enter(Stage.RUNNING)
-        hit("entry-before", self.state.iteration)
+        self._observer.begin()
+        self._thread_faults.begin(self._state.iteration)
+        self._monitor.enter(Stage.RUNNING)
+        hit("entry-before", self._state.iteration)
         try:
-            self.interrupt.arm()
-            self.early_exit.raise_if_due()
-            self.trace.entered()
-            return IterationResult(Outcome.RETURNED, result=self.function.enter(self.handles))
+            self._thread.arm()
+            self._early_exit.raise_if_due()
+            self._trace.entered()
+            return IterationResult(Outcome.RETURNED, result=self._function.enter(self._handles))
         finally:  # in this order, and nothing before them
-            self.interrupt.armed = False
+            self._thread.armed = False
             try:
-                self.interrupt.drop()
+                self._thread.drop()
             except Withdrawn:
                 log.debug("the function has ended: it is interrupted no more")

@@ -182,14 +182,14 @@ def await_clients(membership: Membership, members: Collection[InitialRank], hear
         StoreFailure: when the store is lost.
     """
     table, awaited, awake = LeaseTable[InitialRank](heartbeat_timeout), sorted(members), AwakeClock()
-    pause, look_at, say_at = threading.Event(), 0.0, awake.at(time.monotonic()) + SAID_AFTER
+    pause, read_at, say_at = threading.Event(), 0.0, awake.at(time.monotonic()) + SAID_AFTER
     while not membership.have_left(awaited):
         now = awake.at(time.monotonic())
         if now >= say_at:
             log.warning("this rank hosts the control store and waits for its clients, the ranks that still run")
             say_at = math.inf
-        if now >= look_at:
-            look_at = now + heartbeat_timeout / 4
+        if now >= read_at:
+            read_at = now + heartbeat_timeout / 4
             leases = membership.leases(awaited)
             for member in awaited:
                 table.observe(member, leases.get(member, ""), now=now)

@@ -65,7 +65,7 @@ BUDGET: Final = 8 << 20
 BYTES_OF_GROUP: Final = 128 << 10
 BYTES_OF_RANK: Final = 16 << 10
 """What a group of gloo takes: a thread with its stack, and a connection to each rank with its buffers."""
-FIRST_LOOK: Final = 64
+FIRST_SWEEP: Final = 64
 FEW: Final = 16
 """Groups that are released by one thread."""
 THREADS: Final = 8
@@ -81,7 +81,7 @@ class HeldGroups:
     def __init__(self, is_registered: Callable[[Any], bool]) -> None:
         self._is_registered = is_registered
         self._held = list[tuple[Any, int]]()
-        self._look_at = FIRST_LOOK
+        self._sweep_at = FIRST_SWEEP
         self._releasing = list[threading.Thread]()
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class HeldGroups:
             ranks: how many ranks the group has.
         """
         self._held.append((created, bytes_of(ranks)))
-        if len(self._held) < self._look_at:
+        if len(self._held) < self._sweep_at:
             return
         left, kept = BUDGET, list[tuple[Any, int]]()
         for each, size in reversed(self._held):
@@ -103,12 +103,12 @@ class HeldGroups:
             left -= 0 if registered else size
             if registered or left >= 0:
                 kept.append((each, size))
-        self._held, self._look_at = kept[::-1], max(FIRST_LOOK, 2 * len(kept))
+        self._held, self._sweep_at = kept[::-1], max(FIRST_SWEEP, 2 * len(kept))
 
     def clear(self) -> None:
         """Release all groups in the background."""
         self._releasing = [thread for thread in self._releasing if thread.is_alive()]
-        held, self._held, self._look_at = self._held, [], FIRST_LOOK
+        held, self._held, self._sweep_at = self._held, [], FIRST_SWEEP
         if held:
             self._releasing += _started(_release, held)
 

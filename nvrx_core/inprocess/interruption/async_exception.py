@@ -28,18 +28,19 @@ class Withdrawn(BaseException):
 
 
 class Landings(Protocol):
-    """The state that the thread shares with the threads that interrupt it.
+    """The thread that is interrupted: what `set_if` reads of it, and what an exception that it raises writes.
 
     Attributes:
         armed: whether the thread is in the function.
         depth: the nesting depth of its atomic sections.
         raised: how many exceptions were raised.
+        error: returns the last one of them, while it exists.
     """
 
     armed: bool
     depth: int
     raised: int
-    _raised: Callable[[], BaseException | None]
+    error: Callable[[], BaseException | None]
 
 
 class AsyncException:
@@ -90,7 +91,7 @@ def _raised_in(landings: Landings) -> type[RankShouldRestart]:
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)
             reference: weakref.ref[BaseException] = weakref.ref(self)
-            landings._raised, landings.raised = reference, landings.raised + 1  # last: then a handler runs
+            landings.error, landings.raised = reference, landings.raised + 1  # last: then a handler runs
 
         def __reduce__(self) -> tuple[type[RankShouldRestart], tuple[object, ...]]:
             return RankShouldRestart, self.args

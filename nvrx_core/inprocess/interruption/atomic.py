@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 
 from nvrx_core import failpoint
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread
 
 __all__ = ["Atomic", "new_atomic"]
 
@@ -19,41 +19,41 @@ class Atomic:
     generator ends with the iteration.
     """
 
-    __slots__ = ("_interrupt", "_iteration")
+    __slots__ = ("_iteration", "_thread")
 
-    def __init__(self, interrupt: Interrupt) -> None:
-        self._interrupt = interrupt
-        self._iteration = interrupt.iteration
+    def __init__(self, thread: FunctionThread) -> None:
+        self._thread = thread
+        self._iteration = thread.iteration
 
     @property
     def is_open(self) -> bool:
         """Whether a section is open."""
-        return self._interrupt.depth > 0
+        return self._thread.depth > 0
 
     def __enter__(self) -> None:
-        interrupt = self._interrupt
-        if threading.get_ident() != interrupt.thread:
+        thread = self._thread
+        if threading.get_ident() != thread.ident:
             raise RuntimeError("atomic() belongs to the thread that runs the wrapped function; enter it there")
-        interrupt.depth += 1
-        self._iteration = interrupt.iteration
-        if interrupt.requested and interrupt.depth == 1 and interrupt.armed:
-            interrupt.depth = 0  # first: a requested exception may be raised at any of these calls
-            if not interrupt.unwinds():
-                interrupt.free.set()
-                interrupt._raise()
-            interrupt.depth = 1
+        thread.depth += 1
+        self._iteration = thread.iteration
+        if thread.requested and thread.depth == 1 and thread.armed:
+            thread.depth = 0  # first: a requested exception may be raised at any of these calls
+            if not thread.unwinds():
+                thread.free.set()
+                thread.raise_requested()
+            thread.depth = 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        interrupt = self._interrupt
-        if self._iteration != interrupt.iteration:
+        thread = self._thread
+        if self._iteration != thread.iteration:
             return
-        interrupt.depth -= 1
-        if interrupt.requested and interrupt.depth == 0:
-            interrupt.free.set()
-            if interrupt.armed and not interrupt.unwinds():
-                interrupt._raise()
+        thread.depth -= 1
+        if thread.requested and thread.depth == 0:
+            thread.free.set()
+            if thread.armed and not thread.unwinds():
+                thread.raise_requested()
 
 
 class _ObservedAtomic(Atomic):
@@ -61,8 +61,8 @@ class _ObservedAtomic(Atomic):
 
     __slots__ = ("_number",)
 
-    def __init__(self, interrupt: Interrupt, iteration: int) -> None:
-        super().__init__(interrupt)
+    def __init__(self, thread: FunctionThread, iteration: int) -> None:
+        super().__init__(thread)
         self._number = iteration
 
     def __enter__(self) -> None:
@@ -82,6 +82,6 @@ class _ObservedAtomic(Atomic):
             super().__exit__(kind, error, trace)
 
 
-def new_atomic(interrupt: Interrupt, iteration: int) -> Atomic:
+def new_atomic(thread: FunctionThread, iteration: int) -> Atomic:
     """Return the atomic section of one iteration; it has failpoints only if a hook is installed by then."""
-    return _ObservedAtomic(interrupt, iteration) if failpoint.installed() else Atomic(interrupt)
+    return _ObservedAtomic(thread, iteration) if failpoint.installed() else Atomic(thread)

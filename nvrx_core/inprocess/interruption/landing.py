@@ -265,7 +265,7 @@ def _enters_protected_range(stack: list[FrameType]) -> bool:
 
 
 @value
-class _Step:
+class _Instruction:
     """An instruction: its name, its jump target, and the next instruction."""
 
     name: str
@@ -274,17 +274,17 @@ class _Step:
 
 
 @functools.lru_cache(maxsize=256)
-def _steps(code: CodeType) -> dict[int, _Step]:
+def _steps(code: CodeType) -> dict[int, _Instruction]:
     instructions = list(dis.get_instructions(code))
     following = [each.offset for each in instructions[1:]]
     jumps = {*dis.hasjrel, *dis.hasjabs}
     return {
-        each.offset: _Step(each.opname, each.argval if each.opcode in jumps else None, after)
+        each.offset: _Instruction(each.opname, each.argval if each.opcode in jumps else None, after)
         for each, after in zip(instructions, [*following, None], strict=True)
     }
 
 
-def _step_at(code: CodeType, at: int) -> _Step:
+def _step_at(code: CodeType, at: int) -> _Instruction:
     """Return the instruction that a frame is at: during a call, `at` may be a cache entry behind it."""
     steps = _steps(code)
     return steps[max((offset for offset in steps if offset <= at), default=0)]
@@ -371,7 +371,7 @@ def _handlers_around(code: CodeType, at: int) -> Set[int]:
     return found
 
 
-def _calls_exit(steps: dict[int, _Step], at: int) -> bool:
+def _calls_exit(steps: dict[int, _Instruction], at: int) -> bool:
     """Return whether the end of a `with` begins here: a call of `__exit__` with None, three times."""
     offset: int | None = at
     for expected in _EXIT:
@@ -383,7 +383,7 @@ def _calls_exit(steps: dict[int, _Step], at: int) -> bool:
     return True
 
 
-def _restores_exception(steps: dict[int, _Step], handler: int) -> bool:
+def _restores_exception(steps: dict[int, _Instruction], handler: int) -> bool:
     """Return whether this is what the interpreter protects the body of an `except` or `finally` with."""
     following = steps[handler].following
     return steps[handler].name == "COPY" and following is not None and steps[following].name == "POP_EXCEPT"

@@ -43,7 +43,7 @@ BLOCKED: Final = 0.02
 """Seconds without a reaction after which the main thread counts as blocked in a call that no signal ends."""
 STORED: Final = 0.01
 """Seconds after which an exception that exists but is not handled counts as stored."""
-LOOK: Final = 0.003
+OBSERVE_EVERY: Final = 0.003
 """Seconds between two observations of an exception that unwinds or is stored; more after a long unwinding."""
 STEP: Final = 0.0001
 """Seconds of the first deferral; a tenth more each time, up to `MAX_STEP`."""
@@ -258,8 +258,8 @@ class InterruptPolicy:
         self._alive_since = min(self._alive_since, now)
         if now >= self._alive_since + self.unwind:
             return self._fire(FireReason.STUCK, now)
-        look = min(max(LOOK, (now - self._alive_since) / 2), MAX_REPEAT)
-        self.deadline = min(now + look, self._alive_since + self.unwind)
+        interval = min(max(OBSERVE_EVERY, (now - self._alive_since) / 2), MAX_REPEAT)
+        self.deadline = min(now + interval, self._alive_since + self.unwind)
         return ()
 
     def _defer(self, seen: ThreadSample, now: float) -> tuple[Fire, ...]:
@@ -294,7 +294,7 @@ class InterruptPolicy:
         self._stored_since = min(self._stored_since, now)
         if now >= self._stored_since + STORED:
             return self._lost(FireReason.STORED, seen, now)
-        self.deadline = max(min(now + LOOK, self._stored_since + STORED), math.nextafter(now, math.inf))
+        self.deadline = max(min(now + OBSERVE_EVERY, self._stored_since + STORED), math.nextafter(now, math.inf))
         self._unblocked_at = max(self._unblocked_at, self.deadline)
         return ()
 
@@ -332,7 +332,7 @@ class InterruptPolicy:
 WARN_DEFERRED_AFTER: Final = 0.2
 FIRST_WITHIN: Final = 0.05
 """Seconds for which the abort waits for a function that the signal reaches but must not interrupt yet."""
-FIRST_LOOK: Final = 0.0003
+HANDLED_WITHIN: Final = 0.0003
 """Seconds within which a busy function handles the signal."""
 
 
@@ -374,7 +374,7 @@ async def begin(machine: InterruptPolicy, delivery: DeliveryPort, now: Callable[
     seen = await delivery.observe()
     while not (seen.out or seen.masked):
         before, fired = seen, await _act(machine, seen, delivery, now)
-        if await delivery.await_left(machine.deadline if machine.deferring else now() + FIRST_LOOK):
+        if await delivery.await_left(machine.deadline if machine.deferring else now() + HANDLED_WITHIN):
             return
         seen = await delivery.observe()
         blocks = fired and (seen.deferred, seen.raised) == (before.deferred, before.raised)

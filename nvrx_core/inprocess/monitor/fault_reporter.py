@@ -75,7 +75,7 @@ class FaultReporter:
     @operation
     def describe_silence(self, member: InitialRank) -> FaultRecord:
         """Return the fault that a sibling's monitor process is silent."""
-        return self._note(_silence(member, self.plan.heartbeat_timeout), self.page[ProgressField.ITERATION])
+        return self._note(_silence(member, self.plan.timeouts.heartbeat_timeout), self.page[ProgressField.ITERATION])
 
     @operation
     def note_stragglers(self, iteration: int, members: tuple[InitialRank, ...]) -> None:

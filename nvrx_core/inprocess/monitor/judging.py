@@ -48,7 +48,9 @@ class Detectors:
     hangs: HangDetector
     gil_stalls: GilStallPolicy
     clean_exit: CleanExitPolicy
-    unheard: UnheardRoundPolicy = field(default_factory=lambda: UnheardRoundPolicy(math.inf))
+    unheard: UnheardRoundPolicy = field(
+        default_factory=lambda: UnheardRoundPolicy(every=math.inf, renews_after=math.inf, ends_after=math.inf)
+    )
 
     @property
     def deadline(self) -> float:

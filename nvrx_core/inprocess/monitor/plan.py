@@ -31,11 +31,10 @@ class MonitorPlan:
         factory, kwargs: how to connect to the store.
         keys: the keys of the call, in any generation.
         join_request: the rank that joins a generation.
-        timeouts: of progress.
+        timeouts: of progress, and of the leases.
         grace: seconds from SIGTERM to SIGKILL.
         interval: seconds between two samples of the page, at most.
         barrier: how long to wait for the others' decision after a death.
-        heartbeat_timeout: seconds after which another member's lease has expired.
         interrupt_signal: the interrupt signal.
         events: the event file.
         stacks: the stacks of the rank's threads.
@@ -56,7 +55,6 @@ class MonitorPlan:
     grace: float
     barrier: timedelta
     interval: float
-    heartbeat_timeout: float
     interrupt_signal: int
     events: EventLog
     stacks: Stacks

@@ -164,14 +164,16 @@ class UnheardRoundPolicy:
     A rank whose threads do not run is left to `GilStallPolicy` and to the hang detector.
 
     Args:
-        hard: hard timeout, seconds; `inf` to ask nothing.
+        every: seconds between two questions to the store; `inf` to ask nothing.
+        renews_after: seconds from an answer that the round is over until the rank opens its connections again.
+        ends_after: seconds from that answer until the rank is ended.
 
     Attributes:
         deadline: when to evaluate again at the latest.
     """
 
-    def __init__(self, hard: float) -> None:
-        self.every, self.renews_after, self.ends_after = hard / 4, hard / 8, hard / 2
+    def __init__(self, *, every: float, renews_after: float, ends_after: float) -> None:
+        self.every, self.renews_after, self.ends_after = every, renews_after, ends_after
         self.deadline = math.inf
         self._waits: tuple[int, Question] | None = None
         self._ask_at = self._over_at = math.inf
@@ -232,10 +234,10 @@ class UnheardRoundPolicy:
         return (sample.iteration, Question.EVENT) if listens else None
 
 
-LOOK_EVERY: Final = 1.0
-"""Seconds between two looks, at first."""
+CHECK_EVERY: Final = 1.0
+"""Seconds between two checks, at first."""
 SHARE: Final = 0.1
-"""Of the time since the exit: a later look may be that much later."""
+"""Of the time since the exit: a later check may be that much later."""
 
 
 class CleanExitPolicy:
@@ -264,10 +266,10 @@ class CleanExitPolicy:
             self.deadline, self._iteration = math.inf, -1
             return False
         if iteration != self._iteration:
-            self._iteration, self._since, self.deadline = iteration, now, now + LOOK_EVERY
+            self._iteration, self._since, self.deadline = iteration, now, now + CHECK_EVERY
         if now < self.deadline:
             return False
-        self.deadline = now + max(LOOK_EVERY, SHARE * (now - self._since))
+        self.deadline = now + max(CHECK_EVERY, SHARE * (now - self._since))
         return True
 
     def waiting(self, members: tuple[InitialRank, ...]) -> str | None:

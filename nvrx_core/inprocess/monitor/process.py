@@ -23,7 +23,7 @@ from nvrx_core.inprocess.monitor.process_ports import MonitoredProcess, ProcessP
 from nvrx_core.inprocess.monitor.rank_page import PageOfRank
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
 from nvrx_core.inprocess.monitor.store import LeaseKeeper, StoreLink, StoreOfMonitor
-from nvrx_core.inprocess.monitor.watch import Parts, StoreSchedule, Watch
+from nvrx_core.inprocess.monitor.watch import StoreSchedule, Watch
 from nvrx_core.inprocess.progress_watchdog import SILENT_STORE
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import CallRules, HangDetector
@@ -89,23 +89,29 @@ class MonitorProcess:
     def _watch(self) -> None:
         page, store = (
             PageOfRank(self.page, self.plan.member),
-            StoreOfMonitor(self.store, self.lease, self.reporter, self._rank.look),
+            StoreOfMonitor(self.store, self.lease, self.reporter, self._rank.hang_report),
         )
         ports = ProcessPorts(page, self._rank, self.reporter, store)
-        run(Watch(self.plan.member, ports, self._parts(), time.monotonic).run())
-
-    def _parts(self) -> Parts:
         plan, timeouts = self.plan, self.plan.timeouts
         detectors = Detectors(
             HangDetector(CallRules(timeouts.soft, timeouts.hard, plan.grace, plan.interval)),
             GilStallPolicy(silent=timeouts.gil_silence, confirm=timeouts.after_soft),
             CleanExitPolicy(),
-            UnheardRoundPolicy(timeouts.hard),
+            UnheardRoundPolicy(
+                every=timeouts.unheard_query_interval,
+                renews_after=timeouts.unheard_renewal,
+                ends_after=timeouts.unheard_end,
+            ),
         )
-        siblings = max(timeouts.lease_interval, plan.heartbeat_timeout / 10)
-        schedule = StoreSchedule(heartbeat=timeouts.lease_interval, probe=PROBE_EVERY, siblings=siblings)
-        ring = SiblingRing(plan.member, plan.heartbeat_timeout, STARTS_WITHIN)
-        return Parts(detectors, schedule, ring, self.awake, self.store.reattaches)
+        schedule = StoreSchedule(
+            heartbeat=timeouts.lease_interval, probe=PROBE_EVERY, siblings=timeouts.sibling_interval
+        )
+        ring = SiblingRing(plan.member, timeouts.heartbeat_timeout, STARTS_WITHIN)
+        watch = Watch(
+            plan.member, ports, detectors, time.monotonic,
+            schedule=schedule, ring=ring, awake=self.awake, replaces=self.store.reattaches,
+        )  # fmt: skip
+        run(watch.run())
 
     def _host_has_ended(self) -> bool:
         """Whether the store has ended with the rank: its listener may accept until the kernel has freed the memory."""

@@ -140,13 +140,13 @@ class MonitoredProcess:
         self._report_stacks()
         send(self._plan.rank_pidfd, [signal.SIGKILL])
 
-    def look(self) -> HangReport:
+    def hang_report(self) -> HangReport:
         """Return where the rank is, whose threads do not run: the process is stopped, or a call holds the GIL.
 
         Its stacks are taken by a signal, which takes a tenth of a second, and half a second at most.
         """
         plan, page, now = self._plan, self._page, time.monotonic()
-        page[ProgressField.LOOKED_AT] = page[ProgressField.ITERATION] + 1  # before a signal that may end the call
+        page[ProgressField.HANG_REPORTED] = page[ProgressField.ITERATION] + 1  # before a signal that may end the call
         wait, alive_at = wait_of(plan.rank_pid, plan.rank_pid), page.alive_at()
         signum = plan.stacks.signum
         may_ask = not wait.stopped and signum and catches(plan.rank_pid, signum)  # else the signal would end it

@@ -148,14 +148,14 @@ class StoreOfMonitor(CallStore):
         link: the connection.
         lease: renews the rank's lease.
         reporter: looks for kills for want of memory with each renewal.
-        look: returns where the rank is, whose threads do not run.
+        hang_report: returns where the rank is, whose threads do not run.
     """
 
     def __init__(
-        self, link: StoreLink, lease: LeaseKeeper, reporter: FaultReporter, look: Callable[[], HangReport]
+        self, link: StoreLink, lease: LeaseKeeper, reporter: FaultReporter, hang_report: Callable[[], HangReport]
     ) -> None:
         super().__init__(link.connect, link.page.world_size, link.plan.barrier)
-        self._link, self._lease, self._reporter, self._look = link, lease, reporter, look
+        self._link, self._lease, self._reporter, self._hang_report = link, lease, reporter, hang_report
 
     @operation
     def move_lease(self) -> None:
@@ -173,7 +173,7 @@ class StoreOfMonitor(CallStore):
         """Write a report of the rank, whose threads do not run, if its round was ended by a soft timeout."""
         fault = self._control_store().rounds.read_event(iteration)
         if fault is not None and fault.interruption == Interruption.SOFT_TIMEOUT.name:
-            self._control_store().hangs.put(iteration, self._look(), by_monitor=True)
+            self._control_store().hangs.put(iteration, self._hang_report(), by_monitor=True)
 
     @operation
     def find_progress(self) -> PeerProgress:

@@ -10,7 +10,6 @@ import enum
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.fault.record import FaultRecord
@@ -24,7 +23,7 @@ from nvrx_core.progress.limits import ProgressSample
 from nvrx_core.progress.stage import Stage
 from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["Parts", "StoreSchedule", "StoreTask", "Watch"]
+__all__ = ["StoreSchedule", "StoreTask", "Watch"]
 
 
 STORE_GRACE: Final = 15.0
@@ -33,38 +32,35 @@ other: torch cannot be interrupted there, and a process that exits meanwhile is 
 _ENDED: Final = (Stage.LEFT, Stage.EXITED_ABNORMALLY)
 
 
-@dataclass
-class Parts:
-    """The machines of one monitor process.
-
-    Attributes:
-        detectors: judge the rank.
-        schedule: determines when to use the store.
-        ring: determines which siblings to observe, and which are unresponsive.
-        awake: the time in which silence is measured.
-        replaces: the process replaces a lost one, which may have reported the rank's death.
-    """
-
-    detectors: Detectors
-    schedule: StoreSchedule
-    ring: SiblingRing
-    awake: AwakeClock
-    replaces: bool = False
-
-
 class Watch:
     """One rank's watch.
 
     Args:
         member: its initial rank.
         ports: the page, the rank, the store.
-        parts: the machines.
+        detectors: judge the rank.
         now: monotonic seconds.
+        schedule: determines when to use the store.
+        ring: determines which siblings to observe, and which are unresponsive.
+        awake: the time in which silence is measured.
+        replaces: the process replaces a lost one, which may have reported the rank's death.
     """
 
-    def __init__(self, member: InitialRank, ports: WatchPorts, parts: Parts, now: Callable[[], float]) -> None:
-        self.member, self.ports, self.page, self.parts, self.now = member, ports, ports.page, parts, now
-        self.judging = Judging(parts.detectors, ports, self._awake)
+    def __init__(
+        self,
+        member: InitialRank,
+        ports: WatchPorts,
+        detectors: Detectors,
+        now: Callable[[], float],
+        *,
+        schedule: StoreSchedule,
+        ring: SiblingRing,
+        awake: AwakeClock,
+        replaces: bool = False,
+    ) -> None:
+        self.member, self.ports, self.page, self.now = member, ports, ports.page, now
+        self.detectors, self.schedule, self.ring, self.awake, self.replaces = detectors, schedule, ring, awake, replaces
+        self.judging = Judging(detectors, ports, self._awake_now)
         self.unresponsive: dict[InitialRank, FaultRecord] = {}
 
     async def run(self) -> None:
@@ -72,7 +68,7 @@ class Watch:
         while self.page.stage not in _ENDED:
             due = await self._turn()
             ended = await self.ports.rank.sleep(due)
-            pause = self.parts.awake.woke(due, now=self.now())
+            pause = self.awake.woke(due, now=self.now())
             if pause > 0:
                 await self.ports.rank.report_pause(pause)
             if ended:
@@ -86,26 +82,26 @@ class Watch:
         if self.page.stage is Stage.EXITED_ABNORMALLY:
             await self._report_death()
 
-    def _awake(self) -> float:
-        return self.parts.awake.at(self.now())
+    def _awake_now(self) -> float:
+        return self.awake.at(self.now())
 
     async def _turn(self) -> float:
         """Execute what is due; return when the next turn is, monotonic seconds."""
-        parts, page, store_due = self.parts, self.page, math.inf
+        page, store_due = self.page, math.inf
         sample = await self.judging.judge()
         if page.stage is not Stage.OUTSIDE and not page.store_lost_at:
             await self._use_store(sample)
-            store_due = parts.schedule.deadline
+            store_due = self.schedule.deadline
         if page.store_lost_at:
-            if self._awake() >= parts.awake.at(page.store_lost_at) + STORE_GRACE:
+            if self._awake_now() >= self.awake.at(page.store_lost_at) + STORE_GRACE:
                 await self.ports.rank.kill_without_store("it did not leave after the store was lost")
             store_due = math.inf
-        return min(parts.awake.when(parts.detectors.deadline), store_due)
+        return min(self.awake.when(self.detectors.deadline), store_due)
 
     async def _use_store(self, sample: ProgressSample) -> None:
         """Execute the due tasks in the store, and judge the rank by it; if a task fails, the store is lost."""
         try:
-            for task in self.parts.schedule.due(now=self.now()):
+            for task in self.schedule.due(now=self.now()):
                 if task is StoreTask.MOVE_LEASE:
                     await self.ports.store.move_lease()
                 elif task is StoreTask.PROBE:
@@ -125,10 +121,10 @@ class Watch:
 
     async def _silent(self) -> list[InitialRank]:
         """Return the siblings whose monitor process is silent and that have not left."""
-        page, ring, siblings, silent = self.page, self.parts.ring, self.page.siblings(), list[InitialRank]()
+        page, ring, siblings, silent = self.page, self.ring, self.page.siblings(), list[InitialRank]()
         if not siblings or page.stage is Stage.LEFT:
             return silent
-        now = self._awake()
+        now = self._awake_now()
         watched = ring.watched(siblings, now=now)
         all_have_arrived = page.iteration >= 0
         leases = await self.ports.store.read_leases(watched)
@@ -157,12 +153,12 @@ class Watch:
 
     async def _report_death(self) -> None:
         """Announce the rank's death and arrive for it, until a decision lists it as lost."""
-        page, since = self.page, self.parts.detectors.hangs.no_progress_since
+        page, since = self.page, self.detectors.hangs.no_progress_since
         stage = page.stage
         if stage is Stage.LEFT or page.store_lost_at:
             return
         reason = self.judging.ended_for
-        moment = self.parts.awake.when(since) if reason is not None and since is not None else None
+        moment = self.awake.when(since) if reason is not None and since is not None else None
         fault = await self.ports.reports.describe_death(reason, moment)
         if page.hosts_store and stage is not Stage.EXITED_ABNORMALLY:
             return  # the store has ended with the rank, though its listener may accept for some milliseconds more
@@ -183,7 +179,7 @@ class Watch:
         Then no rank waits for a report, and the decision that the report would wait for may be deleted. A rank that
         dies in its function has not left, so the first process that reports this does not wait for the store's answer.
         """
-        if self.page.stage is Stage.RUNNING and not self.parts.replaces:
+        if self.page.stage is Stage.RUNNING and not self.replaces:
             return False
         return await self.ports.store.has_left(self.member)
 

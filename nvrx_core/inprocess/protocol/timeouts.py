@@ -21,12 +21,14 @@ class HangTimeouts:
         hard: after so long, the rank's process is ended.
         watchdog: between two heartbeats of the watchdog thread, as the user asks for.
         heartbeat: between two renewals of the lease, likewise.
+        heartbeat_timeout: after so long without one, a rank counts as lost.
     """
 
     soft: float
     hard: float
     watchdog: float
     heartbeat: float
+    heartbeat_timeout: float
 
     @property
     def watchdog_interval(self) -> float:
@@ -37,6 +39,11 @@ class HangTimeouts:
     def lease_interval(self) -> float:
         """The time between two renewals of the lease, in which the others see how far this rank is."""
         return min(self.heartbeat, self.soft / 4)
+
+    @property
+    def sibling_interval(self) -> float:
+        """The time between two observations of a sibling's lease, at least."""
+        return max(self.lease_interval, self.heartbeat_timeout / 10)
 
     @property
     def stalled_after(self) -> float:
@@ -62,3 +69,18 @@ class HangTimeouts:
     def hold(self) -> float:
         """The time for which anything but an import may defer an interruption: the hard timeout counts from it."""
         return self.hard - 2 * self.unwind
+
+    @property
+    def unheard_query_interval(self) -> float:
+        """The time between two questions whether a round goes on without the rank."""
+        return self.hard / 4
+
+    @property
+    def unheard_renewal(self) -> float:
+        """The time from an answer that the round is over until the rank, which does not hear of it, connects again."""
+        return self.hard / 8
+
+    @property
+    def unheard_end(self) -> float:
+        """The time from that answer until the rank is ended, which is within the hard timeout of the round's end."""
+        return self.hard / 2

@@ -11,7 +11,7 @@ from typing import Any, Final
 from nvrx_core.flow import Flow
 from nvrx_core.inprocess.monitor.judging import Judging
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy, UnheardRoundPolicy
-from nvrx_core.inprocess.monitor.watch import Parts, Watch
+from nvrx_core.inprocess.monitor.watch import Watch
 from nvrx_core.inprocess.protocol.death_report import DeathReport
 from nvrx_core.inprocess.protocol.flows import MainThread, MonitorThreadFlow
 from nvrx_core.inprocess.protocol.join import Join
@@ -29,7 +29,7 @@ from .world import Wish
 __all__ = ["canonical", "position"]
 
 _SHARED: Final = frozenset((
-    MainThread, MonitorThreadFlow, Watch, Judging, Rounds, AssignmentState, Parts, MemberPage, *VERDICTS, *PORTS,
+    MainThread, MonitorThreadFlow, Watch, Judging, Rounds, AssignmentState, MemberPage, *VERDICTS, *PORTS,
     CleanExitPolicy, Entering, GilStallPolicy, ProgressSample, UnheardRoundPolicy,
 ))  # fmt: skip
 """Machines, ports, and what these share: a local variable of such a type is no state of the frame.

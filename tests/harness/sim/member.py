@@ -18,7 +18,7 @@ from nvrx_core.inprocess.interruption import policy
 from nvrx_core.inprocess.interruption.policy import InterruptPolicy
 from nvrx_core.inprocess.monitor.judging import Detectors
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy
-from nvrx_core.inprocess.monitor.watch import Parts, Watch
+from nvrx_core.inprocess.monitor.watch import Watch
 from nvrx_core.inprocess.protocol.flows import FlowRules, MainThread, MonitorThreadFlow
 from nvrx_core.inprocess.protocol.outcome import IterationResult, Outcome
 from nvrx_core.inprocess.protocol.ports import StoreFailure
@@ -181,9 +181,11 @@ class Member(VirtualRank):
     def _watch(self, *, replaces: bool) -> Watch:
         chosen = self.chosen
         detectors = Detectors(chosen, GilStallPolicy(math.inf, math.inf), CleanExitPolicy())  # type: ignore[arg-type]
-        parts = Parts(detectors, chosen.schedule, chosen.ring, AwakeClock(), replaces)
         port = MonitorPort(self)
-        return Watch(self.member, MonitorPorts(MemberPage(self), port, port, port), parts, self._now)
+        return Watch(
+            self.member, MonitorPorts(MemberPage(self), port, port, port), detectors, self._now,
+            schedule=chosen.schedule, ring=chosen.ring, awake=AwakeClock(), replaces=replaces,
+        )  # fmt: skip
 
     def _begin_watch(self, *, replaces: bool) -> None:
         self.watch = self._watch(replaces=replaces)
@@ -314,7 +316,7 @@ class Member(VirtualRank):
             self.end, self.given_code, self.left, self.released, self.lost_store, whole,
             alive if self.flows[MAIN] is not None else None,
             tuple(sorted(self.spoken.items())), self.about, frozenset(self.watch.unresponsive),
-            self.watch.parts.replaces, self.stage is Stage.LEFT, self.stage is Stage.OUTSIDE, self.entering.claimed,
+            self.watch.replaces, self.stage is Stage.LEFT, self.stage is Stage.OUTSIDE, self.entering.claimed,
             self.stage is Stage.RUNNING and self.flows[MONITOR] is not None, self.abandons(),
             *map(position, self.flows.values()), *map(canonical, self.pending.values()),
         )  # fmt: skip

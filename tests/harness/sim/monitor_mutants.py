@@ -41,7 +41,7 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str]]] = {
     "a rank is killed in each turn": (hang_detector, "self._kill_at, actions = now + KILL_AGAIN,",
                                       "self._kill_at, actions = now + 0.5,"),
     "the state forgets the question": (hang_detector, "nobody_behind=self._nobody_behind,", "nobody_behind=True,"),
-    "a monitor that has only just come is sure": (hang_detector, "self._seen_at + min(self.rules.first_look,",
+    "a monitor that has only just come is sure": (hang_detector, "self._seen_at + min(self.rules.first_sample_grace,",
                                                   "self._seen_at + min(0.0,"),
     "a monitor has always only just come": (hang_detector, "self._seen_at = min(self._seen_at, now)",
                                             "self._seen_at = now"),

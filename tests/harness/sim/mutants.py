@@ -157,14 +157,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
         Config(ranks=2, breaks=1), simulated=False,
     ),
     "a death is reported again by who replaces the reporter": Mutant(
-        ((WATCH, "Stage.RUNNING and not self.parts.replaces:", "Stage.RUNNING:"),),
+        ((WATCH, "Stage.RUNNING and not self.replaces:", "Stage.RUNNING:"),),
         Config(ranks=2, crashes=1, kills=1), simulated=False,
     ),
     "a stall is not announced": Mutant(
         (("judging", "            await self._announce(sample.iteration, soft.reason, silent=silent)\n", ""),),
     ),
     "a monitor process looks only when it is woken": Mutant(
-        ((WATCH, "min(parts.awake.when(parts.detectors.deadline), store_due)", "math.inf"),),
+        ((WATCH, "min(self.awake.when(self.detectors.deadline), store_due)", "math.inf"),),
     ),
     "a lease that is never moved again": Mutant(
         ((WATCH, "self._lease_at = now + self.heartbeat\n", "self._lease_at = math.inf\n"),),

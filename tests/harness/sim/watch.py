@@ -12,7 +12,7 @@ from nvrx_core.inprocess.attribution import Interruption
 from nvrx_core.inprocess.monitor.judging import Detectors
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
-from nvrx_core.inprocess.monitor.watch import Parts, StoreSchedule, Watch
+from nvrx_core.inprocess.monitor.watch import StoreSchedule, Watch
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import CallRules, HangDetector
 from nvrx_core.progress.limits import ProgressSample
@@ -76,9 +76,11 @@ def watch_of(rank: Rank, *, replaces: bool) -> Watch:
     schedule = StoreSchedule(heartbeat=beat if looks else math.inf, probe=math.inf, siblings=beat)
     rank.awake = AwakeClock()
     ring = SiblingRing(rank.member, 3.3 * beat, STARTS_WITHIN * beat)
-    parts = Parts(detectors, schedule, ring, rank.awake, replaces)
     port = MonitorPort(rank)
-    return Watch(rank.member, MonitorPorts(rank.page, port, port, port), parts, rank.now)
+    return Watch(
+        rank.member, MonitorPorts(rank.page, port, port, port), detectors, rank.now,
+        schedule=schedule, ring=ring, awake=rank.awake, replaces=replaces,
+    )  # fmt: skip
 
 
 async def taking_over(rank: Rank, watch: Watch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from nvrx_core.flow import operation
 from nvrx_core.inprocess import monitor_thread as module
 from nvrx_core.inprocess.call.function_abort import FunctionAbort
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread, Interrupter
 from nvrx_core.inprocess.monitor_thread import MonitorThread
 from nvrx_core.inprocess.protocol import flows as protocol
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
@@ -50,11 +50,11 @@ def nothing():
 class Abort(FunctionAbort):
     """Ends a function by an abort that does what a test wants."""
 
-    def __init__(self, page, abort, interrupt, changed):
+    def __init__(self, page, abort, interrupter, changed):
         state, part = State(rank=0, world_size=1), Part()
         super().__init__(
             lambda _: abort(), state, page,
-            interrupt=interrupt, observer=part, sample=part, hangs=part, changed=changed,
+            interrupter=interrupter, observer=part, sample=part, hangs=part, changed=changed,
         )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ class Losses:
         self.told.set()
 
 
-def monitor_thread(page, wait, losses=None, *, interrupt=None, iteration=-1, abort=nothing, event=nothing):
+def monitor_thread(page, wait, losses=None, *, thread=None, iteration=-1, abort=nothing, event=nothing):
     rounds = Rounds(0, frozenset({0}), RoundTimeouts(60.0, 60.0))
     if iteration == 0:
         rounds.advance(frozenset({0}))
@@ -85,7 +85,7 @@ def monitor_thread(page, wait, losses=None, *, interrupt=None, iteration=-1, abo
         store=Store(wait, event),
         rounds=rounds,
         changed=changed,
-        abort=Abort(page, abort, interrupt or Interrupt(signal.SIGRTMIN + 3, 1.0), changed),
+        abort=Abort(page, abort, Interrupter(thread or FunctionThread(signal.SIGRTMIN + 3), 1.0), changed),
         losses=losses or Losses(),
     )
 
@@ -141,24 +141,24 @@ def test_the_rank_has_heard_of_a_completion_too(page, monkeypatch):
 
 
 @pytest.fixture
-def interrupt():
-    interrupt = Interrupt(signal.SIGRTMIN + 3, 1.0)
-    interrupt.install()
-    yield interrupt
-    interrupt.uninstall()
+def function_thread():
+    thread = FunctionThread(signal.SIGRTMIN + 3)
+    thread.install()
+    yield thread
+    thread.uninstall()
 
 
-def test_a_busy_function_is_out_before_the_abort_has_ended(page, interrupt):
+def test_a_busy_function_is_out_before_the_abort_has_ended(page, function_thread):
     out, stop, interval = [], threading.Event(), sys.getswitchinterval()
     intervals, (busy, becomes_busy) = [], os.pipe()
 
     def abort():
         intervals.append(sys.getswitchinterval())
-        out.append(interrupt.out.wait(5.0))
+        out.append(function_thread.out.wait(5.0))
 
     thread = monitor_thread(
         page, lambda: (stop.wait(), 1 / 0),
-        interrupt=interrupt, iteration=0, abort=abort, event=lambda: os.read(busy, 1),
+        thread=function_thread, iteration=0, abort=abort, event=lambda: os.read(busy, 1),
     )  # fmt: skip
 
     def function():
@@ -167,11 +167,11 @@ def test_a_busy_function_is_out_before_the_abort_has_ended(page, interrupt):
         while True:
             pass
 
-    interrupt.arm()
+    function_thread.arm()
     with pytest.raises(RankShouldRestart):
         function()
-    interrupt.armed = False
-    interrupt.out.set()
+    function_thread.armed = False
+    function_thread.out.set()
     stop.set()
     thread.stop(nothing)
     os.close(busy)

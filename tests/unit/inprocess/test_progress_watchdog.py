@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from nvrx_core.inprocess import progress_watchdog as module
-from nvrx_core.inprocess.interruption.interrupt import Interrupt
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread
 from nvrx_core.inprocess.progress_watchdog import MainThreadWatchdog
 from nvrx_core.progress.page import Page, ProgressField
 
@@ -33,7 +33,7 @@ def watchdog(overdue, silence, monkeypatch):
         page,
         60.0,
         SimpleNamespace(channel=ours, ended=False, is_overdue=overdue),
-        interrupt=Interrupt(signal.SIGRTMIN + 3, 1.0),
+        function_thread=FunctionThread(signal.SIGRTMIN + 3),
         observer=SimpleNamespace(count_collectives=lambda: None),
         losses=SimpleNamespace(
             watcher_failed=lambda error: None, fork_server_lost=lost.set, store_lost=lambda why: silent.set()

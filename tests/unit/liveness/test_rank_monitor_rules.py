@@ -9,7 +9,7 @@ import pytest
 from nvrx_core.liveness.hang_detector import (
     ASK_AGAIN,
     COLLECTIVE_EXCUSES,
-    FIRST_LOOK,
+    FIRST_SAMPLE_GRACE,
     Excuse,
     HangDetector,
     KillRank,
@@ -159,7 +159,7 @@ def test_a_new_detector_wants_a_sample_at_once():
     assert HangDetector(RULES).deadline == -math.inf
 
 
-@pytest.mark.parametrize(("timeout", "excused"), [(TIMEOUT, FIRST_LOOK), (0.5, 0.25)])
+@pytest.mark.parametrize(("timeout", "excused"), [(TIMEOUT, FIRST_SAMPLE_GRACE), (0.5, 0.25)])
 def test_a_rank_that_is_overdue_at_first_sight_is_excused_for_a_moment(timeout, excused):
     detector = HangDetector(RULES)
     assert detector.evaluate(sample(timeout=timeout), now=150.0) == ()

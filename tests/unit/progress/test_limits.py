@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, strategies as st
 
-from nvrx_core.progress.limits import SHORTEST_LOOK, Limit, LimitKind, RankSample, SectionSample, earliest, limits
+from nvrx_core.progress.limits import MIN_SAMPLE_INTERVAL, Limit, LimitKind, RankSample, SectionSample, earliest, limits
 
 
 def section(name, *, opened_at=None, timeout=math.inf, count=1):
@@ -92,7 +92,7 @@ def test_the_next_look_is_after_half_the_shortest_timeout_but_not_too_soon():
     sample = RankSample(attached_at=0.0, heartbeat_timeout=9.0, sections=(section("a", timeout=3.0),))
     assert sample.max_sample_interval == 1.5
     assert RankSample(attached_at=0.0).max_sample_interval == math.inf
-    assert RankSample(attached_at=0.0, out_timeout=1e-6).max_sample_interval == SHORTEST_LOOK
+    assert RankSample(attached_at=0.0, out_timeout=1e-6).max_sample_interval == MIN_SAMPLE_INTERVAL
 
 
 NAMES = ("step", "warmup", "data", "save")

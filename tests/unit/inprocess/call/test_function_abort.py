@@ -1,6 +1,7 @@
 """Ending what the function waits in: whose abort is run, and what counts as a consequence of it."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,7 +41,7 @@ def function_abort(page, noting, *, abort=True):
         noting if abort else None,
         state,
         page,
-        interrupt=noting,
+        interrupter=noting,
         observer=noting,
         sample=noting,
         hangs=noting,
@@ -78,7 +79,7 @@ def test_a_rank_that_has_completed_frees_those_that_wait_for_it_unless_no_abort_
 @pytest.mark.parametrize("here", [True, False])
 def test_a_rank_that_leaves_early_interrupts_its_function_unless_it_is_in_the_main_thread(page, here):
     noting = Noting()
-    noting.thread = threading.get_ident() if here else 0
+    noting.thread = SimpleNamespace(ident=threading.get_ident() if here else 0)
     ending = function_abort(page, noting)
     ending.leave_early(KeyError)
     assert noting.asked == ["request", *([] if here else ["abort", "drive"])]

@@ -1,6 +1,5 @@
 """What a rank reports of a hang, and what it costs a restart that is for something else: nothing in the store."""
 
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -28,7 +27,6 @@ class Rank:
             State(rank=0, world_size=1),
             page,
             SimpleNamespace(write=lambda event, iteration, **fields: self.written.append((event, iteration, fields))),
-            interrupt=SimpleNamespace(thread=threading.get_ident()),
             sample=SimpleNamespace(stalled=stalled),
             control_store=self.store,
             shortest=shortest,
@@ -70,7 +68,7 @@ def test_a_round_that_was_too_short_for_a_soft_timeout_asks_the_store_nothing(pa
     assert rank.ends_by("SOFT_TIMEOUT") == 0
 
 
-@pytest.mark.parametrize(("field", "value"), [(ProgressField.LOOKED_AT, 1), (ProgressField.STAGE, Stage.UNWINDING)])
+@pytest.mark.parametrize(("field", "value"), [(ProgressField.HANG_REPORTED, 1), (ProgressField.STAGE, Stage.UNWINDING)])
 def test_a_rank_that_its_monitor_process_has_got_out_of_the_function_does_not_report_where_it_is_now(
     page, field, value
 ):

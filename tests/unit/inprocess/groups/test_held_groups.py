@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from nvrx_core.inprocess.groups import observer as held_groups
-from nvrx_core.inprocess.groups.observer import BUDGET, FEW, FIRST_LOOK, HeldGroups, bytes_of
+from nvrx_core.inprocess.groups.observer import BUDGET, FEW, FIRST_SWEEP, HeldGroups, bytes_of
 
 
 class Group:
@@ -49,13 +49,13 @@ def test_destroyed_groups_are_held_within_the_budget(held, ranks):
     for _ in range(1_000):
         make(held, ranks)
     within = BUDGET // bytes_of(ranks)
-    assert within <= len(held) <= max(FIRST_LOOK, 2 * within + 1)
+    assert within <= len(held) <= max(FIRST_SWEEP, 2 * within + 1)
     assert len(MADE) == len(held)
 
 
 def test_the_last_of_the_destroyed_groups_are_held_beside_those_of_torch(held, registered, monkeypatch):
     monkeypatch.setattr(held_groups, "BUDGET", 3 * bytes_of(2))
-    made = [make(held) for _ in range(FIRST_LOOK - 1)]
+    made = [make(held) for _ in range(FIRST_SWEEP - 1)]
     registered.add(made[0])
     made.append(make(held))
     assert [id(created[0]) for created, _ in held._held] == [made[0], *made[-3:]]

@@ -16,7 +16,7 @@ from nvrx_core.flow import run
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module, landing
 from nvrx_core.inprocess.interruption.async_exception import Withdrawn
 from nvrx_core.inprocess.interruption.atomic import Atomic, new_atomic
-from nvrx_core.inprocess.interruption.interrupt import Delivery, Interrupt, Shot
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread, Interrupter, Shot
 from nvrx_core.inprocess.interruption.landing import Landing
 from nvrx_core.inprocess.interruption.policy import FireReason
 from nvrx_core.inprocess.interruption.swallowed import CaughtInterruptions, innermost_frames
@@ -28,17 +28,21 @@ NOTHING_BLOCKS = SimpleNamespace(unblock=lambda: pytest.fail("nothing to unblock
 
 
 @pytest.fixture
-def interrupt():
-    made = Interrupt(SIGNUM, unwind=10.0)
+def function_thread():
+    made = FunctionThread(SIGNUM)
     made.install()
     yield made
     made.uninstall()
 
 
-def requested(interrupt, *, armed=True):
-    interrupt.armed = armed
-    interrupt.request(lambda: RankShouldRestart("the round ends"))
-    return interrupt
+@pytest.fixture
+def interrupter(function_thread):
+    return Interrupter(function_thread, unwind=10.0)
+
+
+def requested(function_thread, *, armed=True):
+    function_thread.armed = armed
+    Interrupter(function_thread, unwind=10.0).request(lambda: RankShouldRestart("the round ends"))
 
 
 def ask(operation):
@@ -54,32 +58,32 @@ def fire():
     signal.raise_signal(SIGNUM)
 
 
-def test_a_requested_interruption_is_raised_where_the_function_is(interrupt):
-    requested(interrupt)
+def test_a_requested_interruption_is_raised_where_the_function_is(function_thread):
+    requested(function_thread)
     with pytest.raises(RankShouldRestart, match="the round ends"):
         fire()
-    assert interrupt.raised == 1
+    assert function_thread.raised == 1
 
 
-def test_nothing_is_raised_before_the_request_or_outside_of_the_function(interrupt):
-    interrupt.armed = True
+def test_nothing_is_raised_before_the_request_or_outside_of_the_function(function_thread):
+    function_thread.armed = True
     fire()
-    requested(interrupt, armed=False)
+    requested(function_thread, armed=False)
     fire()
-    assert interrupt.raised == 0
+    assert function_thread.raised == 0
 
 
-def test_a_request_made_before_is_raised_at_the_first_line(interrupt):
-    requested(interrupt, armed=False)
+def test_a_request_made_before_is_raised_at_the_first_line(function_thread):
+    requested(function_thread, armed=False)
     with pytest.raises(RankShouldRestart):
-        interrupt.arm()
-    interrupt.reset()
-    interrupt.arm()
-    assert interrupt.raised == 0
+        function_thread.arm()
+    function_thread.reset()
+    function_thread.arm()
+    assert function_thread.raised == 0
 
 
-def test_while_the_exception_unwinds_it_is_not_raised_again(interrupt):
-    requested(interrupt)
+def test_while_the_exception_unwinds_it_is_not_raised_again(function_thread):
+    requested(function_thread)
 
     def work():
         try:
@@ -89,11 +93,11 @@ def test_while_the_exception_unwinds_it_is_not_raised_again(interrupt):
 
     with pytest.raises(RankShouldRestart):
         work()
-    assert interrupt.raised == 1
+    assert function_thread.raised == 1
 
 
-def test_one_that_insists_does_not_land_in_the_cleanup_of_one_that_was_not_seen(interrupt):
-    requested(interrupt)
+def test_one_that_insists_does_not_land_in_the_cleanup_of_one_that_was_not_seen(function_thread):
+    requested(function_thread)
     done = []
 
     def work():
@@ -101,29 +105,29 @@ def test_one_that_insists_does_not_land_in_the_cleanup_of_one_that_was_not_seen(
             fire()
         finally:
             for seen in (False, True):
-                interrupt.shot = Shot(raised=int(seen), insists=True)
+                function_thread.shot = Shot(raised=int(seen), insists=True)
                 fire()
                 done.append(seen)
 
     with pytest.raises(RankShouldRestart):
         work()
     assert done == [False]
-    assert interrupt.raised == 2
+    assert function_thread.raised == 2
 
 
-def test_a_swallowed_or_stored_interruption_is_raised_again(interrupt):
-    requested(interrupt)
+def test_a_swallowed_or_stored_interruption_is_raised_again(function_thread):
+    requested(function_thread)
     with pytest.raises(RankShouldRestart) as stored:
         fire()
-    assert not interrupt.unwinds()
+    assert not function_thread.unwinds()
     with pytest.raises(RankShouldRestart) as again:
         fire()
     assert again.value is not stored.value
-    assert interrupt.raised == 2
+    assert function_thread.raised == 2
 
 
-def test_an_exception_group_with_the_interruption_unwinds(interrupt):
-    requested(interrupt)
+def test_an_exception_group_with_the_interruption_unwinds(function_thread):
+    requested(function_thread)
 
     def work():
         try:
@@ -132,20 +136,20 @@ def test_an_exception_group_with_the_interruption_unwinds(interrupt):
             except RankShouldRestart as error:
                 raise ValueError("because of it") from error
         finally:
-            assert interrupt.unwinds()
+            assert function_thread.unwinds()
             fire()
 
     with pytest.raises(ValueError, match="because of it"):
         work()
-    assert interrupt.raised == 1
+    assert function_thread.raised == 1
 
 
-def test_an_atomic_section_holds_it_off_until_its_end(interrupt):
-    atomic, done = Atomic(interrupt), []
+def test_an_atomic_section_holds_it_off_until_its_end(function_thread):
+    atomic, done = Atomic(function_thread), []
 
     def work():
         with atomic, atomic:
-            requested(interrupt)
+            requested(function_thread)
             fire()
             done.append("in the section")
         done.append("after it")
@@ -153,63 +157,63 @@ def test_an_atomic_section_holds_it_off_until_its_end(interrupt):
     with pytest.raises(RankShouldRestart):
         work()
     assert done == ["in the section"]
-    assert interrupt.depth == 0
-    assert interrupt.free.is_set()
+    assert function_thread.depth == 0
+    assert function_thread.free.is_set()
 
 
-def test_without_a_hook_a_section_has_no_failpoints_to_look_at(interrupt):
-    assert type(new_atomic(interrupt, 0)) is Atomic
+def test_without_a_hook_a_section_has_no_failpoints_to_look_at(function_thread):
+    assert type(new_atomic(function_thread, 0)) is Atomic
 
 
-def test_both_failpoints_of_a_section_are_passed_while_it_is_open(interrupt):
+def test_both_failpoints_of_a_section_are_passed_while_it_is_open(function_thread):
     passed = []
-    failpoint.install(lambda name, iteration: passed.append((name, iteration, interrupt.depth)))
+    failpoint.install(lambda name, iteration: passed.append((name, iteration, function_thread.depth)))
     try:
-        with new_atomic(interrupt, 4):
+        with new_atomic(function_thread, 4):
             passed.append("in the section")
     finally:
         failpoint.clear()
     assert passed == [("atomic-enter", 4, 1), "in the section", ("atomic-exit", 4, 1)]
-    assert interrupt.depth == 0
+    assert function_thread.depth == 0
 
 
 @pytest.mark.parametrize("interrupted", ["atomic-enter", "atomic-exit"])
-def test_a_section_that_is_interrupted_is_closed(interrupt, interrupted):
+def test_a_section_that_is_interrupted_is_closed(function_thread, interrupted):
     def raise_there(name, iteration):
         if name == interrupted:
             raise KeyError(name)
 
     failpoint.install(raise_there)
     try:
-        with pytest.raises(KeyError), new_atomic(interrupt, 0):
-            requested(interrupt, armed=False)
+        with pytest.raises(KeyError), new_atomic(function_thread, 0):
+            requested(function_thread, armed=False)
     finally:
         failpoint.clear()
-    assert interrupt.depth == 0
-    assert interrupt.free.is_set() == (interrupted == "atomic-exit")
+    assert function_thread.depth == 0
+    assert function_thread.free.is_set() == (interrupted == "atomic-exit")
 
 
-def test_no_section_is_entered_after_the_request(interrupt):
-    requested(interrupt)
+def test_no_section_is_entered_after_the_request(function_thread):
+    requested(function_thread)
     done = []
-    with pytest.raises(RankShouldRestart), Atomic(interrupt):
+    with pytest.raises(RankShouldRestart), Atomic(function_thread):
         done.append("in the section")
     assert not done
-    assert interrupt.depth == 0
-    assert interrupt.free.is_set()
+    assert function_thread.depth == 0
+    assert function_thread.free.is_set()
 
 
-def test_cleanup_may_use_atomic_sections_while_the_exception_unwinds(interrupt):
-    requested(interrupt)
+def test_cleanup_may_use_atomic_sections_while_the_exception_unwinds(function_thread):
+    requested(function_thread)
     done = []
 
     def work():
         try:
             fire()
         finally:
-            assert interrupt.armed
-            with Atomic(interrupt):
-                assert interrupt.depth == 1
+            assert function_thread.armed
+            with Atomic(function_thread):
+                assert function_thread.depth == 1
                 fire()
                 done.append("saved")
             done.append("and left")
@@ -217,35 +221,35 @@ def test_cleanup_may_use_atomic_sections_while_the_exception_unwinds(interrupt):
     with pytest.raises(RankShouldRestart):
         work()
     assert done == ["saved", "and left"]
-    assert interrupt.raised == 1
+    assert function_thread.raised == 1
 
 
-def test_a_section_left_open_ends_with_the_iteration(interrupt):
+def test_a_section_left_open_ends_with_the_iteration(function_thread, interrupter):
     def suspended():
-        with Atomic(interrupt):
+        with Atomic(function_thread):
             yield
 
     held = suspended()
     next(held)
-    requested(interrupt)
-    waiting = threading.Thread(target=interrupt.wait_unmasked)
+    requested(function_thread)
+    waiting = threading.Thread(target=interrupter.wait_unmasked)
     waiting.start()
-    interrupt.leave()
+    function_thread.leave()
     waiting.join(5.0)
     assert not waiting.is_alive()
-    interrupt.reset()
-    with Atomic(interrupt):
+    function_thread.reset()
+    with Atomic(function_thread):
         held.close()
-        assert interrupt.depth == 1
-    assert interrupt.depth == 0
+        assert function_thread.depth == 1
+    assert function_thread.depth == 0
 
 
-def test_an_atomic_section_belongs_to_its_thread(interrupt):
+def test_an_atomic_section_belongs_to_its_thread(function_thread):
     errors = []
 
     def enter():
         try:
-            Atomic(interrupt).__enter__()
+            Atomic(function_thread).__enter__()
         except RuntimeError as error:
             errors.append(str(error))
 
@@ -253,87 +257,119 @@ def test_an_atomic_section_belongs_to_its_thread(interrupt):
     thread.start()
     thread.join()
     assert errors == ["atomic() belongs to the thread that runs the wrapped function; enter it there"]
-    assert interrupt.depth == 0
+    assert function_thread.depth == 0
 
 
-def test_without_an_open_section_nobody_waits_for_its_end(interrupt):
-    interrupt.wait_unmasked()
-    interrupt.depth = 1
-    interrupt.out.set()
-    interrupt.wait_unmasked()
+def test_without_an_open_section_nobody_waits_for_its_end(function_thread, interrupter):
+    interrupter.wait_unmasked()
+    function_thread.depth = 1
+    function_thread.out.set()
+    interrupter.wait_unmasked()
+
+
+def test_all_threads_that_wait_for_the_end_of_a_section_see_it(function_thread, interrupter):
+    for _ in range(50):
+        function_thread.reset()
+        function_thread.depth = 1
+        waiting = [threading.Thread(target=interrupter.wait_unmasked) for _ in range(3)]
+        for thread in waiting:
+            thread.start()
+        function_thread.leave()
+        for thread in waiting:
+            thread.join(5.0)
+        assert not any(thread.is_alive() for thread in waiting)
 
 
 def test_a_handler_of_the_user_s_is_called_too():
     called = []
     before = signal.signal(SIGNUM, lambda signum, frame: called.append(signum))
     try:
-        interrupt = Interrupt(SIGNUM, unwind=10.0)
-        interrupt.install()
+        function_thread = FunctionThread(SIGNUM)
+        function_thread.install()
         fire()
-        interrupt.uninstall()
+        function_thread.uninstall()
         fire()
     finally:
         signal.signal(SIGNUM, before)
     assert called == [SIGNUM, SIGNUM]
 
 
-def test_out_of_the_function_the_drive_is_over(interrupt):
-    interrupt.out.set()
-    interrupt.drive(NOTHING_BLOCKS)
-    interrupt.out.clear()
-    threading.Timer(0.0, interrupt.out.set).start()
-    interrupt.drive(NOTHING_BLOCKS)
+def test_out_of_the_function_the_drive_is_over(function_thread, interrupter):
+    function_thread.out.set()
+    interrupter.drive(NOTHING_BLOCKS)
+    function_thread.out.clear()
+    threading.Timer(0.0, function_thread.out.set).start()
+    interrupter.drive(NOTHING_BLOCKS)
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
             thread.join()
 
 
-def close(interrupt, unblock):
+def test_a_delivery_is_handed_on_once_it_is_under_way_no_more(interrupter, monkeypatch):
+    used = []
+
+    async def begin(machine, delivery, now):
+        used.append(delivery)
+        interrupter.drive(None)  # as another thread does, which has the rank leave
+
+    async def drive(machine, delivery, now):
+        used.append(delivery)
+
+    monkeypatch.setattr(interrupt_module, "begin", begin)
+    monkeypatch.setattr(interrupt_module, "drive", drive)
+    interrupter.begin()
+    interrupter.drive(None)
+    begun, other, continued = used
+    assert begun is not other
+    assert begun is continued
+
+
+def close(function_thread, unblock):
     """Close what the thread blocks in."""
-    delivery = Delivery(interrupt)
+    delivery = Interrupter(function_thread, unwind=10.0).new_delivery()
     delivery.blocking = SimpleNamespace(unblock=unblock)
     ask(delivery.close_blocked())
 
 
-def test_nothing_is_closed_for_a_thread_that_has_left_meanwhile(interrupt):
-    interrupt.leave()
-    close(interrupt, lambda: pytest.fail("the thread may block in a connection of the wrapper's"))
+def test_nothing_is_closed_for_a_thread_that_has_left_meanwhile(function_thread):
+    function_thread.leave()
+    close(function_thread, lambda: pytest.fail("the thread may block in a connection of the wrapper's"))
 
 
-def test_a_thread_that_leaves_waits_until_what_is_being_closed_is_closed(interrupt):
+def test_a_thread_that_leaves_waits_until_what_is_being_closed_is_closed(function_thread):
     begun, closed = threading.Event(), []
 
     def unblock():
         begun.set()
-        interrupt.out.wait(10.0)
+        function_thread.out.wait(10.0)
         threading.Event().wait(0.05)
         closed.append(True)
 
-    closing = threading.Thread(target=close, args=(interrupt, unblock))
+    closing = threading.Thread(target=close, args=(function_thread, unblock))
     closing.start()
     begun.wait()
-    interrupt.leave()
+    function_thread.leave()
     assert closed == [True]
     closing.join()
 
 
-def test_what_the_machine_asks_for_is_done(interrupt, caplog, monkeypatch):
+def test_what_the_machine_asks_for_is_done(function_thread, interrupter, caplog, monkeypatch):
     monkeypatch.setattr(interrupt_module, "FRESH", 60.0)  # this thread may lose its core between probe and signal
-    requested(interrupt)
+    requested(function_thread)
     unblocked = []
-    close(interrupt, lambda: unblocked.append(True))
+    close(function_thread, lambda: unblocked.append(True))
     assert unblocked == [True]
     with pytest.raises(RankShouldRestart):
-        ask(Delivery(interrupt).fire(FireReason.FIRST))
+        ask(interrupter.new_delivery().fire(FireReason.FIRST))
 
 
-def test_another_handler_gets_the_signal_and_is_named_once(interrupt, caplog):
-    requested(interrupt)
+def test_another_handler_gets_the_signal_and_is_named_once(function_thread, interrupter, caplog):
+    requested(function_thread)
     chained = []
     signal.signal(SIGNUM, lambda *_: chained.append(True))
     with caplog.at_level(logging.ERROR):
         for why in (FireReason.FIRST, FireReason.UNSEEN):
-            ask(Delivery(interrupt).fire(why))
+            ask(interrupter.new_delivery().fire(why))
     assert len(chained) == 2
     assert caplog.text.count(f"signal {SIGNUM} was given another handler") == 1
 
@@ -345,14 +381,14 @@ def busy(begun):
 
 
 @pytest.mark.parametrize("reset", [signal.SIG_DFL, signal.SIG_IGN])
-def test_a_function_that_has_reset_its_signals_is_interrupted_without_one(interrupt, reset):
-    requested(interrupt)
+def test_a_function_that_has_reset_its_signals_is_interrupted_without_one(function_thread, interrupter, reset):
+    requested(function_thread)
     signal.signal(SIGNUM, reset)
     begun = threading.Event()
 
     def drive():
         begun.wait()
-        interrupt.drive(None)
+        interrupter.drive(None)
 
     thread = threading.Thread(target=drive)
     thread.start()
@@ -360,31 +396,31 @@ def test_a_function_that_has_reset_its_signals_is_interrupted_without_one(interr
         with pytest.raises(RankShouldRestart):
             busy(begun)
     finally:
-        interrupt.armed = False
+        function_thread.armed = False
         with suppress(Withdrawn):
-            interrupt.drop()
-        interrupt.leave()
+            function_thread.drop()
+        function_thread.leave()
         thread.join()
-    assert interrupt.raised == 1
-    interrupt.reset()
-    interrupt.arm()
-    assert signal.getsignal(SIGNUM) == interrupt._handle
+    assert function_thread.raised == 1
+    function_thread.reset()
+    function_thread.arm()
+    assert signal.getsignal(SIGNUM) == function_thread.handle_signal
 
 
 def warnings(caplog):
     return [record.message for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_the_line_of_each_handler_that_swallows_the_interruption_is_logged_once(interrupt, caplog):
+def test_the_line_of_each_handler_that_swallows_the_interruption_is_logged_once(function_thread, interrupter, caplog):
     for _restart in range(2):
-        interrupt.reset()
-        requested(interrupt)
+        function_thread.reset()
+        requested(function_thread)
         with suppress(BaseException):
             fire()
-        first = interrupt._handler
+        first = function_thread.swallowed_at
         for times in (1, 2, 3):
-            interrupt._caught.swallowed(times, interrupt._last_frame, first)
-        interrupt._caught.swallowed(4, interrupt._last_frame, "script.py:7")
+            interrupter._caught.swallowed(times, function_thread.landed_at, first)
+        interrupter._caught.swallowed(4, function_thread.landed_at, "script.py:7")
     assert first.startswith(f"{__file__}:")
     assert [told.partition(", where")[0] for told in warnings(caplog)] == [
         f"the interruption of a restart was swallowed at {first}",
@@ -392,55 +428,57 @@ def test_the_line_of_each_handler_that_swallows_the_interruption_is_logged_once(
     ]
 
 
-def test_a_function_that_swallows_the_interruption_and_ends_is_told_of_its_handler(interrupt, caplog):
-    requested(interrupt)
+def test_a_function_that_swallows_the_interruption_and_ends_is_told_of_its_handler(
+    function_thread, interrupter, caplog
+):
+    requested(function_thread)
     try:
         fire()
     except BaseException:
         handled = True
     assert handled
-    interrupt.leave()
-    interrupt.drive(NOTHING_BLOCKS)
+    function_thread.leave()
+    interrupter.drive(NOTHING_BLOCKS)
     (told,) = warnings(caplog)
-    assert f"swallowed at {interrupt._handler}, where every BaseException is caught" in told
+    assert f"swallowed at {function_thread.swallowed_at}, where every BaseException is caught" in told
     assert told.endswith("the function has run on to its end")
 
 
-def test_a_function_that_the_interruption_ends_is_told_of_no_handler(interrupt, caplog):
-    requested(interrupt)
+def test_a_function_that_the_interruption_ends_is_told_of_no_handler(function_thread, interrupter, caplog):
+    requested(function_thread)
     with pytest.raises(RankShouldRestart):
         fire()
-    interrupt.leave()
-    interrupt.drive(NOTHING_BLOCKS)
+    function_thread.leave()
+    interrupter.drive(NOTHING_BLOCKS)
     assert warnings(caplog) == []
 
 
-def test_a_stored_interruption_that_goes_later_names_no_handler(interrupt):
-    requested(interrupt)
+def test_a_stored_interruption_that_goes_later_names_no_handler(function_thread):
+    requested(function_thread)
     with suppress(BaseException):
         fire()
-    assert interrupt._handler
+    assert function_thread.swallowed_at
     stored = []
     try:
         fire()
     except BaseException as error:
         stored.append(error)
     stored.clear()
-    assert not interrupt._handler
+    assert not function_thread.swallowed_at
     kept = threading.local()
 
     def keep():
         try:
             kept.error = stored.pop()
         finally:
-            interrupt.armed = True
+            function_thread.armed = True
 
     try:
         fire()
     except BaseException as error:
         stored.append(error)
     in_a_thread(keep)  # it goes with the thread, in no frame
-    assert not interrupt._handler
+    assert not function_thread.swallowed_at
 
 
 def test_what_a_package_swallows_is_no_warning(caplog):
@@ -448,38 +486,38 @@ def test_what_a_package_swallows_is_no_warning(caplog):
     assert not warnings(caplog)
 
 
-def test_the_line_that_swallows_the_interruption_is_logged_once(interrupt, caplog):
-    requested(interrupt)
+def test_the_line_that_swallows_the_interruption_is_logged_once(function_thread, interrupter, caplog):
+    requested(function_thread)
     with pytest.raises(RankShouldRestart):
         fire()
     with caplog.at_level(logging.DEBUG, logger="nvrx_core.inprocess"):
         for _restart in range(2):
             for times in range(4):
-                interrupt._caught.swallowed(times, interrupt._last_frame, "")
+                interrupter._caught.swallowed(times, function_thread.landed_at, "")
     (warning,) = warnings(caplog)
     assert "was swallowed 3 times, last at " in warning
     assert __file__ in warning
 
 
-def test_the_stack_is_that_of_the_interrupted_thread(interrupt):
-    assert "test_the_stack_is_that_of_the_interrupted_thread" in innermost_frames(interrupt.thread)
+def test_the_stack_is_that_of_the_interrupted_thread(function_thread):
+    assert "test_the_stack_is_that_of_the_interrupted_thread" in innermost_frames(function_thread.ident)
 
 
 def test_outside_of_the_main_thread_no_signal_is_used(caplog):
     made = []
 
     def make():
-        interrupt = Interrupt(SIGNUM, unwind=10.0)
-        interrupt.install()
-        interrupt.uninstall()
-        made.append(interrupt)
+        function_thread = FunctionThread(SIGNUM)
+        function_thread.install()
+        function_thread.uninstall()
+        made.append(function_thread)
 
     thread = threading.Thread(target=make)
     with caplog.at_level(logging.WARNING, logger="nvrx_core.inprocess"):
         thread.start()
         thread.join()
     assert not made[0].by_signal
-    assert not innermost_frames(made[0].thread)
+    assert not innermost_frames(made[0].ident)
     assert "does not run in the main thread" in caplog.text
 
 
@@ -493,8 +531,8 @@ def _debugged():
 
 
 @pytest.mark.usefixtures("_debugged")
-def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
-    requested(interrupt)
+def test_it_does_not_land_where_it_breaks_something_unless_it_must(function_thread, interrupter):
+    requested(function_thread)
     done = []
 
     def acquire_and_try():
@@ -506,37 +544,60 @@ def test_it_does_not_land_where_it_breaks_something_unless_it_must(interrupt):
 
     acquire_and_try()
     assert done == ["entered", "cleaned up"]
-    assert (interrupt.raised, interrupt.deferred, interrupt.landing) == (0, 1, Landing.ACQUIRES)
-    interrupt.shot = Shot(waits=True)  # the lock may have been handed over since it was seen to wait
+    assert (function_thread.raised, function_thread.deferred) == (0, 1)
+    assert function_thread.deferral.landing is Landing.ACQUIRES
+    function_thread.shot = Shot(waits=True)  # the lock may have been handed over since it was seen to wait
     acquire_and_try()
-    assert (interrupt.raised, interrupt.deferred) == (0, 2)
-    seen = ask(Delivery(interrupt).observe())
+    assert (function_thread.raised, function_thread.deferred) == (0, 2)
+    seen = ask(interrupter.new_delivery().observe())
     assert (seen.waited, seen.ran > 0.0) == (1, True)
-    interrupt.shot = Shot(insists=True)
+    acquire_and_try()
+    seen = ask(interrupter.new_delivery().observe())
+    assert (seen.deferred, seen.waited) == (3, 1), "the wait was seen for one signal"
+    function_thread.shot = Shot(insists=True)
     with pytest.raises(RankShouldRestart):
         acquire_and_try()
-    assert len(done) == 4
+    assert len(done) == 6
 
 
 @pytest.mark.usefixtures("_debugged")
-def test_an_import_that_adds_modules_makes_progress_and_one_that_stands_still_does_not(interrupt, monkeypatch):
-    requested(interrupt)
+def test_where_it_lands_is_told_by_who_has_judged_last(function_thread, interrupter, monkeypatch, caplog):
+    requested(function_thread)
+    delivery = interrupter.new_delivery()
+    for reset, judged in ((True, Landing.FRAGILE), (False, Landing.IMPORT), (True, Landing.CLEANUP)):
+        signal.signal(SIGNUM, signal.SIG_DFL if reset else function_thread.handle_signal)
+        verdict = landing.Judged(judged, f"train.py:{len(judged.value)}")
+        monkeypatch.setattr(interrupt_module, "judge", lambda *_, verdict=verdict, **__: verdict)
+        before = ask(delivery.observe())
+        ask(delivery.fire(FireReason.UNSEEN))
+        seen = ask(delivery.observe())
+        assert (seen.deferred, seen.landing) == (before.deferred + 1, judged)
+        ask(delivery.report_deferred())
+        assert caplog.messages[-1] == f"the interruption was deferred at {verdict.location}: {judged.value}"
+    assert (function_thread.raised, function_thread.deferred) == (0, 1)
+
+
+@pytest.mark.usefixtures("_debugged")
+def test_an_import_that_adds_modules_makes_progress_and_one_that_stands_still_does_not(
+    function_thread, interrupter, monkeypatch
+):
+    requested(function_thread)
     reported = []
-    monkeypatch.setattr(interrupt, "import_progressed", lambda: reported.append(len(reported)))
-    delivery = Delivery(interrupt)
+    monkeypatch.setattr(function_thread, "import_progressed", lambda: reported.append(len(reported)))
+    delivery = interrupter.new_delivery()
     monkeypatch.setattr(interrupt_module, "judge", lambda *_, **__: landing.Judged(Landing.IMPORT, "here"))
     for added, expected in (("a_module_of_a_test", 1), (None, 1), ("another_one_of_a_test", 2)):
         if added:
             monkeypatch.setitem(sys.modules, added, landing)
         fire()
-        assert ask(delivery.observe()).deferred == interrupt.deferred
+        assert ask(delivery.observe()).deferred == function_thread.deferred
         ask(delivery.observe())
         assert len(reported) == expected
 
 
 @pytest.mark.usefixtures("_debugged")
-def test_a_second_signal_during_the_first_is_ignored(interrupt, monkeypatch):
-    requested(interrupt)
+def test_a_second_signal_during_the_first_is_ignored(function_thread, monkeypatch):
+    requested(function_thread)
     judged = []
 
     def judge_and_be_hit(frame, catching_code, *, library):
@@ -554,11 +615,11 @@ def test_a_second_signal_during_the_first_is_ignored(interrupt, monkeypatch):
             len("released")
 
     acquire_and_try()
-    assert (len(judged), interrupt.raised, interrupt.deferred) == (2, 0, 1)
+    assert (len(judged), function_thread.raised, function_thread.deferred) == (2, 0, 1)
 
 
-def test_inside_an_event_loop_it_is_what_asyncio_lets_through(interrupt):
-    requested(interrupt)
+def test_inside_an_event_loop_it_is_what_asyncio_lets_through(function_thread):
+    requested(function_thread)
 
     async def work():
         fire()
@@ -571,8 +632,8 @@ def test_inside_an_event_loop_it_is_what_asyncio_lets_through(interrupt):
     assert not isinstance(raised.value, KeyboardInterrupt)
 
 
-def test_a_task_group_does_not_wrap_the_interruption(interrupt):
-    requested(interrupt)
+def test_a_task_group_does_not_wrap_the_interruption(function_thread):
+    requested(function_thread)
 
     async def child():
         fire()
@@ -588,11 +649,11 @@ def test_a_task_group_does_not_wrap_the_interruption(interrupt):
 def test_the_signal_is_let_through_and_all_is_put_back():
     signal.pthread_sigmask(signal.SIG_BLOCK, [SIGNUM])
     try:
-        interrupt = Interrupt(SIGNUM, unwind=10.0)
-        interrupt.install()
+        function_thread = FunctionThread(SIGNUM)
+        function_thread.install()
         assert SIGNUM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-        interrupt.uninstall()
-        interrupt.uninstall()
+        function_thread.uninstall()
+        function_thread.uninstall()
         assert SIGNUM in signal.pthread_sigmask(signal.SIG_BLOCK, [])
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [SIGNUM])
@@ -600,17 +661,17 @@ def test_the_signal_is_let_through_and_all_is_put_back():
 
 @pytest.mark.parametrize("may_come", [True, False])
 def test_a_late_signal_does_not_terminate_the_process(may_come):
-    interrupt = Interrupt(SIGNUM, unwind=10.0)
-    interrupt.install()
-    interrupt.uninstall(may_come=may_come)
+    function_thread = FunctionThread(SIGNUM)
+    function_thread.install()
+    function_thread.uninstall(may_come=may_come)
     try:
         assert signal.getsignal(SIGNUM) == (signal.SIG_IGN if may_come else signal.SIG_DFL)
     finally:
         signal.signal(SIGNUM, signal.SIG_DFL)
 
 
-def test_the_line_that_stores_the_interruption_is_logged(interrupt, caplog):
-    requested(interrupt)
+def test_the_line_that_stores_the_interruption_is_logged(function_thread, interrupter, caplog):
+    requested(function_thread)
     kept = []
     try:
         fire()
@@ -618,9 +679,9 @@ def test_the_line_that_stores_the_interruption_is_logged(interrupt, caplog):
         kept.append(error)
     line = sys._getframe().f_lineno - 3
     with caplog.at_level(logging.WARNING):
-        ask(Delivery(interrupt).report_stored())
+        ask(interrupter.new_delivery().report_stored())
     with pytest.raises(RankShouldRestart):
-        ask(Delivery(interrupt).fire(FireReason.STORED))
+        ask(interrupter.new_delivery().fire(FireReason.STORED))
     assert f"was caught and stored at {__file__}:{line}" in caplog.text
 
 
@@ -642,20 +703,20 @@ def test_each_place_that_stores_the_interruption_is_logged_once(caplog):
     ]
 
 
-def test_the_signal_handler_reads_the_end_of_the_round_from_the_page(interrupt):
-    interrupt._page = {ProgressField.ROUND_OVER: 4, ProgressField.ITERATION: 3}
+def test_the_signal_handler_reads_the_end_of_the_round_from_the_page(function_thread):
+    function_thread._page = {ProgressField.ROUND_OVER: 4, ProgressField.ITERATION: 3}
     fire()
-    assert interrupt.raised == 0  # not in the function
-    interrupt.armed = True
+    assert function_thread.raised == 0  # not in the function
+    function_thread.armed = True
     with pytest.raises(RankShouldRestart):
         fire()
-    assert interrupt.requested
+    assert function_thread.requested
 
 
-def test_a_function_that_is_profiled_begins_after_an_exception_was_withdrawn(interrupt):
-    interrupt.armed = False
+def test_a_function_that_is_profiled_begins_after_an_exception_was_withdrawn(function_thread, interrupter):
+    function_thread.armed = False
     with suppress(Withdrawn):
-        interrupt._async.drop()
+        interrupter._exception.drop()
     begun = []
     former = sys.getprofile()
     sys.setprofile(lambda *event: None)
@@ -680,22 +741,23 @@ def test_an_exception_that_was_asked_for_in_another_thread_is_raised_once_or_tak
     caught = []
 
     def play():
-        interrupt = Interrupt(SIGNUM, unwind=10.0)
-        interrupt.armed = True
+        function_thread = FunctionThread(SIGNUM)
+        interrupter = Interrupter(function_thread, unwind=10.0)
+        function_thread.armed = True
         try:
-            interrupt._async.set_if(0, None, -1)
+            interrupter._exception.set_if(0, None, -1)
             with suppress(Withdrawn):
-                interrupt._async.drop()
-            interrupt._async.set_if(0, None, -1)
-            innermost_frames(interrupt.thread)
+                interrupter._exception.drop()
+            interrupter._exception.set_if(0, None, -1)
+            innermost_frames(function_thread.ident)
         except RankShouldRestart as error:
-            caught.append((interrupt.raised, interrupt.unwinds(), type(pickle.loads(pickle.dumps(error)))))
+            caught.append((function_thread.raised, function_thread.unwinds(), type(pickle.loads(pickle.dumps(error)))))
         for armed, depth, raised in ((False, 0, 1), (True, 1, 1), (True, 0, 0)):
-            interrupt.armed, interrupt.depth = armed, depth
-            assert interrupt._async.set_if(raised, None, -1)
-            innermost_frames(interrupt.thread)
-        assert not interrupt._async.set_if(1, sys._getframe(), -1), "the thread has gone on"
-        caught.append(interrupt.raised)
+            function_thread.armed, function_thread.depth = armed, depth
+            assert interrupter._exception.set_if(raised, None, -1)
+            innermost_frames(function_thread.ident)
+        assert not interrupter._exception.set_if(1, sys._getframe(), -1), "the thread has gone on"
+        caught.append(function_thread.raised)
 
     in_a_thread(play)
     assert caught == [(1, True, RankShouldRestart), 1]

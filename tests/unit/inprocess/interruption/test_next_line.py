@@ -13,7 +13,7 @@ import pytest
 
 from nvrx_core.inprocess.interruption import interrupt as interrupt_module
 from nvrx_core.inprocess.interruption.atomic import Atomic
-from nvrx_core.inprocess.interruption.interrupt import Interrupt, Shot
+from nvrx_core.inprocess.interruption.interrupt import FunctionThread, Shot
 from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 
 SIGNUM = signal.SIGRTMIN + 3
@@ -30,11 +30,11 @@ def _untraced():
 
 
 @pytest.fixture
-def interrupt():
-    made = Interrupt(SIGNUM, unwind=10.0)
+def function_thread():
+    made = FunctionThread(SIGNUM)
     made.install()
-    made.armed, made.shot = True, Shot(patient=True)
-    made.request(lambda: RankShouldRestart("the round ends"))
+    made.armed, made.requested, made.shot = True, True, Shot(patient=True)
+    made.make = lambda: RankShouldRestart("the round ends")
     yield made
     made.uninstall()
 
@@ -47,24 +47,24 @@ def fire_nothing():
     """A call, which a trace function is told of."""
 
 
-def run(interrupt, work, *arguments):
+def run(function_thread, work, *arguments):
     """Run the work, as the wrapper does; whether it was interrupted, by one exception that leaves nothing behind."""
     try:
-        interrupt._catching_code = run.__code__
+        function_thread.catching_code = run.__code__
         work(*arguments)
     except RankShouldRestart:
-        assert interrupt.raised == 1
+        assert function_thread.raised == 1
         return True
     finally:
-        interrupt.armed = False
-        assert interrupt._next_line.awaited <= (interrupt.raised == 0)
-        interrupt.leave()
-        assert not interrupt._next_line.awaited
+        function_thread.armed = False
+        assert function_thread._next_line.awaited <= (function_thread.raised == 0)
+        function_thread.leave()
+        assert not function_thread._next_line.awaited
         assert sys.gettrace() is None
     return False
 
 
-def test_it_lands_on_the_line_after_a_cleanup(interrupt):
+def test_it_lands_on_the_line_after_a_cleanup(function_thread):
     done = []
 
     def work():
@@ -77,12 +77,12 @@ def test_it_lands_on_the_line_after_a_cleanup(interrupt):
                 done.append("and")
         done.append("never")
 
-    assert run(interrupt, work)
+    assert run(function_thread, work)
     assert done == ["tried", "cleaned up", *["and"] * 3]
-    assert interrupt.deferred == 1
+    assert function_thread.deferred == 1
 
 
-def test_it_lands_behind_an_import(interrupt, tmp_path, monkeypatch):
+def test_it_lands_behind_an_import(function_thread, tmp_path, monkeypatch):
     (tmp_path / "awaited_by_a_test.py").write_text("import sys\nsys.modules['found_by_a_test'].fire()\ncomplete = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "found_by_a_test", sys.modules[__name__])
@@ -99,8 +99,8 @@ def test_it_lands_behind_an_import(interrupt, tmp_path, monkeypatch):
 
     for work, expected in ((statement, 0), (call, 1)):
         monkeypatch.delitem(sys.modules, "awaited_by_a_test", raising=False)
-        interrupt.armed, interrupt.raised = True, 0
-        assert run(interrupt, work)
+        function_thread.armed, function_thread.raised = True, 0
+        assert run(function_thread, work)
         assert sys.modules["awaited_by_a_test"].complete == 1
         assert len(done) == expected
     monkeypatch.delitem(sys.modules, "awaited_by_a_test")
@@ -118,7 +118,7 @@ def interrupting_module(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "fires_in_a_test")
 
 
-def test_it_lands_between_two_imports_in_a_handler(interrupt, interrupting_module):
+def test_it_lands_between_two_imports_in_a_handler(function_thread, interrupting_module):
     done = []
 
     def work():
@@ -129,18 +129,18 @@ def test_it_lands_between_two_imports_in_a_handler(interrupt, interrupting_modul
                 importlib.reload(interrupting_module)
                 done.append("reloaded")
 
-    assert run(interrupt, work)
-    assert (done, interrupt.deferred) == ([], 1)
+    assert run(function_thread, work)
+    assert (done, function_thread.deferred) == ([], 1)
 
 
-def test_it_lands_between_two_imports_by_a_function_in_c(interrupt, interrupting_module):
+def test_it_lands_between_two_imports_by_a_function_in_c(function_thread, interrupting_module):
     done = []
 
     def work():
         done.extend(map(importlib.reload, [interrupting_module] * 3))
 
-    assert run(interrupt, work)
-    assert (len(done), interrupt.deferred) == (1, 1)
+    assert run(function_thread, work)
+    assert (len(done), function_thread.deferred) == (1, 1)
 
 
 class Section:
@@ -156,18 +156,18 @@ class Section:
         self.lock.release()
 
 
-def test_a_section_that_is_being_entered_is_left_properly(interrupt):
+def test_a_section_that_is_being_entered_is_left_properly(function_thread):
     section, done = Section(), []
 
     def work():
         with section:
             done.append("never")
 
-    assert run(interrupt, work)
+    assert run(function_thread, work)
     assert (done, section.lock.locked()) == ([], False)
 
 
-def test_an_acquisition_is_followed_into_its_try(interrupt):
+def test_an_acquisition_is_followed_into_its_try(function_thread):
     lock, done = threading.Lock(), []
 
     def acquire():
@@ -181,7 +181,7 @@ def test_an_acquisition_is_followed_into_its_try(interrupt):
         finally:
             lock.release()
 
-    assert run(interrupt, work)
+    assert run(function_thread, work)
     assert (done, lock.locked()) == ([], False)
 
 
@@ -195,7 +195,7 @@ class Counted:
         self.exited += 1
 
 
-def test_between_the_body_of_a_with_and_its_exit_nothing_lands(interrupt):
+def test_between_the_body_of_a_with_and_its_exit_nothing_lands(function_thread):
     outer, inner, done = Counted(), Counted(), []
 
     def falls_through():
@@ -233,14 +233,14 @@ def test_between_the_body_of_a_with_and_its_exit_nothing_lands(interrupt):
         done.append("never")
 
     for way in (falls_through, breaks, returns, fails):
-        interrupt.armed, interrupt.raised = True, 0
-        assert run(interrupt, work, way)
+        function_thread.armed, function_thread.raised = True, 0
+        assert run(function_thread, work, way)
         assert outer.entered == outer.exited
         assert inner.entered == inner.exited
     assert done == ["tried"]
 
 
-def test_it_is_passed_on_to_the_caller_of_a_frame_that_ends(interrupt):
+def test_it_is_passed_on_to_the_caller_of_a_frame_that_ends(function_thread):
     done = []
 
     def returns():
@@ -269,12 +269,12 @@ def test_it_is_passed_on_to_the_caller_of_a_frame_that_ends(interrupt):
         done.append("never")
 
     for inner in (returns, raises, lambda: next(yields())):
-        interrupt.armed, interrupt.raised = True, 0
-        assert run(interrupt, work, inner)
+        function_thread.armed, function_thread.raised = True, 0
+        assert run(function_thread, work, inner)
         assert done in ([], ["tried"])
 
 
-def test_a_handler_of_an_exception_is_completed(interrupt):
+def test_a_handler_of_an_exception_is_completed(function_thread):
     done = []
 
     def work():
@@ -287,7 +287,7 @@ def test_a_handler_of_an_exception_is_completed(interrupt):
             done.append("handled")
         done.append("never")
 
-    assert run(interrupt, work)
+    assert run(function_thread, work)
     assert done == ["handled"]
 
 
@@ -296,14 +296,14 @@ class LeftLast:
         fire()
 
 
-def test_a_function_that_ends_meanwhile_is_not_interrupted(interrupt):
+def test_a_function_that_ends_meanwhile_is_not_interrupted(function_thread):
     def work():
         return LeftLast().__exit__()
 
     for last in (work, LeftLast().__exit__):
-        interrupt.armed = True
-        assert not run(interrupt, last)
-    assert (interrupt.raised, interrupt.deferred) == (0, 2)
+        function_thread.armed = True
+        assert not run(function_thread, last)
+    assert (function_thread.raised, function_thread.deferred) == (0, 2)
 
 
 def library(path, name="get", times=1):
@@ -314,7 +314,7 @@ def library(path, name="get", times=1):
     return scope[name]
 
 
-def test_an_event_loop_is_left_in_the_code_of_a_task(interrupt):
+def test_an_event_loop_is_left_in_the_code_of_a_task(function_thread):
     steps = []
 
     async def wait():
@@ -325,27 +325,27 @@ def test_an_event_loop_is_left_in_the_code_of_a_task(interrupt):
         asyncio.get_running_loop().call_soon(library(asyncio.__file__))
         await wait()
 
-    assert run(interrupt, lambda: asyncio.run(main()))
+    assert run(function_thread, lambda: asyncio.run(main()))
     assert not steps
 
 
-def test_what_has_been_started_is_not_lost(interrupt):
+def test_what_has_been_started_is_not_lost(function_thread):
     """The line after a call of the library that starts or opens something may be the one that records it."""
     done = []
 
     def work(path, name):
         library(path, name)()
-        done.append((name, interrupt._next_line.awaited))
+        done.append((name, function_thread._next_line.awaited))
 
     for path, name in ((signal.__file__, "get"), (threading.__file__, "start")):
         work(path, name)
     assert done == [("get", False), ("start", False)]
-    assert interrupt.deferred == 2
-    assert run(interrupt, work, queue.__file__, "get")
+    assert function_thread.deferred == 2
+    assert run(function_thread, work, queue.__file__, "get")
     assert len(done) == 2
 
 
-def test_a_trace_function_of_other_code_is_left_alone(interrupt):
+def test_a_trace_function_of_other_code_is_left_alone(function_thread):
     traced, done = [], []
 
     def debugger(frame, event, argument):
@@ -361,12 +361,12 @@ def test_a_trace_function_of_other_code_is_left_alone(interrupt):
             done.append(sys.gettrace() is debugger)
         sys.settrace(None)
 
-    assert not run(interrupt, work)
+    assert not run(function_thread, work)
     assert done == ["tried", True]
-    assert interrupt.deferred == 1
+    assert function_thread.deferred == 1
 
 
-def test_a_trace_function_that_is_set_meanwhile_takes_its_place(interrupt):
+def test_a_trace_function_that_is_set_meanwhile_takes_its_place(function_thread):
     done = []
 
     def debugger(frame, event, argument):
@@ -380,29 +380,29 @@ def test_a_trace_function_that_is_set_meanwhile_takes_its_place(interrupt):
             former = sys.gettrace()
             sys.settrace(debugger)
         done.append(sys.gettrace() is debugger)
-        interrupt.leave()
+        function_thread.leave()
         done.append(sys.gettrace() is debugger)
         sys.settrace(former)
         len("a call").bit_length()
         fire_nothing()
         done.append(sys.gettrace())
 
-    assert not run(interrupt, work)
+    assert not run(function_thread, work)
     assert done == ["tried", True, True, None]
 
 
-def test_another_signal_meanwhile_neither_lands_in_the_handler_nor_raises_twice(interrupt):
+def test_another_signal_meanwhile_neither_lands_in_the_handler_nor_raises_twice(function_thread):
     done = []
 
     def work():
         library(queue.__file__, times=3)()
         done.append("never")
 
-    assert run(interrupt, work)
-    assert (done, interrupt.deferred) == ([], 3)
+    assert run(function_thread, work)
+    assert (done, function_thread.deferred) == ([], 3)
 
 
-def test_an_atomic_section_that_is_entered_meanwhile_raises_it(interrupt):
+def test_an_atomic_section_that_is_entered_meanwhile_raises_it(function_thread):
     done = []
 
     def work():
@@ -410,14 +410,14 @@ def test_an_atomic_section_that_is_entered_meanwhile_raises_it(interrupt):
             done.append("tried")
         finally:
             fire()
-            with Atomic(interrupt):
+            with Atomic(function_thread):
                 done.append("never")
 
-    assert run(interrupt, work)
+    assert run(function_thread, work)
     assert done == ["tried"]
 
 
-def test_what_is_withdrawn_meanwhile_is_not_raised(interrupt):
+def test_what_is_withdrawn_meanwhile_is_not_raised(function_thread):
     done = []
 
     def work(withdraw):
@@ -429,18 +429,18 @@ def test_what_is_withdrawn_meanwhile_is_not_raised(interrupt):
         done.append("went on")
 
     def disarm():
-        interrupt.armed = False
+        function_thread.armed = False
 
     def mask():
-        interrupt.depth = 1
+        function_thread.depth = 1
 
-    for withdraw in (disarm, mask, interrupt.disown):
-        interrupt.armed, interrupt.requested, interrupt.depth = True, True, 0
-        assert not run(interrupt, work, withdraw)
+    for withdraw in (disarm, mask, function_thread.disown):
+        function_thread.armed, function_thread.requested, function_thread.depth = True, True, 0
+        assert not run(function_thread, work, withdraw)
     assert done == ["tried", "went on"] * 3
 
 
-def test_the_frame_is_given_back_as_it_was(interrupt):
+def test_the_frame_is_given_back_as_it_was(function_thread):
     frames = []
 
     def work():
@@ -454,12 +454,12 @@ def test_the_frame_is_given_back_as_it_was(interrupt):
             assert (frame.f_trace is None, frame.f_trace_lines) == (False, True)
         frames.append("never")
 
-    assert run(interrupt, work)
+    assert run(function_thread, work)
     assert (frames[0].f_trace, frames[0].f_trace_lines) == (None, False)
     assert len(frames) == 2
 
 
-def test_a_trace_function_that_a_debugger_gives_the_frame_meanwhile_stays_there(interrupt):
+def test_a_trace_function_that_a_debugger_gives_the_frame_meanwhile_stays_there(function_thread):
     frames = []
 
     def debugger(frame, event, argument):
@@ -477,11 +477,11 @@ def test_a_trace_function_that_a_debugger_gives_the_frame_meanwhile_stays_there(
             sys.settrace(None)
         frames.append(frame.f_trace is debugger)
 
-    assert not run(interrupt, work)
+    assert not run(function_thread, work)
     assert frames[1:] == [True]
 
 
-def test_a_failure_of_the_wait_itself_is_not_the_function_s(interrupt, monkeypatch):
+def test_a_failure_of_the_wait_itself_is_not_the_function_s(function_thread, monkeypatch):
     done = []
 
     def work(fails):
@@ -491,12 +491,12 @@ def test_a_failure_of_the_wait_itself_is_not_the_function_s(interrupt, monkeypat
             fire()
         done.append("went on")
         fails.undo()
-        done.append(interrupt._next_line.awaited)
+        done.append(function_thread._next_line.awaited)
         fire()
 
     def is_safe_line(frame, catching_code):
         raise RecursionError
 
     monkeypatch.setattr(interrupt_module, "is_safe_line", is_safe_line)
-    assert run(interrupt, work, monkeypatch)
+    assert run(function_thread, work, monkeypatch)
     assert done == ["tried", "went on", False]

@@ -10,10 +10,10 @@ from nvrx_core.inprocess.interruption.policy import (
     BLOCKED,
     FRAGILE,
     IMPATIENT,
-    LOOK,
     MAX_AWAITED,
     MAX_REPEAT,
     MAX_STEP,
+    OBSERVE_EVERY,
     REPEAT,
     RUNS,
     STORED,
@@ -84,7 +84,7 @@ def test_no_interrupt_is_fired_while_the_exception_unwinds():
     machine = new()
     machine.tick(seen(), now=0.0)
     assert machine.tick(seen(1, alive=True), now=0.01) == ()
-    assert machine.deadline == 0.01 + LOOK  # it may be swallowed at any time
+    assert machine.deadline == 0.01 + OBSERVE_EVERY  # it may be swallowed at any time
     assert machine.tick(seen(1, alive=True), now=5.0) == ()
     assert machine.deadline == 5.0 + MAX_REPEAT
     assert machine.tick(seen(1, alive=True), now=UNWIND) == ()

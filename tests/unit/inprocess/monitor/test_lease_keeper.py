@@ -25,7 +25,7 @@ def control_store():
 @pytest.fixture
 def keeper_of(control_store):
     plan, link = (
-        SimpleNamespace(member=1, timeouts=HangTimeouts(60.0, 90.0, 1.0, 1.0)),
+        SimpleNamespace(member=1, timeouts=HangTimeouts(60.0, 90.0, 1.0, 1.0, heartbeat_timeout=30.0)),
         SimpleNamespace(connect=lambda: control_store),
     )
     return lambda: LeaseKeeper(plan, Page(2), link, AwakeClock())

@@ -11,7 +11,7 @@ from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.monitor.judging import Detectors
 from nvrx_core.inprocess.monitor.policies import CleanExitPolicy, GilStallPolicy, UnheardRoundPolicy
 from nvrx_core.inprocess.monitor.sibling_ring import SiblingRing
-from nvrx_core.inprocess.monitor.watch import STORE_GRACE, Parts, StoreSchedule, Watch
+from nvrx_core.inprocess.monitor.watch import STORE_GRACE, StoreSchedule, Watch
 from nvrx_core.inprocess.protocol.ports import StoreFailure
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import CallRules, HangDetector
@@ -46,10 +46,12 @@ class Shell:
             HangDetector(CallRules(SOFT, HARD, 1.0, 60.0)), GilStallPolicy(1.0, 10.0), CleanExitPolicy()
         )
         schedule = StoreSchedule(heartbeat=1.0, probe=0.5, siblings=1.0)
-        self.parts = Parts(detectors, schedule, SiblingRing(0, 5.0, 0.0), AwakeClock())
         port = Asking()
         ports = SimpleNamespace(page=self.page, rank=port, reports=port, store=port)
-        self.watch = Watch(0, ports, self.parts, lambda: self.now)
+        self.watch = Watch(
+            0, ports, detectors, lambda: self.now,
+            schedule=schedule, ring=SiblingRing(0, 5.0, 0.0), awake=AwakeClock(),
+        )  # fmt: skip
 
     def run(self):
         drive(self.watch.run(), self.answer)
@@ -166,7 +168,7 @@ def test_a_death_is_reported_unless_the_rank_has_left_the_store_is_gone_or_nobod
 )
 def test_a_death_is_not_reported_of_a_rank_that_has_left_or_by_who_replaces_the_reporter(stage, replaces, asked):
     shell = Shell(answers={"has_left": True, "await_decision": SimpleNamespace(lost=(0,))})
-    shell.page.stage, shell.parts.replaces, shell.sleeps = stage, replaces, [shell.dies]
+    shell.page.stage, shell.watch.replaces, shell.sleeps = stage, replaces, [shell.dies]
     shell.run()
     assert shell.of("has_left") == [ask("has_left", 0)] * asked
     assert bool(shell.of("announce")) is not asked
@@ -309,7 +311,7 @@ def test_a_pause_of_the_process_is_reported_and_charged_to_nobody():
 )
 def test_a_rank_that_does_not_hear_of_the_end_of_its_round_is_made_to_listen_anew_and_then_ended(stage, answers):
     shell = Shell(answers=answers)
-    shell.parts.detectors.unheard = UnheardRoundPolicy(HARD)
+    shell.watch.detectors.unheard = UnheardRoundPolicy(every=HARD / 4, renews_after=HARD / 8, ends_after=HARD / 2)
     shell.page.stage = stage
     begun = shell.now
     shell.sleeps = [shell.until_due] * 200
@@ -324,7 +326,7 @@ def test_a_rank_that_does_not_hear_of_the_end_of_its_round_is_made_to_listen_ane
 
 def test_a_rank_whose_round_goes_on_is_left_alone():
     shell = Shell()
-    shell.parts.detectors.unheard = UnheardRoundPolicy(HARD)
+    shell.watch.detectors.unheard = UnheardRoundPolicy(every=HARD / 4, renews_after=HARD / 8, ends_after=HARD / 2)
     shell.sleeps = [shell.until_due] * 200
     shell.run()
     assert len(shell.of("has_event")) >= 4
