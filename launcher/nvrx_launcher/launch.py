@@ -75,6 +75,7 @@ class LaunchConfig:
         virtual_local_rank: each worker sees LOCAL_RANK 0 and one device.
         shutdown_timeout: seconds from a worker's SIGTERM to its SIGKILL.
         fault_tolerance: settings of fault tolerance by name, such as {"rank_heartbeat_timeout": 60}.
+        launcher_options: options of ft_launcher by name, such as {"workers_stop_timeout": 30}; they win over fields.
         node_rank: as --node-rank; for a static rendezvous also the `rank` of rdzv_configs, as torch has it.
     """
 
@@ -103,6 +104,7 @@ class LaunchConfig:
     shutdown_timeout: float | None = None
     fault_tolerance: Mapping[str, Any] = field(default_factory=dict)
     node_rank: int | None = None
+    launcher_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Take over the timeout in its older form."""
@@ -152,8 +154,8 @@ class elastic_launch:  # noqa: N801 - torch's name
 def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: Sequence[Any], logs: Path) -> list[str]:
     """Return a configuration as the equivalent command line, so that both are read and checked by the same code.
 
-    A field of `LaunchConfig` that is named as an option is that option, but for those that torch has in another form.
-    What else the object has is the user's own.
+    A field of `LaunchConfig` that is named as an option is that option, but for those that torch has in another form;
+    `launcher_options` has any option. What else the object has is the user's own.
     """
     found = {each.name: getattr(config, each.name, None) for each in fields(LaunchConfig)}
     numa, conf, node_rank = found["numa_options"], dict(config.rdzv_configs), found["node_rank"]
@@ -167,10 +169,12 @@ def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: 
         "duplicate_stderr_filters": _listed(found["duplicate_stderr_filters"]), "log_dir": str(logs),
         "logs_specs": None,  # they are given to the agent
     }  # fmt: skip
-    given = list[str]()
+    more = {name.replace("-", "_"): value for name, value in (found["launcher_options"] or {}).items()}
+    no_options = more.keys() - {each.dest for each in OPTIONS}  # refused where the command line is read
+    given = [f"--{name}={more[name]}" for name in sorted(no_options)]
     for option in OPTIONS:
-        value = values.get(option.dest)
-        if option.kind is None:
+        value = more.get(option.dest, values.get(option.dest))
+        if option.form is None:
             given += [f"--{option.name}"] if value else []
         elif value not in (None, ""):
             given.append(f"--{option.name}={value}")

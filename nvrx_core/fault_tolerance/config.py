@@ -119,15 +119,17 @@ class FaultToleranceConfig(HealthSettings):
         rule=NOT_NEGATIVE,
     )  # fmt: skip
     restart_window: float = setting(
-        600.0, SECONDS, "Time in which the restarts of a job are counted for `max_restarts_in_window`.", rule=POSITIVE
-    )
+        600.0, SECONDS, "Time in which the restarts of a job are counted for `max_restarts_in_window`.", rule=POSITIVE,
+        is_jobs=True,
+    )  # fmt: skip
     max_restarts_in_window: int | None = setting(
         None, INTEGER, "How many restarts there may be in `restart_window`, beside --max-restarts in all.",
-        rule=at_least(0),
+        rule=at_least(0), is_jobs=True,
     )  # fmt: skip
     restart_backoff: float | None = setting(
         0.0, SECONDS, "Time before each restart, at least. Cycles that end before their first step, in a row, are "
         "followed after 0, 1, 2, 4 ... 60 s; none: no pause at all.", rule=NOT_NEGATIVE, optional=True,
+        is_jobs=True,
     )  # fmt: skip
     retry_usage_errors: bool = setting(
         False, BOOLEAN, "Restart the workers also when all of them have failed before the first step of the first "
@@ -151,7 +153,7 @@ class FaultToleranceConfig(HealthSettings):
     segment: int | None = setting(
         None, INTEGER, "Nodes of one NVLink domain, by ClusterUUID and CliqueId, that take part together, with "
         "consecutive ranks; the minimum of --nnodes is a multiple of it. None: domains do not matter.",
-        rule=at_least(1),
+        rule=at_least(1), is_jobs=True,
     )  # fmt: skip
     numa_bind_strict: bool = setting(
         True, BOOLEAN, "Bind a worker's memory to its NUMA node, instead of preferring it."
@@ -178,9 +180,11 @@ class FaultToleranceConfig(HealthSettings):
     )  # fmt: skip
     max_no_progress_cycles: int = setting(
         3, INTEGER, "End the job with code 93 after so many cycles in a row without progress, by "
-        "`checkpoint_iteration_file`; 0 is never.",
+        "`checkpoint_iteration_file`; 0 is never.", is_jobs=True,
     )  # fmt: skip
-    min_progress_iterations: int = setting(1, INTEGER, "Iterations that count as progress.", rule=at_least(1))
+    min_progress_iterations: int = setting(
+        1, INTEGER, "Iterations that count as progress.", rule=at_least(1), is_jobs=True
+    )
     checkpoint_iteration_file: str | None = setting(
         None, PATH, "Text file with the iteration of the last checkpoint, the same for all nodes, such as "
         "latest_checkpointed_iteration.txt of Megatron-LM.",
