@@ -15,12 +15,14 @@ import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_launcher.agent import Agent
 from nvrx_launcher.arguments import OPTIONS, read_arguments
+from nvrx_launcher.console import Console
 from nvrx_launcher.exit_codes import SIGNALLED
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous_settings import backend_named
@@ -143,8 +145,11 @@ class elastic_launch:  # noqa: N801 - torch's name
         if not isinstance(self._entrypoint, str):
             starter = FunctionStarter(self._entrypoint, arguments, launch_options, logs)
         specs = self._config.logs_specs
-        agent = Agent(launch_options, settings, environ, functions=starter, specs=specs)
-        code = agent.run()
+        with ExitStack() as cleanup:
+            console = Console()
+            cleanup.callback(console.close)
+            agent = Agent(launch_options, settings, environ, cleanup, console=console, functions=starter, specs=specs)
+            code = agent.run()
         if code:
             raise _error(code, agent.reason, agent.failures, _name(self._entrypoint))
         shutil.rmtree(logs, ignore_errors=True)
