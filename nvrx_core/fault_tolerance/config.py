@@ -24,12 +24,18 @@ from nvrx_core.settings.forms import (
 from nvrx_core.settings.parameter import NOT_NEGATIVE, POSITIVE, ValueRule, above, at_least, one_of, setting
 from nvrx_core.settings.process_forms import ENDS_A_PROCESS, LOG_LEVEL, SIGNAL
 
-__all__ = ["FaultToleranceConfig"]
+__all__ = ["NOT_USED", "FaultToleranceConfig"]
 
 _ON_THE_PAGE: Final = ValueRule(
     f"{MAX_SECTIONS} sections or fewer, with names of at most {NAME_BYTES} bytes, none of them zero",
     lambda timeouts: len(timeouts) <= MAX_SECTIONS and all(map(_is_on_the_page, timeouts)),
 )
+NOT_USED: Final = {
+    "restart_check_interval": "a restart is noticed when it happens",
+    "skip_section_response": "a section is a write to shared memory, without a response",
+    "attribution_analysis_backend": "there is one backend",
+}
+"""The settings of nvidia-resiliency-ext that are accepted and have no use here, and why."""
 _MAX_COMPARED: Final = 8
 _COMPARED: Final = ValueRule(
     f"{_MAX_COMPARED} sections or fewer, with printable names of at most {NAME_BYTES} bytes",
@@ -38,6 +44,10 @@ _COMPARED: Final = ValueRule(
         and all(name.isprintable() and _is_on_the_page(name) for name in names)
     ),
 )
+
+
+def _unused(name: str) -> str:
+    return f"Accepted and not used: {NOT_USED[name]}."
 
 
 def _is_on_the_page(name: str) -> bool:
@@ -143,12 +153,8 @@ class FaultToleranceConfig(HealthSettings):
     compat_names: bool = setting(
         True, BOOLEAN, "Let workers import nvrx as `nvidia_resiliency_ext`, where that package is not installed."
     )
-    restart_check_interval: float = setting(
-        60.0, SECONDS, "Accepted and not used: a restart is noticed when it happens.", rule=POSITIVE
-    )
-    skip_section_response: bool = setting(
-        True, BOOLEAN, "Accepted and not used: a section is a write to shared memory, without a response."
-    )
+    restart_check_interval: float = setting(60.0, SECONDS, _unused("restart_check_interval"), rule=POSITIVE)
+    skip_section_response: bool = setting(True, BOOLEAN, _unused("skip_section_response"))
 
     segment: int | None = setting(
         None, INTEGER, "Nodes of one NVLink domain, by ClusterUUID and CliqueId, that take part together, with "
@@ -206,7 +212,7 @@ class FaultToleranceConfig(HealthSettings):
         None, TEXT, "OpenAI-compatible endpoint of the model. None: no line of a log leaves the machine."
     )
     attribution_llm_model: str | None = setting(None, TEXT, "Name of the model there.")
-    attribution_analysis_backend: str | None = setting(None, TEXT, "Accepted and not used: there is one backend.")
+    attribution_analysis_backend: str | None = setting(None, TEXT, _unused("attribution_analysis_backend"))
     attribution_stop_action: str = setting(
         "log", TEXT, "What its advice against a restart does: no-restart ends the job with code 93.",
         rule=one_of("log", "no-restart"),

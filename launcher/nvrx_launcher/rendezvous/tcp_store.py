@@ -110,14 +110,13 @@ class TcpRendezvous:
         except StoreConnectionError as error:
             why = str(error).partition("(")[2].partition(")")[0]
             if self._is_static:
-                raise StoreConnectionError(
-                    f"nobody hosts the rendezvous at {self}: to connect failed for {timeout:g} s ({why}); the launcher "
-                    "with --node-rank 0 must run, and be reached by --master-addr and --master-port"
-                ) from None
+                tried = "to connect failed"
+                cure = "the launcher with --node-rank 0 must run, and be reached by --master-addr and --master-port"
+            else:
+                tried = f"to listen there failed ({self._why_not}), and so did to connect,"
+                cure = "--rdzv-endpoint must be an address of one of the job's nodes, whose launcher is running"
             raise StoreConnectionError(
-                f"nobody hosts the rendezvous at {self}: to listen there failed ({self._why_not}), and so did to "
-                f"connect, for {timeout:g} s ({why}); --rdzv-endpoint must be an address of one of the job's nodes, "
-                "whose launcher is running"
+                f"nobody hosts the rendezvous at {self}: {tried} for {timeout:g} s ({why}); {cure}"
             ) from None
         try:
             store = self._open()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from nvrx_launcher.arguments import OPTIONS, parse_arguments
@@ -13,6 +15,7 @@ from torch.distributed.run import get_args_parser
 
 from nvrx_core.errors import ConfigurationError
 
+ROOT = Path(__file__).parents[3]
 TORCHRUN = {action.dest: action for action in get_args_parser()._actions}
 OURS = {option.dest: option for option in OPTIONS if option.is_torchruns}
 WITHOUT_TORCH = """\
@@ -51,6 +54,12 @@ def test_defaults_come_from_the_environment_and_options_win():
     environ = {"PET_NPROC_PER_NODE": "3", "PET_MAX_RESTARTS": "7", "PET_MODULE": "1"}
     found = options("--max-restarts", "2", environ=environ)
     assert (found.workers, found.max_restarts, found.module) == (3, 2, True)
+
+
+def test_every_option_is_used():
+    text = "\n".join(path.read_text() for path in (ROOT / "launcher").rglob("*.py"))
+    read = set(re.findall(r"(?:options|logs|self|given|values|found)(?:\.|\[\")(\w+)", text))
+    assert {option.field for option in OPTIONS} <= read
 
 
 VALUES = {
