@@ -170,15 +170,15 @@ def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: 
         "nnodes": f"{config.min_nodes}:{config.max_nodes}", "rdzv_id": config.run_id or uuid.uuid4().hex,
         "rdzv_conf": ",".join(f"{key}={value}" for key, value in conf.items()), "node_rank": node_rank,
         "numa_binding": numa and numa.affinity_mode.value,
-        "duplicate_stdout_filters": _listed(found["duplicate_stdout_filters"]),
-        "duplicate_stderr_filters": _listed(found["duplicate_stderr_filters"]), "log_dir": str(logs),
-        "logs_specs": None,  # they are given to the agent
+        "log_dir": str(logs), "logs_specs": None,  # they are given to the agent
     }  # fmt: skip
     more = {name.replace("-", "_"): value for name, value in (found["launcher_options"] or {}).items()}
     no_options = more.keys() - {each.dest for each in OPTIONS}  # refused where the command line is read
     given = [f"--{name}={more[name]}" for name in sorted(no_options)]
     for option in OPTIONS:
         value = more.get(option.dest, values.get(option.dest))
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            value = _listed(value)
         if option.form is None:
             given += [f"--{option.name}"] if value else []
         elif value not in (None, ""):
@@ -190,8 +190,8 @@ def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: 
     return [*given, "--no-python", _name(entrypoint)]
 
 
-def _listed(texts: Sequence[str] | None) -> str | None:
-    return ",".join(text.replace(",", ",,") for text in texts) if texts else None
+def _listed(values: Sequence[object]) -> str:
+    return ",".join(str(value).replace(",", ",,") for value in values)
 
 
 def _name(entrypoint: Callable[..., Any] | str) -> str:
