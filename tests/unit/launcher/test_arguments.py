@@ -149,6 +149,13 @@ def test_streams_are_given_for_all_or_by_rank():
     assert found.redirects.of_workers(2) == {0: Streams(True, True), 1: Streams(True, True)}
     assert found.tee.of_workers(2) == {0: Streams(), 1: Streams(False, True)}
     assert (found.tee[0], found.tee[1]) == (Streams(), Streams(False, True))
+    assert found.redirects.is_any
+    assert not options().tee.is_any
+
+
+def test_a_standalone_job_has_one_node_and_a_rendezvous_of_its_own():
+    found = options("--standalone", "--nnodes", "x", "--rdzv-backend", "static", environ={"PET_NNODES": "3"})
+    assert (found.min_nodes, found.max_nodes, found.rdzv_backend, found.has_fixed_ranks) == (1, 1, "c10d", False)
 
 
 def test_what_follows_the_script_is_the_scripts():
