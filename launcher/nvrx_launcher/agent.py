@@ -12,27 +12,24 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nvrx_core import failpoint
 from nvrx_core.attribution.worker_report import HUNG
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HungRank, Progress
-from nvrx_core.health.policy import Exclude, MayJoin
+from nvrx_core.health.policy import Exclude
 from nvrx_core.process.lifeline import survivor
 from nvrx_core.process.signals import signal_name
 from nvrx_core.settings import environment
 from nvrx_launcher import departure
 from nvrx_launcher.attribution import Attribution, check_attribution
-from nvrx_launcher.checkpoint_iteration import CheckpointIteration
 from nvrx_launcher.console import Console
 from nvrx_launcher.control import Control, ControlEvents
 from nvrx_launcher.cycle_info import CycleInfo
 from nvrx_launcher.cycle_verdict import CycleVerdicts, time_limit
 from nvrx_launcher.exit_codes import USAGE
-from nvrx_launcher.gpu_memory import NodeGpuMemory
 from nvrx_launcher.hang_verdicts import HangVerdicts
 from nvrx_launcher.history import History
 from nvrx_launcher.job_processes import JobProcesses, tagged
@@ -49,15 +46,14 @@ from nvrx_launcher.node_actions import (
     StartWorkers,
     StopWorkers,
 )
-from nvrx_launcher.node_health import NodeHealth
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.options import LaunchOptions
-from nvrx_launcher.rendezvous.coordination import Coordination, NodeEvents
+from nvrx_launcher.readiness import Readiness, Ready
+from nvrx_launcher.rendezvous.coordination import NodeEvents
 from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, MessageKind
 from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
-from nvrx_launcher.rendezvous_settings import OURS
 from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events
 from nvrx_launcher.stopping import Stopping, StopStep
@@ -90,6 +86,17 @@ STORE_LISTEN_TIMEOUT: Final = "30"
 """Seconds in which they must reach it: it listens before they are started, so one that refuses them is gone."""
 
 
+class Ticking(Protocol):
+    """A part of the launcher that waits for times as well."""
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due, monotonic seconds."""
+
+    def tick(self, *, now: float) -> object:
+        """Do what is due; `now` is what the loop's turn has returned."""
+
+
 class Agent(NodeEvents, ControlEvents):
     """Starts the workers of this node, watches them, and restarts them.
 
@@ -97,44 +104,40 @@ class Agent(NodeEvents, ControlEvents):
         options: the job.
         config: the settings of rank monitors.
         environ: what workers inherit.
+        console: the launcher's streams.
         functions: starts workers that are functions; None: they are programs.
         specs: says where logs go, torch's `LogsSpecs`; None: what the options say.
         is_command: this process is a launcher and nothing else.
-        console: the launcher's streams; None: the agent opens them, and closes them at its end.
 
     Attributes:
         reason: why the job has ended.
 
     Raises:
         ConfigurationError: when an option cannot be carried out.
+        StoreConnectionError: when nobody listens at the rendezvous endpoint in time.
+        OSError: when a folder or a socket cannot be made.
     """
 
     def __init__(
-        self, options: LaunchOptions, config: FaultToleranceConfig, environ: Mapping[str, str], *,
-        functions: FunctionStarter | None = None, specs: LogsSpecs | None = None, is_command: bool = False,
-        console: Console | None = None,
+        self, options: LaunchOptions, config: FaultToleranceConfig, environ: Mapping[str, str], cleanup: ExitStack, *,
+        console: Console, functions: FunctionStarter | None = None, specs: LogsSpecs | None = None,
+        is_command: bool = False,
     ) -> None:  # fmt: skip
-        self.options, self.config = options, config
         check_attribution(config, options.logs, hosts_rendezvous=options.hosts_rendezvous)
-        self._launch = uuid.uuid4().hex
-        self._is_command = is_command
-        self._environ, self._untagged = tagged(environ, self._launch), environ
-        self._given_store = environ.get("NVRX_STORE_ENDPOINT", "")  # a user's own, in each cycle
+        self.options, self.config, self.reason, self._code = options, config, "", -1
+        launch, self._given_store = uuid.uuid4().hex, environ.get("NVRX_STORE_ENDPOINT", "")  # a user's own
+        self._environ = tagged(environ, launch)
         self._events = event_recorder(options)
-        self._functions, self.reason = functions, ""
-        self._specs = load_logs_specs(options) if options.logs_specs else specs
-        self._bound = bindings(options, config.numa_bind_strict, processors_near_devices)
-        self._loop, self._given_console = EventLoop(), console
-        self._health = NodeHealth(self._loop, config, environ)
-        self._memory = NodeGpuMemory(self._loop, config, environ, options.workers)
+        specs = load_logs_specs(options) if options.logs_specs else specs
+        bound = bindings(options, config.numa_bind_strict, processors_near_devices)
+        if functions is not None:
+            functions.bound, functions.exits = bound, config.install_exception_hook
+        self._loop, self._standstill = EventLoop(), Standstill(now=math.inf)
+        self._readiness = Readiness.of(self._loop, options, config, environ)
         self._cycle_info = CycleInfo(
             config.cycle_info_dir, options.run_id, options.logs.prefix, environ, max_nodes=options.max_nodes
         )
-        is_watched = config.is_progress_tracking_enabled and options.rdzv_backend in OURS
-        self._checkpoint = CheckpointIteration(self._loop, config.checkpoint_iteration_file if is_watched else None)
-        self._ready: tuple[int, str] | None = None
-        self._may_join = False
-        self._stopping, self._code = Stopping(options.workers_kill_timeout), -1
+        self._stopping = Stopping(options.workers_kill_timeout)
         self._awaited, self._awaits_until = -1, math.inf
         self._hung, self._started, self._failure_lines = dict[int, HungRank](), math.inf, list[str]()
         self._policy = NodePolicy(
@@ -143,59 +146,112 @@ class Agent(NodeEvents, ControlEvents):
             min_healthy=options.restart_policy == MIN_HEALTHY,
             retries_misuse=config.retry_usage_errors or not options.max_restarts,
         )  # fmt: skip
+        cleanup.callback(self._loop.close)
+        cleanup.callback(self._readiness.close)
+        cleanup.callback(self._cycle_info.close)
+        self._history = History(environment.events_directory())
+        cleanup.callback(self._history.close)
+        self._history.launched(options.workers, options.run_id)
+        folder = runtime_folder(cleanup)
+        failpoint.hit("guardian-spawn", -1)
+        self._processes = JobProcesses(self._loop, launch, folder, is_command=is_command)
+        cleanup.callback(self._processes.close)
+        self._processes.start()
+        self._left = LeftProcesses(
+            self._loop, self._processes, options.workers_stop_timeout, names=config.check_remaining_processes
+        )
+        self._control = Control(self._loop, folder / "launcher.ipc", self)
+        cleanup.callback(self._control.close)
+        self._monitors = RankMonitors(self._loop, config, self._control.path, options, history=self._history)
+        cleanup.callback(self._monitors.close)
+        signals = [*signal_numbers(options.signals), *([signal.SIGCHLD] if is_command else [])]
+        until_left = cleanup.enter_context(ExitStack())  # released after the job is left, for which the loop turns
+        self._coordination = join_job(  # signals still end it
+            options, self._loop, cleanup, self, config=config, iteration=lambda: self._readiness.iteration,
+            stops_within=options.stops_within + self._readiness.timeout,
+        )  # fmt: skip
+        where = self._where()
+        self._cycle_logs = LogService(options.logs, self._loop, where, environ)
+        cleanup.callback(self._cycle_logs.close)
+        reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
+        self._loop.watch(reader, read)
+        until_left.callback(self._loop.forget, reader)
+        self._complete_environment()
+        files = TorchrunFiles(options, folder) if specs is None else PlugInFiles(specs)
+        starter, self._standbys = starter_of(
+            options, config, self._environ, loop=self._loop, bound=bound, functions=functions
+        )
+        cleanup.callback(self._standbys.close)
+        pipes = CyclePipes(self._cycle_logs) if options.logs.prefix else None
+        logs = Logs(options, files, self._environ, console, pipes=pipes)
+        cleanup.callback(logs.close)
+        self._workers = WorkerGroup(
+            options, self._loop, logs, starter=starter, is_monitored=self._monitors.is_monitored,
+            spares_rest=is_command, names_rest=config.check_remaining_processes,
+        )  # fmt: skip
+        cleanup.callback(self._workers.close)
+        self._cycle_verdicts = CycleVerdicts(
+            self._history, self._coordination, self._workers, cycle_log=self._cycle_logs, host=socket.gethostname(),
+            events=environment.events_directory(), time_limit=time_limit(environ), ends_job=where.is_host,
+        )  # fmt: skip
+        cleanup.callback(self._cycle_verdicts.close)
+        self._attribution = Attribution(
+            config, options.logs, self._loop, self._history, verdicts=self._cycle_verdicts, where=where, environ=environ
+        )
+        cleanup.callback(self._attribution.close)
+        self._stragglers = Stragglers(config, self._monitors, self._coordination, self._history)
+        self._evidence = NodeEvidence(self._loop, self._monitors.sockets)
+        cleanup.callback(self._evidence.close)
+        self._hang_verdicts = HangVerdicts(
+            self._evidence, self._coordination, self._history, self._cycle_verdicts, is_on=config.hang_verdict
+        )
+        self._parts: tuple[Ticking, ...] = (
+            self._coordination, self._coordination.store, self._standbys, self._processes, self._left, self._monitors,
+            self._workers, self._readiness, self._cycle_logs, self._cycle_verdicts, self._stragglers, self._evidence,
+            self._hang_verdicts, self._attribution,
+        )  # fmt: skip
+
+    def _where(self) -> Where:
+        options, is_alone = self.options, self.options.max_nodes == 1
+        return Where(
+            node=f"{socket.gethostname()}:{os.getpid()}", host="127.0.0.1" if is_alone else options.endpoint[0],
+            is_host=is_alone or self._coordination.hosts_store, nodes=options.max_nodes, job=options.run_id,
+        )  # fmt: skip
+
+    def _complete_environment(self) -> None:
+        """Add to what workers inherit: where they find this launcher, the bounds of the store, the compat package."""
+        self._environ |= self._control.environment() | self._cycle_info.environment()
+        self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWER_TIMEOUT)
+        if not self._given_store:
+            self._environ.setdefault("NVRX_STORE_LISTENS_WITHIN", STORE_LISTEN_TIMEOUT)
+        if self.config.compat_names:
+            self._environ |= import_path(self.options, self._environ, sys.executable)
 
     def run(self) -> int:
         """Run the job; returns the exit code.
 
         Raises:
-            ConfigurationError: when an option cannot be carried out.
-            OSError: when a folder or a socket cannot be made.
+            OSError: when a process cannot be started.
         """
-        with ExitStack() as cleanup:
-            coordination = self._prepare(cleanup)
-            coordination.join()
-            self._monitors.start()
-            self._standstill = Standstill(now=time.monotonic())
-            while self._code < 0 or (self._code == 0 and self._left.is_any) or self._health.is_excluding:
-                parts = (
-                    coordination, coordination.store, self._standbys, self._monitors, self._processes, self._left,
-                    self._workers, self._health, self._memory, self._checkpoint, self._cycle_logs, self._cycle_verdicts,
-                    self._attribution, self._stragglers, self._evidence, self._hang_verdicts,
-                )  # fmt: skip
-                due = min(self._stopping.deadline, self._awaits_until, *(each.deadline for each in parts))
-                asked = time.monotonic()
-                now = self._loop.turn(due)
-                self._recognise_pause(due, asked, now)
-                self._handle_events()
-                coordination.tick(now=now)
-                coordination.store.tick(now=now)
-                self._standbys.tick(now=now)
-                self._processes.tick(now=now)
-                self._left.tick(now=now)
-                self._monitors.tick(now=now)
-                self._workers.tick(now=now)
-                self._health.tick(now=now)
-                self._memory.tick(now=now)
-                self._checkpoint.tick(now=now)
-                self._handle_health()
-                self._tell_ready()
-                self._cycle_logs.tick(now=now)
-                self._cycle_verdicts.tick(now=now)
-                self._stragglers.tick(now=now)
-                self._evidence.tick(now=now)
-                self._hang_verdicts.tick(now=now)
-                self._attribution.tick(now=now)
-                for advised in self._attribution.events():
-                    coordination.tell(MessageKind.STOP, self._policy.cycle, advised.reason)
-                if now >= self._awaits_until:
-                    self._awaits_until = math.inf
-                    self._carry_out(self._policy.waited(self._awaited))
-                self._stop_further(now)
-                self._handle_events()
+        self._coordination.join()
+        self._monitors.start()
+        while self._code < 0 or (self._code == 0 and self._left.is_any) or self._readiness.is_excluding:
+            due = min(self._stopping.deadline, self._awaits_until, *(part.deadline for part in self._parts))
+            asked = time.monotonic()
+            now = self._loop.turn(due)
+            self._recognise_pause(due, asked, now)
+            self._handle_events()
+            for part in self._parts:
+                part.tick(now=now)
+            if now >= self._awaits_until:
+                self._awaits_until = math.inf
+                self._carry_out(self._policy.waited(self._awaited))
+            self._stop_further(now)
+            self._handle_events()
         return self._code
 
     def _handle_events(self) -> None:
-        """Handle what has become of the workers, and of the store of in-process restart."""
+        """Handle what has become of the store of in-process restart, the workers and this node, and what is advised."""
         for event in self._coordination.store.events():
             match event:
                 case StoreUsed():
@@ -215,6 +271,15 @@ class Agent(NodeEvents, ControlEvents):
                 rank = self._policy.rank_of(worker.local_rank)
                 log.warning("rank %d has left processes, which are killed: %s", rank, worker.left)
             self._exited(worker)
+        for news in self._readiness.events():
+            match news:
+                case Ready(cycle, reason):
+                    self._coordination.tell(MessageKind.READY, cycle, reason, self._cycle_verdicts.records())
+                case Exclude(reason):
+                    log.error("this node is unhealthy and takes no part in the job: %s", reason)
+                    self._exclude(f"{socket.gethostname()} is unhealthy: {reason}")
+        for advised in self._attribution.events():
+            self._coordination.tell(MessageKind.STOP, self._policy.cycle, advised.reason)
 
     def _recognise_pause(self, due: float, asked: float, now: float) -> None:
         pause = self._standstill.turned(due, asked=asked, now=now)
@@ -241,92 +306,6 @@ class Agent(NodeEvents, ControlEvents):
         place = self._workers.placement
         return [] if place is None else [place.first_rank + number for number in range(self.options.workers)]
 
-    def _prepare(self, cleanup: ExitStack) -> Coordination:
-        """Acquire the resources of a launch; `cleanup` releases them."""
-        if (console := self._given_console) is None:
-            console = Console()
-            cleanup.callback(console.close)
-        cleanup.callback(self._loop.close)
-        cleanup.callback(self._health.close)
-        cleanup.callback(self._memory.close)
-        cleanup.callback(self._checkpoint.close)
-        cleanup.callback(self._cycle_info.close)
-        self._history = History(environment.events_directory())
-        cleanup.callback(self._history.close)
-        self._history.launched(self.options.workers, self.options.run_id)
-        folder = runtime_folder(cleanup)
-        failpoint.hit("guardian-spawn", -1)
-        self._processes = JobProcesses(self._loop, self._launch, folder, is_command=self._is_command)
-        cleanup.callback(self._processes.close)
-        self._processes.start()
-        names = self.config.check_remaining_processes
-        self._left = LeftProcesses(self._loop, self._processes, self.options.workers_stop_timeout, names=names)
-        if self._functions is not None:
-            self._functions.bound, self._functions.exits = self._bound, self.config.install_exception_hook
-        self._control = Control(self._loop, folder / "launcher.ipc", self)
-        cleanup.callback(self._control.close)
-        self._monitors = RankMonitors(self._loop, self.config, self._control.path, self.options, history=self._history)
-        cleanup.callback(self._monitors.close)
-        signals = [*signal_numbers(self.options.signals), *([signal.SIGCHLD] if self._is_command else [])]
-        until_left = cleanup.enter_context(ExitStack())  # released after the job is left, for which the loop turns
-        self._coordination = join_job(  # signals still end it
-            self.options, self._loop, cleanup, self, config=self.config, iteration=lambda: self._checkpoint.iteration,
-            stops_within=self.options.stops_within + max(self._health.timeout, self._memory.timeout),
-        )  # fmt: skip
-        self._cycle_logs = LogService(self.options.logs, self._loop, self._where(), self._untagged)
-        cleanup.callback(self._cycle_logs.close)
-        reader, read = until_left.enter_context(signals_as_events(signals, self._signalled))
-        self._loop.watch(reader, read)
-        until_left.callback(self._loop.forget, reader)
-        self._environ |= self._control.environment() | self._cycle_info.environment()
-        self._environ.setdefault("NVRX_STORE_ANSWERS_WITHIN", STORE_ANSWER_TIMEOUT)
-        if not self._given_store:
-            self._environ.setdefault("NVRX_STORE_LISTENS_WITHIN", STORE_LISTEN_TIMEOUT)
-        if self.config.compat_names:
-            self._environ |= import_path(self.options, self._environ, sys.executable)
-        self._make_workers(cleanup, console, folder)
-        self._cycle_verdicts = CycleVerdicts(
-            self._history, self._coordination, self._workers, cycle_log=self._cycle_logs, host=socket.gethostname(),
-            events=environment.events_directory(), time_limit=time_limit(self._untagged),
-            ends_job=self._where().is_host,
-        )  # fmt: skip
-        cleanup.callback(self._cycle_verdicts.close)
-        self._attribution = Attribution(
-            self.config, self.options.logs, self._loop, self._history, verdicts=self._cycle_verdicts,
-            where=self._where(), environ=self._untagged,
-        )  # fmt: skip
-        cleanup.callback(self._attribution.close)
-        self._stragglers = Stragglers(self.config, self._monitors, self._coordination, self._history)
-        self._evidence = NodeEvidence(self._loop, self._monitors.sockets)
-        cleanup.callback(self._evidence.close)
-        self._hang_verdicts = HangVerdicts(
-            self._evidence, self._coordination, self._history, self._cycle_verdicts, is_on=self.config.hang_verdict
-        )
-        return self._coordination
-
-    def _make_workers(self, cleanup: ExitStack, console: Console, folder: Path) -> None:
-        """Acquire what the workers of this node need: their starter, with standbys, and the destinations of output."""
-        files = TorchrunFiles(self.options, folder) if self._specs is None else PlugInFiles(self._specs)
-        starter, self._standbys = starter_of(
-            self.options, self.config, self._environ, loop=self._loop, bound=self._bound, functions=self._functions
-        )
-        cleanup.callback(self._standbys.close)
-        pipes = CyclePipes(self._cycle_logs) if self.options.logs.prefix else None
-        logs = Logs(self.options, files, self._environ, console, pipes=pipes)
-        cleanup.callback(logs.close)
-        self._workers = WorkerGroup(
-            self.options, self._loop, logs, starter=starter, is_monitored=self._monitors.is_monitored,
-            spares_rest=self._is_command, names_rest=self.config.check_remaining_processes,
-        )  # fmt: skip
-        cleanup.callback(self._workers.close)
-
-    def _where(self) -> Where:
-        options, is_alone = self.options, self.options.max_nodes == 1
-        return Where(
-            node=f"{socket.gethostname()}:{os.getpid()}", host="127.0.0.1" if is_alone else options.endpoint[0],
-            is_host=is_alone or self._coordination.hosts_store, nodes=options.max_nodes, job=options.run_id,
-        )  # fmt: skip
-
     def _inherited(self, local_rank: int) -> Mapping[str, str]:
         """Return what a worker inherits."""
         return {**self._environ, **self._monitors.environment(local_rank)}
@@ -343,14 +322,17 @@ class Agent(NodeEvents, ControlEvents):
                     self._workers.send(signum)
                     failpoint.hit("term-kill-gap", self._policy.cycle)
                     self._standbys.pause()
+                case SendMessage(MessageKind.READY, cycle, reason):
+                    self._left.kill()
+                    self._readiness.begin(cycle, reason, is_first=self._workers.placement is None)
                 case SendMessage(kind, cycle, reason):
-                    if kind is MessageKind.READY and reason:
-                        log.warning("%s: this node joins again", reason)
+                    records: tuple[str, ...] = ()
                     if kind is MessageKind.DONE:
                         self._left.workers_done()
-                    elif kind is MessageKind.READY:
-                        self._left.kill()
-                    self._tell(kind, cycle, reason)
+                    elif kind is MessageKind.LEFT:
+                        self._readiness.left()
+                        records = self._cycle_verdicts.records()
+                    self._coordination.tell(kind, cycle, reason, records)
                 case JoinAgain():
                     self._left.kill()
                     self._coordination.join_again()
@@ -367,36 +349,6 @@ class Agent(NodeEvents, ControlEvents):
                     failpoint.hit("exit-code-before", self._policy.cycle)
                     self._code, self.reason = code, reason
                     self._events.ended(code, self._workers.failures)
-
-    def _tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Send a message to the coordinator; that this node is ready, once it is healthy, and has what it needs."""
-        if kind is MessageKind.READY:
-            self._may_join = not self._health.begin()
-            self._memory.begin(is_first=self._workers.placement is None)
-            self._checkpoint.begin()
-            self._ready = (cycle, reason)
-            self._tell_ready()
-            return
-        records: tuple[str, ...] = ()
-        if kind is MessageKind.LEFT:
-            self._ready, records = None, self._cycle_verdicts.records()
-        self._coordination.tell(kind, cycle, reason, records)
-
-    def _tell_ready(self) -> None:
-        """Tell the coordinator that this node is ready, if it is asked to and waits for nothing more."""
-        is_waiting = self._memory.is_waiting or self._checkpoint.is_reading
-        if self._ready is not None and self._may_join and not is_waiting:
-            ready, self._ready = self._ready, None
-            self._coordination.tell(MessageKind.READY, *ready, self._cycle_verdicts.records())
-
-    def _handle_health(self) -> None:
-        for event in self._health.events():
-            match event:
-                case MayJoin():
-                    self._may_join = True
-                case Exclude(reason):
-                    log.error("this node is unhealthy and takes no part in the job: %s", reason)
-                    self._exclude(f"{socket.gethostname()} is unhealthy: {reason}")
 
     def _start(self, action: StartWorkers) -> None:
         failpoint.hit("cycle-begin", action.decision.cycle)
@@ -553,7 +505,7 @@ class Agent(NodeEvents, ControlEvents):
     def _exclude(self, reason: str) -> None:
         """Leave the job for good; a launcher that the others need stays, without workers."""
         is_needed = self._coordination.hosts_store
-        self._health.excluded(reason)
+        self._readiness.excluded(reason)
         self._carry_out(self._policy.leave(departure.excluded(reason, is_needed=is_needed)))
 
     def _stop_further(self, now: float) -> None:

@@ -8,177 +8,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.settings.spelling import nearest
+from nvrx_launcher.declared_options import Option, declared
 from nvrx_launcher.exit_codes import USAGE
-from nvrx_launcher.rank_order import DEFAULT_ORDER
+from nvrx_launcher.log_options import LogOptions
+from nvrx_launcher.options import LaunchOptions
 
-__all__ = ["OPTIONS", "Option", "explained", "parse_arguments", "parser", "read_arguments"]
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option of the command line, which is not a setting of fault tolerance.
-
-    Attributes:
-        name: with dashes; underscores are accepted as well.
-        help: one sentence.
-        default: its value when neither option nor variable is given.
-        kind: reads a text; None for a flag without a value.
-        short: its one-letter form.
-        choices: what it can be; None for anything.
-        is_torchruns: torchrun has it, too.
-    """
-
-    name: str
-    help: str
-    default: Any = None
-    kind: Any = str
-    short: str = ""
-    choices: tuple[str, ...] | None = None
-    is_torchruns: bool = True
-
-    @property
-    def dest(self) -> str:
-        """The name of the parsed value, and of its variable in lower case, after PET_."""
-        return self.name.replace("-", "_")
-
-    @property
-    def variable(self) -> str:
-        """The variable that gives its value where it is not on the command line."""
-        return f"PET_{self.dest.upper()}"
+__all__ = ["OPTIONS", "explained", "parse_arguments", "parser", "read_arguments"]
 
 
-def _texts(given: str) -> list[str]:
-    """Split texts at commas; two commas stand for one inside a text."""
-    return [text.replace("\0", ",") for text in given.replace(",,", "\0").split(",")]
-
-
-def _flag(name: str, help: str, short: str = "") -> Option:
-    return Option(name, help, default=False, kind=None, short=short)
-
-
-OPTIONS: Final = (
-    Option("nnodes", "Number of nodes, or the range of nodes as <minimum_nodes>:<maximum_nodes>.", "1:1"),
-    Option("nproc-per-node", "Number of workers per node; auto, cpu, gpu and xpu count what the node has.", "1"),
-    Option(
-        "rdzv-backend", "Rendezvous backend: c10d, etcd-v2, static, torch's etcd, or one that is registered.",
-        "c10d",
-    ),
-    Option("rdzv-endpoint", "Rendezvous endpoint, as <host>:<port>; an IPv6 address in brackets.", ""),
-    Option("rdzv-id", "Name of the job, up to 1000 characters.", "none"),
-    Option("rdzv-conf", "Further rendezvous settings, as <key1>=<value1>,<key2>=<value2>.", ""),
-    _flag("standalone", "Start a job of one node, with a rendezvous of its own."),
-    Option("max-restarts", "How often the workers are restarted before the job fails.", 0, int),
-    Option(
-        "monitor-interval",
-        "Seconds between two questions to a rendezvous handler that is not nvrx's; no effect elsewhere.",
-        0.1,
-        float,
-    ),
-    Option(
-        "start-method", "How workers that are functions are started; no difference for a script.", "spawn",
-        choices=("spawn", "fork", "forkserver"),
-    ),
-    Option("event-log-handler", "Name of a registered handler of torch elastic's events.", "null"),
-    Option("role", "Role of the workers.", "default"),
-    _flag("module", "The script is a module, as for python -m.", "m"),
-    _flag("no-python", "The script is a program that is not run by Python."),
-    _flag("run-path", "Run the script with runpy.run_path in the worker's interpreter."),
-    Option("log-dir", "Folder for log files.", None),
-    Option("redirects", "Streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both.", "0", short="r"),
-    Option("tee", "Streams that go to files and to the console; numbers as for --redirects.", "0", short="t"),
-    Option("local-ranks-filter", "Local ranks whose output goes to the console, as in 0,2; all by default.", ""),
-    Option(
-        "duplicate-stdout-filters", "Texts with commas between them, ,, for a comma; lines of a --tee of stdout with "
-        "one of them go to filtered_stdout.log as well.", (), _texts,
-    ),
-    Option(
-        "duplicate-stderr-filters", "The same for stderr and filtered_stderr.log.", (), _texts,
-    ),
-    Option(
-        "node-rank", "Rank of this node with static; else its place among the nodes.",
-        None, int,
-    ),
-    Option("master-addr", "Address of the first node, where no rendezvous endpoint is given.", "127.0.0.1"),
-    Option("master-port", "Port on the first node, where no rendezvous endpoint is given.", None, int),
-    Option("local-addr", "Address of this node.", None),
-    Option("logs-specs", "Name of a torchrun.logs_specs entry point, which says where logs go.", None),
-    Option(
-        "numa-binding", "Bind each worker to processors near the GPU of its local rank, as torch does.",
-        choices=("node", "socket", "exclusive", "core-complex"),
-    ),
-    Option("signals-to-handle", "Signals that the launcher passes on to its workers.", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"),
-    Option("shutdown-timeout", "As --workers-stop-timeout, which it replaces where it is given.", None, float),
-    _flag("virtual-local-rank", "Each worker sees LOCAL_RANK 0 and one device."),
-    Option(
-        "term-timeout", "Seconds from a signal that is passed on to a worker's SIGKILL; a second signal leaves 2 s, "
-        "a third none.", 25.0, float, is_torchruns=False,
-    ),
-    Option(
-        "workers-stop-timeout", "Seconds from a worker's SIGTERM to its SIGKILL, for a restart.", 15.0, float,
-        is_torchruns=False,
-    ),
-    Option(
-        "workers-kill-timeout", "Seconds from a worker's SIGKILL after which its node leaves the job, if the worker "
-        "is still there.", 30.0, float, is_torchruns=False,
-    ),
-    Option(
-        "restart-policy",
-        "When workers are restarted: when any has failed, or when fewer nodes than the minimum are healthy.",
-        "any-failed", choices=("any-failed", "min-healthy"), is_torchruns=False,
-    ),
-    Option(
-        "ft-rank-order", "What orders the ranks of nodes without --node-rank, the first that a node has: slurm-procid, "
-        "group-rank, cross-slurm-procid, array, topology, nodename, with commas between them; else the names of hosts.",
-        DEFAULT_ORDER, is_torchruns=False,
-    ),
-    Option(
-        "ft-per-cycle-applog-prefix", "Output of all workers goes to one file for each cycle: /logs/train.log makes "
-        "/logs/train_cycle0.log, /logs/train_cycle1.log.", is_torchruns=False,
-    ),
-    Option(
-        "ft-nvrx-logfile", "File for the log of all launchers, by the log server, which it turns on; they write to the "
-        "console as well.", is_torchruns=False,
-    ),
-    Option(
-        "ft-enable-log-server", "true: one process beside the rendezvous writes the per-cycle logs of all nodes; "
-        "false: each node appends to them itself. Needs the extra grpc.", is_torchruns=False,
-    ),
-    Option(
-        "ft-log-server-port", "Port of the log server; with leaves, their ports, and the one after them is the root's.",
-        50051, int, is_torchruns=False,
-    ),
-    Option(
-        "ft-log-aggregator-count", "Processes that collect logs: 1 for the root only, N for N leaves before it, 0 for "
-        "a leaf for every 1536 nodes.", 0, int, is_torchruns=False,
-    ),
-    Option(
-        "ft-log-leaf-max-queue-chunks", "Chunks that may wait in a leaf; -1: 256 for each of its nodes, 16384 at "
-        "least, 1000000 at most.", -1, int, is_torchruns=False,
-    ),
-    Option(
-        "ft-log-server-log-prefix", "Own logs of the log server go to files with this prefix, _root.log and "
-        "_leaf_N.log; to the launcher's stderr by default.", is_torchruns=False,
-    ),
-    Option(
-        "ft-log-server-graceful-shutdown-timeout", "Seconds for the lines that are left when the launcher ends.", 60.0,
-        float, is_torchruns=False,
-    ),
-    Option(
-        "ft-log-token-file", "File with the token that nodes must show to the log server, 16 to 1024 bytes, the same "
-        "on all nodes; by default it follows from --rdzv-id.", is_torchruns=False,
-    ),
-    Option("ft-log-tls-certificate", "PEM file with the certificate of the log server.", is_torchruns=False),
-    Option("ft-log-tls-key", "PEM file with its key.", is_torchruns=False),
-    Option(
-        "ft-log-tls-authority", "PEM file with the authority that has signed it: nodes use TLS.", is_torchruns=False
-    ),
-)  # fmt: skip
+OPTIONS: Final = (*declared(LaunchOptions), *declared(LogOptions))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -253,12 +96,12 @@ def _names(option: Option) -> list[str]:
 
 def _add(built: argparse.ArgumentParser, option: Option, variable: str | None) -> None:
     names = _names(option)
-    if option.kind is None:
+    if option.form is None:
         built.add_argument(*names, action="store_true", default=bool(variable and variable != "0"), help=option.help)
         return
     default = option.default if variable is None else variable
     built.add_argument(
-        *names, type=option.kind, default=default, choices=option.choices, dest=option.dest,
+        *names, type=option.form.parse, default=default, choices=option.choices, dest=option.dest,
         help=f"{option.help} (default: {option.default!r})".replace("%", "%%"),
     )  # fmt: skip
 

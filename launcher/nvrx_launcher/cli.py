@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final, NoReturn
 
 from nvrx_core.errors import ConfigurationError
@@ -62,8 +62,9 @@ def main(argv: Sequence[str] | None = None, *, early: EarlyEnd | None = None) ->
     if early is not None:
         early.formatter = formatter
     try:
-        agents.append(Agent(options, config, dict(os.environ), is_command=True, console=console))
-        return agents[0].run()
+        with ExitStack() as cleanup:
+            agents.append(Agent(options, config, dict(os.environ), cleanup, is_command=True, console=console))
+            return agents[0].run()
     except (ConfigurationError, StoreConnectionError, OSError) as error:
         log.error("the launcher ends: %s%s", error, HINTS.get(getattr(error, "errno", 0), ""))
         return USAGE if isinstance(error, ConfigurationError) else FAILED

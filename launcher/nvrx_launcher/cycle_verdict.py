@@ -74,11 +74,9 @@ LEFT: Final = "the launcher has received signal"
 """Why a node leaves a job that goes on without it."""
 LOST_STORE: Final = "RendezvousConnectionError"
 """The name of torch's exception for a store that is lost, which says that another node is the cause."""
-XID: Final = "NVRM: Xid"
-"""In the kernel's record of an error of a GPU."""
 _PID: Final = re.compile(r"\bpid (\d+)\)")
-_ERROR: Final = re.compile(r"NVRM: Xid \([^)]*\): \d+\b")
-_KILLED: Final = re.compile(r"[Kk]illed process (\d+)\b")
+_RECORD: Final = re.compile(r"NVRM: Xid(?P<error> \([^)]*\): \d+\b)?|[Kk]illed process (?P<pid>\d+)\b")
+"""A record of the kernel on an error of a GPU, which names GPU and error, or on a process that it has killed."""
 
 
 class Nodes(Protocol):
@@ -261,18 +259,18 @@ class CycleVerdicts:
         Other processes that it kills for want of memory are not the job's; where pids are not those of the kernel's
         log, none can be told to be.
         """
-        self._recorded += (text for text in self._kernel.texts() if XID in text or _KILLED.search(text))
+        self._recorded += filter(_RECORD.search, self._kernel.texts())
         own = set[str]()
         with suppress(OSError):
             if os.readlink("/proc/self/ns/pid") == INITIAL_NAMESPACE:
                 own.update(*map(_PID.findall, self._failures.values()))
         last = dict[str, str]()
         for text in self._recorded:
-            if (error := _ERROR.search(text)) is not None:
-                last.pop(error[0], None)
-                last[error[0]] = text
-            elif XID in text or ((killed := _KILLED.search(text)) and killed[1] in own):
-                last[text] = text
+            found = _RECORD.search(text)
+            if found is not None and found["pid"] in (None, *own):
+                key = found["error"] or text
+                last.pop(key, None)
+                last[key] = text
         return tuple(last.values())
 
     def close(self) -> None:

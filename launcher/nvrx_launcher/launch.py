@@ -15,12 +15,14 @@ import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nvrx_launcher.agent import Agent
 from nvrx_launcher.arguments import OPTIONS, read_arguments
+from nvrx_launcher.console import Console
 from nvrx_launcher.exit_codes import SIGNALLED
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous_settings import backend_named
@@ -75,6 +77,7 @@ class LaunchConfig:
         virtual_local_rank: each worker sees LOCAL_RANK 0 and one device.
         shutdown_timeout: seconds from a worker's SIGTERM to its SIGKILL.
         fault_tolerance: settings of fault tolerance by name, such as {"rank_heartbeat_timeout": 60}.
+        launcher_options: options of ft_launcher by name, such as {"workers_stop_timeout": 30}; they win over fields.
         node_rank: as --node-rank; for a static rendezvous also the `rank` of rdzv_configs, as torch has it.
     """
 
@@ -103,6 +106,7 @@ class LaunchConfig:
     shutdown_timeout: float | None = None
     fault_tolerance: Mapping[str, Any] = field(default_factory=dict)
     node_rank: int | None = None
+    launcher_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Take over the timeout in its older form."""
@@ -141,8 +145,11 @@ class elastic_launch:  # noqa: N801 - torch's name
         if not isinstance(self._entrypoint, str):
             starter = FunctionStarter(self._entrypoint, arguments, launch_options, logs)
         specs = self._config.logs_specs
-        agent = Agent(launch_options, settings, environ, functions=starter, specs=specs)
-        code = agent.run()
+        with ExitStack() as cleanup:
+            console = Console()
+            cleanup.callback(console.close)
+            agent = Agent(launch_options, settings, environ, cleanup, console=console, functions=starter, specs=specs)
+            code = agent.run()
         if code:
             raise _error(code, agent.reason, agent.failures, _name(self._entrypoint))
         shutil.rmtree(logs, ignore_errors=True)
@@ -152,8 +159,8 @@ class elastic_launch:  # noqa: N801 - torch's name
 def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: Sequence[Any], logs: Path) -> list[str]:
     """Return a configuration as the equivalent command line, so that both are read and checked by the same code.
 
-    A field of `LaunchConfig` that is named as an option is that option, but for those that torch has in another form.
-    What else the object has is the user's own.
+    A field of `LaunchConfig` that is named as an option is that option, but for those that torch has in another form;
+    `launcher_options` has any option. What else the object has is the user's own.
     """
     found = {each.name: getattr(config, each.name, None) for each in fields(LaunchConfig)}
     numa, conf, node_rank = found["numa_options"], dict(config.rdzv_configs), found["node_rank"]
@@ -163,14 +170,16 @@ def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: 
         "nnodes": f"{config.min_nodes}:{config.max_nodes}", "rdzv_id": config.run_id or uuid.uuid4().hex,
         "rdzv_conf": ",".join(f"{key}={value}" for key, value in conf.items()), "node_rank": node_rank,
         "numa_binding": numa and numa.affinity_mode.value,
-        "duplicate_stdout_filters": _listed(found["duplicate_stdout_filters"]),
-        "duplicate_stderr_filters": _listed(found["duplicate_stderr_filters"]), "log_dir": str(logs),
-        "logs_specs": None,  # they are given to the agent
+        "log_dir": str(logs), "logs_specs": None,  # they are given to the agent
     }  # fmt: skip
-    given = list[str]()
+    more = {name.replace("-", "_"): value for name, value in (found["launcher_options"] or {}).items()}
+    no_options = more.keys() - {each.dest for each in OPTIONS}  # refused where the command line is read
+    given = [f"--{name}={more[name]}" for name in sorted(no_options)]
     for option in OPTIONS:
-        value = values.get(option.dest)
-        if option.kind is None:
+        value = more.get(option.dest, values.get(option.dest))
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            value = _listed(value)
+        if option.form is None:
             given += [f"--{option.name}"] if value else []
         elif value not in (None, ""):
             given.append(f"--{option.name}={value}")
@@ -181,8 +190,8 @@ def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: 
     return [*given, "--no-python", _name(entrypoint)]
 
 
-def _listed(texts: Sequence[str] | None) -> str | None:
-    return ",".join(text.replace(",", ",,") for text in texts) if texts else None
+def _listed(values: Sequence[object]) -> str:
+    return ",".join(str(value).replace(",", ",,") for value in values)
 
 
 def _name(entrypoint: Callable[..., Any] | str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from nvrx_core.errors import ConfigurationError
 from nvrx_core.logs.node_buffer import LIMIT
 from nvrx_core.parsing import MAX_PORT
+from nvrx_launcher.declared_options import SECONDS, Form, option, values_of, wrong
 
 __all__ = ["LogOptions"]
 
@@ -20,36 +20,83 @@ MIN_QUEUE, MAX_QUEUE, CHUNKS_OF_A_NODE = 16384, 1_000_000, 256
 FALSE: Final = ("", "false", "0", "no", "none")
 
 
-@dataclass(frozen=True)
+def _file(option: str, value: str | None) -> str:
+    if value and (not value.startswith("/") or value.endswith("/")):
+        raise wrong(option, f"{value!r} is no absolute path of a file", "write it as in /logs/train.log")
+    return value or ""
+
+
+def _count(option: str, count: int) -> int:
+    if count < 0:
+        raise wrong(option, f"{count} is negative", "0 lets the number of nodes decide")
+    return count
+
+
+_FILE: Final = Form[str | None, str](str, _file)
+_TEXT: Final = Form[str | None, str](str, lambda _, text: text or "")
+_INTEGER: Final = Form[int, int](int, lambda _, value: value)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LogOptions:
     """Per-cycle logs of a job.
 
     Attributes:
         prefix: where they are, as in /logs/train.log for /logs/train_cycle0.log; "": there are none.
-        launcher_file: a file for the lines of the launchers; "" for none.
         has_server: one process writes for all nodes.
-        port: the first port of the server and its leaves.
         leaves: how many leaves there are; 0: nodes send to the root itself.
         leaf_queue: chunks that may wait in a leaf.
-        server_log_prefix: log files of server and leaves; "": they log where the launcher does.
-        ends_within: seconds for what is left when the launcher ends.
-        token_file: the file with the job's token; "": it follows from the job's name.
-        tls_certificate, tls_key, tls_authority: PEM files; "": without TLS.
         buffer: bytes that a node keeps.
+
+    All but `buffer` are options, and are described where they are declared; "" is not given.
     """
 
-    prefix: str = ""
-    launcher_file: str = ""
-    has_server: bool = False
-    port: int = 50051
-    leaves: int = 0
-    leaf_queue: int = MIN_QUEUE
-    server_log_prefix: str = ""
-    ends_within: float = 60.0
-    token_file: str = ""
-    tls_certificate: str = ""
-    tls_key: str = ""
-    tls_authority: str = ""
+    prefix: str = option(
+        None, _FILE, "Output of all workers goes to one file for each cycle: /logs/train.log makes "
+        "/logs/train_cycle0.log, /logs/train_cycle1.log.", name="ft-per-cycle-applog-prefix", is_torchruns=False,
+    )  # fmt: skip
+    launcher_file: str = option(
+        None, _FILE, "File for the log of all launchers, by the log server, which it turns on; they write to the "
+        "console as well.", name="ft-nvrx-logfile", is_torchruns=False,
+    )  # fmt: skip
+    has_server: bool = option(
+        None, Form[str | None, bool](str, lambda _, text: (text or "").strip().lower() not in FALSE),
+        "true: one process beside the rendezvous writes the per-cycle logs of all nodes; false: each node appends to "
+        "them itself. Needs the extra grpc.", name="ft-enable-log-server", is_torchruns=False,
+    )  # fmt: skip
+    port: int = option(
+        50051, _INTEGER, "Port of the log server; with leaves, their ports, and the one after them is the root's.",
+        name="ft-log-server-port", is_torchruns=False,
+    )  # fmt: skip
+    leaves: int = option(
+        0, Form(int, _count), "Processes that collect logs: 1 for the root only, N for N leaves before it, 0 for a "
+        "leaf for every 1536 nodes.", name="ft-log-aggregator-count", is_torchruns=False,
+    )  # fmt: skip
+    leaf_queue: int = option(
+        -1, _INTEGER, "Chunks that may wait in a leaf; -1: 256 for each of its nodes, 16384 at least, 1000000 at most.",
+        name="ft-log-leaf-max-queue-chunks", is_torchruns=False,
+    )  # fmt: skip
+    server_log_prefix: str = option(
+        None, _TEXT, "Own logs of the log server go to files with this prefix, _root.log and _leaf_N.log; to the "
+        "launcher's stderr by default.", name="ft-log-server-log-prefix", is_torchruns=False,
+    )  # fmt: skip
+    ends_within: float = option(
+        60.0, SECONDS, "Seconds for the lines that are left when the launcher ends.",
+        name="ft-log-server-graceful-shutdown-timeout", is_torchruns=False,
+    )  # fmt: skip
+    token_file: str = option(
+        None, _TEXT, "File with the token that nodes must show to the log server, 16 to 1024 bytes, the same on all "
+        "nodes; by default it follows from --rdzv-id.", name="ft-log-token-file", is_torchruns=False,
+    )  # fmt: skip
+    tls_certificate: str = option(
+        None, _TEXT, "PEM file with the certificate of the log server.", name="ft-log-tls-certificate",
+        is_torchruns=False,
+    )  # fmt: skip
+    tls_key: str = option(None, _TEXT, "PEM file with its key.", name="ft-log-tls-key", is_torchruns=False)
+    tls_authority: str = option(
+        None, _TEXT, "PEM file with the authority that has signed it: nodes use TLS.", name="ft-log-tls-authority",
+        is_torchruns=False,
+    )  # fmt: skip
     buffer: int = LIMIT
 
     @property
@@ -64,36 +111,32 @@ class LogOptions:
         Raises:
             ConfigurationError: when a value is wrong, or contradicts another one.
         """
-        prefix, launcher_file = given.ft_per_cycle_applog_prefix or "", given.ft_nvrx_logfile or ""
-        wanted = given.ft_enable_log_server
-        has_server = wanted.strip().lower() not in FALSE if wanted else bool(launcher_file)
-        for option, value in (("--ft-per-cycle-applog-prefix", prefix), ("--ft-nvrx-logfile", launcher_file)):
-            if value and (not value.startswith("/") or value.endswith("/")):
-                raise _wrong(option, f"{value!r} is no absolute path of a file", "write it as in /logs/train.log")
-        if (launcher_file or has_server) and not prefix:
-            option = "--ft-nvrx-logfile" if launcher_file else "--ft-enable-log-server"
-            raise _wrong(option, "given without --ft-per-cycle-applog-prefix", "give both")
-        if launcher_file and not has_server:
-            raise _wrong("--ft-nvrx-logfile", "needs the log server, which is off", "leave out --ft-enable-log-server")
-        if prefix and (given.redirects != "0" or given.tee != "0" or given.logs_specs):
+        found = cls(**values_of(cls, given))
+        has_server = found.has_server if given.ft_enable_log_server else bool(found.launcher_file)
+        if (found.launcher_file or has_server) and not found.prefix:
+            option = "--ft-nvrx-logfile" if found.launcher_file else "--ft-enable-log-server"
+            raise wrong(option, "given without --ft-per-cycle-applog-prefix", "give both")
+        if found.launcher_file and not has_server:
+            raise wrong("--ft-nvrx-logfile", "needs the log server, which is off", "leave out --ft-enable-log-server")
+        if found.prefix and (given.redirects != "0" or given.tee != "0" or given.logs_specs):
             problem = "given together with --redirects, --tee or --logs-specs"
-            raise _wrong("--ft-per-cycle-applog-prefix", problem, "give one of them: an output has one destination")
+            raise wrong("--ft-per-cycle-applog-prefix", problem, "give one of them: an output has one destination")
         if has_server and backend != "c10d" and max_nodes > 1:
             problem = f"the rendezvous {backend} is in no launcher, beside which it would run"
-            raise _wrong("--ft-enable-log-server", problem, "use c10d, or leave it out: each node then writes itself")
-        if bool(given.ft_log_tls_certificate) != bool(given.ft_log_tls_key):
-            raise _wrong("--ft-log-tls-certificate", "certificate and key belong together", "give both, or none")
-        ends_within = given.ft_log_server_graceful_shutdown_timeout
-        if not 0 <= ends_within < math.inf:
-            option = "--ft-log-server-graceful-shutdown-timeout"
-            raise _wrong(option, f"{ends_within:g} is no duration", "write seconds, 0 or more")
-        return cls(
-            prefix=prefix, launcher_file=launcher_file, has_server=has_server,
-            **_size(given, max_nodes), server_log_prefix=given.ft_log_server_log_prefix or "",
-            ends_within=ends_within, token_file=given.ft_log_token_file or "",
-            tls_certificate=given.ft_log_tls_certificate or "", tls_key=given.ft_log_tls_key or "",
-            tls_authority=given.ft_log_tls_authority or "",
-        )  # fmt: skip
+            raise wrong("--ft-enable-log-server", problem, "use c10d, or leave it out: each node then writes itself")
+        if bool(found.tls_certificate) != bool(found.tls_key):
+            raise wrong("--ft-log-tls-certificate", "certificate and key belong together", "give both, or none")
+        leaves = found.leaves or math.ceil(max_nodes / NODES_OF_A_LEAF)
+        if leaves == 1:
+            leaves = 0
+        if not 0 < found.port <= MAX_PORT - leaves:
+            problem = f"{found.port} is no port with {leaves} more after it"
+            raise wrong("--ft-log-server-port", problem, "write one, as in 50051")
+        queue = found.leaf_queue
+        if queue < 0:
+            nodes = math.ceil(max_nodes / max(leaves, 1))
+            queue = min(MAX_QUEUE, max(MIN_QUEUE, CHUNKS_OF_A_NODE * nodes))
+        return replace(found, has_server=has_server, leaves=leaves, leaf_queue=queue)
 
     def leaf_of(self, node: str) -> int:
         """Return the port to which a node sends."""
@@ -105,21 +148,3 @@ class LogOptions:
     def derived_token(run_id: str) -> bytes:
         """Return a token that tells jobs apart; it keeps nobody out who knows the job's name."""
         return hashlib.blake2b(run_id.encode(errors="surrogateescape"), person=b"nvrx-logs").hexdigest()[:64].encode()
-
-
-def _size(given: argparse.Namespace, max_nodes: int) -> dict[str, int]:
-    count, port, queue = given.ft_log_aggregator_count, given.ft_log_server_port, given.ft_log_leaf_max_queue_chunks
-    if count < 0:
-        raise _wrong("--ft-log-aggregator-count", f"{count} is negative", "0 lets the number of nodes decide")
-    count = count or math.ceil(max_nodes / NODES_OF_A_LEAF)
-    leaves = count if count > 1 else 0
-    if not 0 < port <= MAX_PORT - leaves:
-        raise _wrong("--ft-log-server-port", f"{port} is no port with {leaves} more after it", "write one, as in 50051")
-    if queue < 0:
-        nodes = math.ceil(max_nodes / max(leaves, 1))
-        queue = min(MAX_QUEUE, max(MIN_QUEUE, CHUNKS_OF_A_NODE * nodes))
-    return {"port": port, "leaves": leaves, "leaf_queue": queue}
-
-
-def _wrong(option: str, problem: str, advice: str) -> ConfigurationError:
-    return ConfigurationError("command line", option, problem, advice)

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from nvrx_core.backoff import Backoff
 from nvrx_core.values import value
 
 __all__ = [
@@ -97,9 +98,9 @@ class MemoryReclaim:
     """
 
     def __init__(self, *, timeout: float, tolerance: float, interval: float) -> None:
-        self._timeout, self._tolerance, self._interval = timeout, tolerance, interval
+        self._timeout, self._tolerance, self._pauses = timeout, tolerance, Backoff(FIRST_PAUSE, interval)
         self.is_waiting, self._is_first = False, False
-        self._began, self._reads_at, self._pause = math.inf, math.inf, FIRST_PAUSE
+        self._began, self._reads_at, self._readings = math.inf, math.inf, 0
         self._of_others, self._at_first, self._last = dict[str, int](), dict[str, int](), list[GpuMemory]()
 
     @property
@@ -117,7 +118,7 @@ class MemoryReclaim:
         if self.is_waiting:
             return ()
         self.is_waiting, self._is_first = True, is_first
-        self._began, self._reads_at, self._pause = now, math.inf, FIRST_PAUSE
+        self._began, self._reads_at, self._readings = now, math.inf, 0
         self._at_first.clear()
         self._last.clear()
         return (ReadMemory(),)
@@ -144,10 +145,9 @@ class MemoryReclaim:
             return () if self._ends_first() else self._end(MemoryFree(f"{waited}: {self._statistics()}"))
         if now >= self._began + self._timeout:
             return self.tick(now=now)
-        is_new = self._pause == FIRST_PAUSE
-        self._reads_at = now + self._pause
-        self._pause = min(2 * self._pause, self._interval)
-        return (MemoryAwaited(self._statistics()),) if is_new else ()
+        self._readings += 1
+        self._reads_at = now + self._pauses.pause(self._readings)
+        return (MemoryAwaited(self._statistics()),) if self._readings == 1 else ()
 
     def tick(self, *, now: float) -> tuple[MemoryAction, ...]:
         """Read again, or end the wait, if that is due."""

@@ -1,4 +1,4 @@
-"""The launcher's options, validated. Pure.
+"""The launcher's options, each declared once, and validated. Pure.
 
 A wrong value is a `ConfigurationError` that names the option, what was given, and what to write.
 """
@@ -9,18 +9,29 @@ import argparse
 import hashlib
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.parsing import parse_endpoint
+from nvrx_launcher.declared_options import (
+    OPTIONAL_INTEGER,
+    OPTIONAL_TEXT,
+    SECONDS,
+    TEXT,
+    Form,
+    flag,
+    option,
+    values_of,
+    wrong,
+)
 from nvrx_launcher.host_list import expected_hosts
 from nvrx_launcher.log_options import LogOptions
-from nvrx_launcher.rank_order import infrastructure_rank, rank_sources
+from nvrx_launcher.rank_order import DEFAULT_ORDER, infrastructure_rank, rank_sources
 from nvrx_launcher.rendezvous_settings import RendezvousSettings, backend_named
 
-__all__ = ["LaunchOptions", "Streams"]
+__all__ = ["LaunchOptions", "Nodes", "StreamChoice", "Streams"]
 
 DEFAULT_PORT: Final = 29500
 MAX_RUN_ID: Final = 1000
@@ -30,8 +41,21 @@ STOP_SLACK: Final = 10.0
 COMMAND: Final = 1000
 """Characters of a command that are compared as they are; the rest by a digest."""
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
+COUNTED: Final = ("auto", "cpu", "gpu", "xpu")
 GPUS_PER_NUMA: Final = "NVRX_GPUS_PER_NUMA"
 STREAMS: Final = {"0": (False, False), "1": (True, False), "2": (False, True), "3": (True, True)}
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """How many nodes take part."""
+
+    least: int
+    most: int
+
+    def __str__(self) -> str:
+        """Return it as --nnodes has it."""
+        return str(self.most) if self.least == self.most else f"{self.least}:{self.most}"
 
 
 @dataclass(frozen=True)
@@ -43,94 +67,250 @@ class Streams:
 
 
 @dataclass(frozen=True)
+class StreamChoice:
+    """Which streams of which workers are meant.
+
+    Attributes:
+        by_rank: those of the workers that are named, by local rank.
+        others: those of each other worker.
+    """
+
+    by_rank: Mapping[int, Streams]
+    others: Streams
+
+    def __getitem__(self, local_rank: int) -> Streams:
+        """Return those of a worker."""
+        return self.by_rank.get(local_rank, self.others)
+
+    @property
+    def is_any(self) -> bool:
+        """Whether any stream is meant."""
+        return any(each.stdout or each.stderr for each in (self.others, *self.by_rank.values()))
+
+    def of_workers(self, workers: int) -> dict[int, Streams]:
+        """Return those of each of so many workers, by local rank."""
+        return dict.fromkeys(range(workers), self.others) | dict(self.by_rank)
+
+
+def _nodes(option: str, text: str) -> Nodes:
+    found = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 0 < least <= most:
+        raise wrong(option, f"{text!r} is no number of nodes", "write 2, or 2:4 for 2 to 4 nodes")
+    return Nodes(least, most)
+
+
+def _workers(option: str, text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise wrong(option, f"{text!r} is no positive number", "write one, or auto, cpu, gpu or xpu")
+    return int(text)
+
+
+def _run_id(option: str, text: str) -> str:
+    if not text.isprintable() or len(text) > MAX_RUN_ID:
+        problem = f"{text[:40]!r}... has {len(text)} characters, or some that cannot be printed"
+        raise wrong(option, problem, f"write up to {MAX_RUN_ID} characters, without line breaks")
+    return text
+
+
+def _restarts(option: str, count: int) -> int:
+    if count < 0:
+        raise wrong(option, f"{count} is negative", "0 means no restart")
+    return count
+
+
+def _interval(option: str, seconds: float) -> float:
+    if not 0 < seconds < float("inf"):
+        raise wrong(option, f"{seconds:g} is no duration", "write seconds above 0")
+    return seconds
+
+
+def _streams(option: str, text: str) -> StreamChoice:
+    """Read "3", or "0:1,1:3" by local rank, as torchrun does."""
+    if text in STREAMS:
+        return StreamChoice({}, Streams(*STREAMS[text]))
+    by_rank = dict[int, Streams]()
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d+):([0-3])", part)
+        if not found:
+            raise wrong(option, f"{text!r} names no streams", "write 0, 1, 2 or 3 for all, or as in 0:3,1:1")
+        by_rank[int(found[1])] = Streams(*STREAMS[found[2]])
+    return StreamChoice(by_rank, Streams())
+
+
+def _ranks(option: str, text: str) -> frozenset[int]:
+    if text and not re.fullmatch(r"\d+(,\d+)*", text):
+        raise wrong(option, f"{text!r} are no local ranks", "write them as in 0,2")
+    return frozenset(map(int, filter(None, text.split(","))))
+
+
+def _address(text: str) -> str:
+    """Return an address that may be in brackets, as an IPv6 address is in an endpoint."""
+    return text.removeprefix("[").removesuffix("]")
+
+
+_STREAMS: Final = Form(str, _streams)
+_FILTERS: Final = Form[Sequence[str], tuple[str, ...]](
+    lambda text: [each.replace("\0", ",") for each in text.replace(",,", "\0").split(",")],
+    lambda _, texts: tuple(texts),
+)
+"""Texts with commas between them; two commas stand for one inside a text."""
+_OPTIONAL_SECONDS: Final = Form[float | None, float | None](
+    float, lambda name, value: None if value is None else SECONDS.read(name, value)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
     """The job and this node's part in it.
 
     Attributes:
-        min_nodes, max_nodes: how many nodes take part.
-        workers: workers of this node.
-        run_id: the job's name.
-        job_name: its name in the store of in-process restart.
-        max_restarts: how often the workers are restarted.
-        role: the workers' role.
-        script, arguments: what they run.
-        module, no_python, run_path: how it is run.
-        log_dir: folder for log files; None: a temporary one, when one is needed.
-        redirects, tee: by local rank, which streams go to a file, or to a file and the console.
-        local_ranks_filter: local ranks whose output goes to the console; empty: all.
-        term_timeout: seconds from a signal that is passed on to a SIGKILL.
-        workers_stop_timeout: seconds from a SIGTERM to a SIGKILL.
-        workers_kill_timeout: seconds from a SIGKILL after which this node is given up if a worker survives it.
-        signals: names of the signals that are passed on.
-        master_addr: where the workers of one node meet.
-        master_port: the port; None: a free one.
+        script, arguments: what the workers run.
+        job_name: the job's name in the store of in-process restart.
         endpoint: host and port of the rendezvous.
-        endpoint_text: the same as given, for a backend that has several.
-        local_addr: the address of this node; None: that of the interface that leads to the endpoint.
         order: this node's rank by --node-rank, or by the infrastructure; -1 for none.
-        rdzv_backend: the rendezvous: one of ours, c10d or etcd-v2, or one that is registered with torch.
-        has_fixed_ranks: each node has the rank that --node-rank gives it, as in torchrun's static rendezvous.
-        monitor_interval: seconds between two looks at a rendezvous that tells nothing by itself.
-        restart_policy: when workers are restarted.
         rendezvous: the settings of the rendezvous.
         logs: per-cycle logs.
-        start_method: how a worker that is a function is started: spawn, fork or forkserver.
-        logs_specs: name of an entry point of the group `torchrun.logs_specs`, which says where logs go; None: ours.
-        event_log_handler: name of a handler of torch elastic's events; "null" for none.
-        duplicate_stdout_filters, duplicate_stderr_filters: texts; a line with one of them goes to one more file.
-        virtual_local_rank: each worker sees LOCAL_RANK 0 and one device.
-        numa_binding: torch's way to bind a worker to the processors near its GPU; None: not.
         gpus_per_numa: GPUs of a NUMA node, where workers are bound by their number; None: they are not.
         expected_hosts: the job's hosts, where Slurm has named them.
+
+    The others are options, and are described where they are declared. One that is None is not given.
     """
 
-    min_nodes: int
-    max_nodes: int
-    workers: int
-    run_id: str
-    job_name: str
-    max_restarts: int
-    role: str
+    nnodes: Nodes = option(
+        "1:1", Form(str, _nodes), "Number of nodes, or the range of nodes as <minimum_nodes>:<maximum_nodes>.",
+        is_jobs=True,
+    )  # fmt: skip
+    workers: int = option(
+        "1", Form(str, _workers), "Number of workers per node; auto, cpu, gpu and xpu count what the node has.",
+        name="nproc-per-node",
+    )  # fmt: skip
+    rdzv_backend: str = option(
+        "c10d", Form(str, lambda _, text: backend_named(text)),
+        "Rendezvous backend: c10d, etcd-v2, static, torch's etcd, or one that is registered.", is_jobs=True,
+    )  # fmt: skip
+    endpoint_text: str = option(
+        "", TEXT, "Rendezvous endpoint, as <host>:<port>; an IPv6 address in brackets.", name="rdzv-endpoint"
+    )
+    run_id: str = option("none", Form(str, _run_id), "Name of the job, up to 1000 characters.", name="rdzv-id")
+    rdzv_conf: str = option("", TEXT, "Further rendezvous settings, as <key1>=<value1>,<key2>=<value2>.")
+    standalone: bool = flag("Start a job of one node, with a rendezvous of its own.")
+    max_restarts: int = option(
+        0, Form(int, _restarts), "How often the workers are restarted before the job fails.", is_jobs=True
+    )
+    monitor_interval: float = option(
+        0.1, Form(float, _interval),
+        "Seconds between two questions to a rendezvous handler that is not nvrx's; no effect elsewhere.",
+    )  # fmt: skip
+    start_method: str = option(
+        "spawn", TEXT, "How workers that are functions are started; no difference for a script.",
+        choices=("spawn", "fork", "forkserver"),
+    )  # fmt: skip
+    event_log_handler: str = option("null", TEXT, "Name of a registered handler of torch elastic's events.")
+    role: str = option("default", TEXT, "Role of the workers.")
+    module: bool = flag("The script is a module, as for python -m.", short="m")
+    no_python: bool = flag("The script is a program that is not run by Python.")
+    run_path: bool = flag("Run the script with runpy.run_path in the worker's interpreter.")
+    log_dir: str | None = option(None, OPTIONAL_TEXT, "Folder for log files.")
+    redirects: StreamChoice = option(
+        "0", _STREAMS, "Streams that go to files: 0 none, 1 stdout, 2 stderr, 3 both.", short="r"
+    )
+    tee: StreamChoice = option(
+        "0", _STREAMS, "Streams that go to files and to the console; numbers as for --redirects.", short="t"
+    )
+    local_ranks_filter: frozenset[int] = option(
+        "", Form(str, _ranks), "Local ranks whose output goes to the console, as in 0,2; all by default."
+    )
+    duplicate_stdout_filters: tuple[str, ...] = option(
+        (), _FILTERS, "Texts with commas between them, ,, for a comma; lines of a --tee of stdout with one of them go "
+        "to filtered_stdout.log as well.",
+    )  # fmt: skip
+    duplicate_stderr_filters: tuple[str, ...] = option((), _FILTERS, "The same for stderr and filtered_stderr.log.")
+    node_rank: int | None = option(
+        None, OPTIONAL_INTEGER, "Rank of this node with static; else its place among the nodes."
+    )
+    master_addr: str = option(
+        "127.0.0.1", Form(str, lambda _, text: _address(text)),
+        "Address of the first node, where no rendezvous endpoint is given.",
+    )  # fmt: skip
+    master_port: int | None = option(
+        None, OPTIONAL_INTEGER, "Port on the first node, where no rendezvous endpoint is given."
+    )
+    local_addr: str | None = option(
+        None, Form[str | None, str | None](str, lambda _, text: text and _address(text)), "Address of this node."
+    )
+    logs_specs: str | None = option(
+        None, OPTIONAL_TEXT, "Name of a torchrun.logs_specs entry point, which says where logs go."
+    )
+    numa_binding: str | None = option(
+        None, OPTIONAL_TEXT, "Bind each worker to processors near the GPU of its local rank, as torch does.",
+        choices=("node", "socket", "exclusive", "core-complex"),
+    )  # fmt: skip
+    signals: tuple[str, ...] = option(
+        "SIGTERM,SIGINT,SIGHUP,SIGQUIT", Form(str, lambda _, text: tuple(filter(None, text.split(",")))),
+        "Signals that the launcher passes on to its workers.", name="signals-to-handle",
+    )  # fmt: skip
+    shutdown_timeout: float | None = option(
+        None, _OPTIONAL_SECONDS, "As --workers-stop-timeout, which it replaces where it is given."
+    )
+    virtual_local_rank: bool = flag("Each worker sees LOCAL_RANK 0 and one device.")
+    term_timeout: float = option(
+        25.0, SECONDS, "Seconds from a signal that is passed on to a worker's SIGKILL; a second signal leaves 2 s, a "
+        "third none.", is_torchruns=False,
+    )  # fmt: skip
+    workers_stop_timeout: float = option(
+        15.0, SECONDS, "Seconds from a worker's SIGTERM to its SIGKILL, for a restart.", is_torchruns=False
+    )
+    workers_kill_timeout: float = option(
+        30.0, SECONDS, "Seconds from a worker's SIGKILL after which its node leaves the job, if the worker is still "
+        "there.", is_torchruns=False,
+    )  # fmt: skip
+    restart_policy: str = option(
+        "any-failed", TEXT,
+        "When workers are restarted: when any has failed, or when fewer nodes than the minimum are healthy.",
+        choices=("any-failed", "min-healthy"), is_torchruns=False, is_jobs=True,
+    )  # fmt: skip
+    rank_order: tuple[str, ...] = option(
+        DEFAULT_ORDER, Form(str, lambda _, text: rank_sources(text)),
+        "What orders the ranks of nodes without --node-rank, the first that a node has: slurm-procid, group-rank, "
+        "cross-slurm-procid, array, topology, nodename, with commas between them; else the names of hosts.",
+        name="ft-rank-order", is_torchruns=False,
+    )  # fmt: skip
     script: str
     arguments: tuple[str, ...]
-    module: bool
-    no_python: bool
-    run_path: bool
-    log_dir: str | None
-    redirects: Mapping[int, Streams]
-    tee: Mapping[int, Streams]
-    local_ranks_filter: frozenset[int]
-    term_timeout: float
-    workers_stop_timeout: float
-    workers_kill_timeout: float
-    signals: tuple[str, ...]
-    master_addr: str
-    master_port: int | None
+    job_name: str
     endpoint: tuple[str, int]
-    endpoint_text: str
-    local_addr: str | None
     order: int
-    rdzv_backend: str
-    has_fixed_ranks: bool
-    monitor_interval: float
-    restart_policy: str
     rendezvous: RendezvousSettings
     logs: LogOptions
-    start_method: str = "spawn"
-    logs_specs: str | None = None
-    event_log_handler: str = "null"
-    duplicate_stdout_filters: tuple[str, ...] = ()
-    duplicate_stderr_filters: tuple[str, ...] = ()
-    virtual_local_rank: bool = False
-    numa_binding: str | None = None
-    gpus_per_numa: int | None = None
-    expected_hosts: tuple[str, ...] = ()
+    gpus_per_numa: int | None
+    expected_hosts: tuple[str, ...]
+
+    @property
+    def min_nodes(self) -> int:
+        """How many nodes must take part."""
+        return self.nnodes.least
+
+    @property
+    def max_nodes(self) -> int:
+        """How many nodes may take part."""
+        return self.nnodes.most
+
+    @property
+    def has_fixed_ranks(self) -> bool:
+        """Whether each node has the rank that --node-rank gives it, as in torchrun's static rendezvous."""
+        return self.rdzv_backend == "static"
+
+    @property
+    def backend(self) -> str:
+        """What serves the rendezvous: static is c10d with fixed ranks."""
+        return "c10d" if self.has_fixed_ranks else self.rdzv_backend
 
     @property
     def hosts_rendezvous(self) -> bool:
         """Whether a launcher of the job hosts the rendezvous, as far as this one is told."""
         is_ruled_out = self.rendezvous.is_host is False and not self.has_fixed_ranks
-        return self.max_nodes == 1 or (self.rdzv_backend == "c10d" and not is_ruled_out)
+        return self.max_nodes == 1 or (self.backend == "c10d" and not is_ruled_out)
 
     @property
     def compared_command(self) -> str:
@@ -163,59 +343,45 @@ class LaunchOptions:
         Raises:
             ConfigurationError: when a value is wrong, or two contradict each other.
         """
-        least, most = (1, 1) if given.standalone else _nodes(given.nnodes)
-        backend = "c10d" if given.standalone else backend_named(given.rdzv_backend)
-        rendezvous, node_rank = RendezvousSettings.of(given.rdzv_conf, backend), given.node_rank
-        if has_fixed_ranks := backend == "static":
-            backend, node_rank = "c10d", _fixed_rank(node_rank or 0, (least, most))
+        values = values_of(cls, _spelled_out(given, count_devices, environ))
+        nodes, workers, backend = values["nnodes"], values["workers"], values["rdzv_backend"]
+        rendezvous, node_rank = RendezvousSettings.of(values["rdzv_conf"], backend), values["node_rank"]
+        if backend == "static":
+            backend, node_rank = "c10d", _fixed_rank(node_rank or 0, nodes)
             rendezvous = replace(rendezvous, is_host=node_rank == 0)
-        if given.module and given.no_python:
-            raise _wrong("--no-python", "given together with --module", "give one of them")
-        if given.max_restarts < 0:
-            raise _wrong("--max-restarts", f"{given.max_restarts} is negative", "0 means no restart")
-        if not given.rdzv_id.isprintable() or len(given.rdzv_id) > MAX_RUN_ID:
-            problem = f"{given.rdzv_id[:40]!r}... has {len(given.rdzv_id)} characters, or some that cannot be printed"
-            raise _wrong("--rdzv-id", problem, f"write up to {MAX_RUN_ID} characters, without line breaks")
-        if not 0 < given.monitor_interval < float("inf"):
-            raise _wrong("--monitor-interval", f"{given.monitor_interval:g} is no duration", "write seconds above 0")
-        workers = _workers(given.nproc_per_node, count_devices)
-        order = infrastructure_rank(rank_sources(given.ft_rank_order), environ)
-        devices = environ.get(DEVICES)
-        if given.virtual_local_rank and devices is not None and len(devices.split(",")) < workers:
+        if values["module"] and values["no_python"]:
+            raise wrong("--no-python", "given together with --module", "give one of them")
+        order, devices = infrastructure_rank(values["rank_order"], environ), environ.get(DEVICES)
+        if values["virtual_local_rank"] and devices is not None and len(devices.split(",")) < workers:
             problem = f"there are {workers} workers, and {DEVICES} is {devices!r}"
-            raise _wrong("--virtual-local-rank", problem, "name a device for each worker")
+            raise wrong("--virtual-local-rank", problem, "name a device for each worker")
         return cls(
-            min_nodes=least, max_nodes=most, workers=workers, run_id=given.rdzv_id,
-            job_name=environ.get("NVRX_JOB_ID") or given.rdzv_id, max_restarts=given.max_restarts,
-            role=given.role, script=given.training_script, arguments=tuple(given.training_script_args),
-            module=given.module, no_python=given.no_python, run_path=given.run_path, log_dir=given.log_dir,
-            redirects=_streams("--redirects", given.redirects, workers), tee=_streams("--tee", given.tee, workers),
-            local_ranks_filter=_ranks(given.local_ranks_filter),
-            term_timeout=_seconds("--term-timeout", given.term_timeout),
-            workers_stop_timeout=_workers_stop_timeout(given, environ),
-            workers_kill_timeout=_seconds("--workers-kill-timeout", given.workers_kill_timeout),
-            signals=tuple(filter(None, given.signals_to_handle.split(","))), master_addr=_address(given.master_addr),
-            master_port=given.master_port,
-            endpoint=_endpoint(given, is_one_node=most == 1) if backend == "c10d" else ("", 0),
-            endpoint_text=given.rdzv_endpoint, local_addr=given.local_addr and _address(given.local_addr),
-            order=order if node_rank is None else node_rank,
-            rdzv_backend=backend, has_fixed_ranks=has_fixed_ranks, monitor_interval=given.monitor_interval,
-            restart_policy=given.restart_policy, rendezvous=rendezvous,
-            logs=LogOptions.of(given, most, backend),
-            start_method=given.start_method, logs_specs=given.logs_specs, event_log_handler=given.event_log_handler,
-            duplicate_stdout_filters=tuple(given.duplicate_stdout_filters),
-            duplicate_stderr_filters=tuple(given.duplicate_stderr_filters),
-            virtual_local_rank=given.virtual_local_rank, numa_binding=given.numa_binding,
-            gpus_per_numa=_gpus_per_numa(given, environ), expected_hosts=expected_hosts(environ),
+            **values, script=given.training_script, arguments=tuple(given.training_script_args),
+            job_name=environ.get("NVRX_JOB_ID") or values["run_id"],
+            endpoint=_endpoint(given, is_one_node=nodes.most == 1) if backend == "c10d" else ("", 0),
+            order=order if node_rank is None else node_rank, rendezvous=rendezvous,
+            logs=LogOptions.of(given, nodes.most, backend), gpus_per_numa=_gpus_per_numa(given, environ),
+            expected_hosts=expected_hosts(environ),
         )  # fmt: skip
 
 
-def _nodes(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d+)(?::(\d+))?", text)
-    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 0 < least <= most:
-        raise _wrong("--nnodes", f"{text!r} is no number of nodes", "write 2, or 2:4 for 2 to 4 nodes")
-    return least, most
+def _spelled_out(
+    given: argparse.Namespace, count_devices: Callable[[str], int], environ: Mapping[str, str]
+) -> argparse.Namespace:
+    """Return a command line without the options that stand for others, or for what this node has."""
+    values = dict(vars(given))
+    if given.standalone:
+        values |= {"nnodes": "1", "rdzv_backend": "c10d"}
+    if given.nproc_per_node in COUNTED:
+        values["nproc_per_node"] = str(count_devices(given.nproc_per_node))
+    if given.shutdown_timeout is not None:
+        values["workers_stop_timeout"] = given.shutdown_timeout
+    elif variable := environ.get(SHUTDOWN_TIMEOUT):
+        if not variable.isdigit():
+            problem = f"{variable!r} is no number of seconds"
+            raise ConfigurationError("environment", SHUTDOWN_TIMEOUT, problem, "write 30")
+        values["workers_stop_timeout"] = float(variable)
+    return argparse.Namespace(**values)
 
 
 def _endpoint(given: argparse.Namespace, *, is_one_node: bool) -> tuple[str, int]:
@@ -227,66 +393,15 @@ def _endpoint(given: argparse.Namespace, *, is_one_node: bool) -> tuple[str, int
             return parse_endpoint(host, DEFAULT_PORT)
         return parse_endpoint(given.rdzv_endpoint, DEFAULT_PORT)
     except ValueError as error:
-        raise _wrong("--rdzv-endpoint", str(error), "write it as in node0:29500 or [fd00::2]:29500") from None
+        raise wrong("--rdzv-endpoint", str(error), "write it as in node0:29500 or [fd00::2]:29500") from None
 
 
-def _address(text: str) -> str:
-    """Return an address that may be in brackets, as an IPv6 address is in an endpoint."""
-    return text.removeprefix("[").removesuffix("]")
-
-
-def _fixed_rank(rank: int, nodes: tuple[int, int]) -> int:
-    if nodes[0] != nodes[1]:
-        raise _wrong("--nnodes", f"{nodes[0]}:{nodes[1]} is a range; static needs one number", f"write {nodes[1]}")
-    if not 0 <= rank < nodes[1]:
-        raise _wrong("--node-rank", f"{rank} is no rank of {nodes[1]} nodes", f"write 0 to {nodes[1] - 1}")
+def _fixed_rank(rank: int, nodes: Nodes) -> int:
+    if nodes.least != nodes.most:
+        raise wrong("--nnodes", f"{nodes} is a range; static needs one number", f"write {nodes.most}")
+    if not 0 <= rank < nodes.most:
+        raise wrong("--node-rank", f"{rank} is no rank of {nodes.most} nodes", f"write 0 to {nodes.most - 1}")
     return rank
-
-
-def _workers(text: str, count_devices: Callable[[str], int]) -> int:
-    if text in ("auto", "cpu", "gpu", "xpu"):
-        return count_devices(text)
-    if not text.isdigit() or int(text) < 1:
-        raise _wrong("--nproc-per-node", f"{text!r} is no positive number", "write one, or auto, cpu, gpu or xpu")
-    return int(text)
-
-
-def _streams(option: str, text: str, workers: int) -> dict[int, Streams]:
-    """Read "3", or "0:1,1:3" by local rank, as torchrun does."""
-    if text in STREAMS:
-        return dict.fromkeys(range(workers), Streams(*STREAMS[text]))
-    by_rank = dict.fromkeys(range(workers), Streams())
-    for part in text.split(","):
-        found = re.fullmatch(r"(\d+):([0-3])", part)
-        if not found:
-            raise _wrong(option, f"{text!r} names no streams", "write 0, 1, 2 or 3 for all, or as in 0:3,1:1")
-        by_rank[int(found[1])] = Streams(*STREAMS[found[2]])
-    return by_rank
-
-
-def _ranks(text: str) -> frozenset[int]:
-    if text and not re.fullmatch(r"\d+(,\d+)*", text):
-        raise _wrong("--local-ranks-filter", f"{text!r} are no local ranks", "write them as in 0,2")
-    return frozenset(map(int, filter(None, text.split(","))))
-
-
-def _seconds(option: str, value: float) -> float:
-    if not 0 <= value < float("inf"):
-        raise _wrong(option, f"{value:g} is no duration", "write a number of seconds, 0 or more")
-    return value
-
-
-def _workers_stop_timeout(given: argparse.Namespace, environ: Mapping[str, str]) -> float:
-    """Return what torchrun's option or its variable says, else our option."""
-    if given.shutdown_timeout is not None:
-        return _seconds("--shutdown-timeout", given.shutdown_timeout)
-    if variable := environ.get(SHUTDOWN_TIMEOUT):
-        if not variable.isdigit():
-            raise ConfigurationError(
-                "environment", SHUTDOWN_TIMEOUT, f"{variable!r} is no number of seconds", "write 30"
-            )
-        return float(variable)
-    return _seconds("--workers-stop-timeout", given.workers_stop_timeout)
 
 
 def _gpus_per_numa(given: argparse.Namespace, environ: Mapping[str, str]) -> int | None:
@@ -296,9 +411,5 @@ def _gpus_per_numa(given: argparse.Namespace, environ: Mapping[str, str]) -> int
     if not text.isdigit() or int(text) < 1:
         raise ConfigurationError("environment", GPUS_PER_NUMA, f"{text!r} is no number of GPUs", "write one, as in 4")
     if given.numa_binding:
-        raise _wrong("--numa-binding", f"given together with {GPUS_PER_NUMA}", "give one of them")
+        raise wrong("--numa-binding", f"given together with {GPUS_PER_NUMA}", "give one of them")
     return int(text)
-
-
-def _wrong(option: str, problem: str, advice: str) -> ConfigurationError:
-    return ConfigurationError("command line", option, problem, advice)

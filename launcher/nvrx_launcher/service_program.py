@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Final
 
+from nvrx_core.backoff import Backoff
 from nvrx_core.process.children import note_child
 from nvrx_core.process.lifeline import describe_exit, exit_status, open_pidfd
 from nvrx_core.process.waiting import readable
@@ -22,9 +23,8 @@ from nvrx_launcher.loop import EventLoop
 __all__ = ["ENDS_LATER", "ServiceProgram", "release"]
 
 log = logging.getLogger("nvrx_launcher")
-FIRST_PAUSE: Final = 0.5
-LONGEST_PAUSE: Final = 30.0
-"""Seconds before a process is started again, which double from the first to the longest."""
+PAUSES: Final = Backoff(0.5, 30.0)
+"""Before a process is started again."""
 WORKED: Final = 60.0
 """Seconds after which a process has worked: the next pause is the first one again."""
 ENDS_LATER: Final = 15.0
@@ -55,7 +55,7 @@ class ServiceProgram:
         self._loop, self._name, self._command, self._token, self._log_file = loop, name, command, token, log_file
         self._environ, self._started, self._inherits = environ, started, inherits
         self._process: subprocess.Popen[bytes] | None = None
-        self._ended, self._pause, self._began, self.deadline = -1, FIRST_PAUSE, 0.0, math.inf
+        self._ended, self._failures, self._began, self.deadline = -1, 0, 0.0, math.inf
 
     @property
     def ended(self) -> int:
@@ -126,8 +126,8 @@ class ServiceProgram:
 
     def _again(self) -> None:
         now = time.monotonic()
-        self._pause = FIRST_PAUSE if now - self._began > WORKED else self._pause
-        self.deadline, self._pause = now + self._pause, min(LONGEST_PAUSE, 2 * self._pause)
+        self._failures = 1 if now - self._began > WORKED else self._failures + 1
+        self.deadline = now + PAUSES.pause(self._failures)
 
 
 def release(process: subprocess.Popen[bytes], ended: int, name: str, within: float) -> None:

@@ -108,6 +108,6 @@ class TorchEvents:
             "run_id": options.run_id, "global_rank": rank, "group_rank": place and place.group_rank,
             "worker_id": None if local_rank is None else str(self._pids[local_rank]), "role": options.role,
             "hostname": self._host, "state": state, "total_run_time": int(time.monotonic() - self._begin),
-            "rdzv_backend": options.rdzv_backend, "raw_error": failure and failure.raw_error(),
+            "rdzv_backend": options.backend, "raw_error": failure and failure.raw_error(),
             "metadata": json.dumps(details), "agent_restarts": place.cycle if place else 0, "duration_ms": None,
         }  # fmt: skip

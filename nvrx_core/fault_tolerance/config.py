@@ -24,12 +24,18 @@ from nvrx_core.settings.forms import (
 from nvrx_core.settings.parameter import NOT_NEGATIVE, POSITIVE, ValueRule, above, at_least, one_of, setting
 from nvrx_core.settings.process_forms import ENDS_A_PROCESS, LOG_LEVEL, SIGNAL
 
-__all__ = ["FaultToleranceConfig"]
+__all__ = ["NOT_USED", "FaultToleranceConfig"]
 
 _ON_THE_PAGE: Final = ValueRule(
     f"{MAX_SECTIONS} sections or fewer, with names of at most {NAME_BYTES} bytes, none of them zero",
     lambda timeouts: len(timeouts) <= MAX_SECTIONS and all(map(_is_on_the_page, timeouts)),
 )
+NOT_USED: Final = {
+    "restart_check_interval": "a restart is noticed when it happens",
+    "skip_section_response": "a section is a write to shared memory, without a response",
+    "attribution_analysis_backend": "there is one backend",
+}
+"""The settings of nvidia-resiliency-ext that are accepted and have no use here, and why."""
 _MAX_COMPARED: Final = 8
 _COMPARED: Final = ValueRule(
     f"{_MAX_COMPARED} sections or fewer, with printable names of at most {NAME_BYTES} bytes",
@@ -38,6 +44,10 @@ _COMPARED: Final = ValueRule(
         and all(name.isprintable() and _is_on_the_page(name) for name in names)
     ),
 )
+
+
+def _unused(name: str) -> str:
+    return f"Accepted and not used: {NOT_USED[name]}."
 
 
 def _is_on_the_page(name: str) -> bool:
@@ -119,15 +129,17 @@ class FaultToleranceConfig(HealthSettings):
         rule=NOT_NEGATIVE,
     )  # fmt: skip
     restart_window: float = setting(
-        600.0, SECONDS, "Time in which the restarts of a job are counted for `max_restarts_in_window`.", rule=POSITIVE
-    )
+        600.0, SECONDS, "Time in which the restarts of a job are counted for `max_restarts_in_window`.", rule=POSITIVE,
+        is_jobs=True,
+    )  # fmt: skip
     max_restarts_in_window: int | None = setting(
         None, INTEGER, "How many restarts there may be in `restart_window`, beside --max-restarts in all.",
-        rule=at_least(0),
+        rule=at_least(0), is_jobs=True,
     )  # fmt: skip
     restart_backoff: float | None = setting(
         0.0, SECONDS, "Time before each restart, at least. Cycles that end before their first step, in a row, are "
         "followed after 0, 1, 2, 4 ... 60 s; none: no pause at all.", rule=NOT_NEGATIVE, optional=True,
+        is_jobs=True,
     )  # fmt: skip
     retry_usage_errors: bool = setting(
         False, BOOLEAN, "Restart the workers also when all of them have failed before the first step of the first "
@@ -141,17 +153,13 @@ class FaultToleranceConfig(HealthSettings):
     compat_names: bool = setting(
         True, BOOLEAN, "Let workers import nvrx as `nvidia_resiliency_ext`, where that package is not installed."
     )
-    restart_check_interval: float = setting(
-        60.0, SECONDS, "Accepted and not used: a restart is noticed when it happens.", rule=POSITIVE
-    )
-    skip_section_response: bool = setting(
-        True, BOOLEAN, "Accepted and not used: a section is a write to shared memory, without a response."
-    )
+    restart_check_interval: float = setting(60.0, SECONDS, _unused("restart_check_interval"), rule=POSITIVE)
+    skip_section_response: bool = setting(True, BOOLEAN, _unused("skip_section_response"))
 
     segment: int | None = setting(
         None, INTEGER, "Nodes of one NVLink domain, by ClusterUUID and CliqueId, that take part together, with "
         "consecutive ranks; the minimum of --nnodes is a multiple of it. None: domains do not matter.",
-        rule=at_least(1),
+        rule=at_least(1), is_jobs=True,
     )  # fmt: skip
     numa_bind_strict: bool = setting(
         True, BOOLEAN, "Bind a worker's memory to its NUMA node, instead of preferring it."
@@ -178,9 +186,11 @@ class FaultToleranceConfig(HealthSettings):
     )  # fmt: skip
     max_no_progress_cycles: int = setting(
         3, INTEGER, "End the job with code 93 after so many cycles in a row without progress, by "
-        "`checkpoint_iteration_file`; 0 is never.",
+        "`checkpoint_iteration_file`; 0 is never.", is_jobs=True,
     )  # fmt: skip
-    min_progress_iterations: int = setting(1, INTEGER, "Iterations that count as progress.", rule=at_least(1))
+    min_progress_iterations: int = setting(
+        1, INTEGER, "Iterations that count as progress.", rule=at_least(1), is_jobs=True
+    )
     checkpoint_iteration_file: str | None = setting(
         None, PATH, "Text file with the iteration of the last checkpoint, the same for all nodes, such as "
         "latest_checkpointed_iteration.txt of Megatron-LM.",
@@ -202,7 +212,7 @@ class FaultToleranceConfig(HealthSettings):
         None, TEXT, "OpenAI-compatible endpoint of the model. None: no line of a log leaves the machine."
     )
     attribution_llm_model: str | None = setting(None, TEXT, "Name of the model there.")
-    attribution_analysis_backend: str | None = setting(None, TEXT, "Accepted and not used: there is one backend.")
+    attribution_analysis_backend: str | None = setting(None, TEXT, _unused("attribution_analysis_backend"))
     attribution_stop_action: str = setting(
         "log", TEXT, "What its advice against a restart does: no-restart ends the job with code 93.",
         rule=one_of("log", "no-restart"),

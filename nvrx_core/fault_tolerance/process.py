@@ -15,9 +15,8 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from nvrx_core.fault.stack_text import in_one_line
 from nvrx_core.fault_tolerance.clients import Clients
@@ -65,8 +64,22 @@ STACK: Final = 1 << 14
 """Characters of the stacks that the launcher is told."""
 
 
+class Awaited(Protocol):
+    """An answer for which the loop waits together with all other events."""
+
+    def fds(self) -> list[int]:
+        """Return the descriptors to wait for."""
+
+    def receive(self, fd: int, *, now: float) -> None:
+        """Receive what has become readable."""
+
+
 class RankMonitor:
     """The main loop.
+
+    Each turn goes on where the last one has stopped, as far as the answers have come: an overdue rank has its peers
+    asked (`QueryPeers`, `Inquiry`), then writes its stacks; what they say is judged (`_pass_on`), and the rank excused,
+    or ended (`TerminateRank`, `Termination`) when the launcher has said who is to blame.
 
     Args:
         plan: the configuration.
@@ -83,7 +96,7 @@ class RankMonitor:
         self.detector = HangDetector(self._rules)
         self._inquiry: Inquiry | None = None
         self._findings = Findings()
-        self._pending: _PendingTermination | None = None
+        self._termination: Termination | None = None
         self._questions = socket.socket(fileno=os.dup(plan.questions[0])) if plan.questions else None
         self._evidence: EvidenceRequest | None = None
         self._asking, self._asked, self._answers_at = list[Connection](), 0, math.inf
@@ -140,8 +153,9 @@ class RankMonitor:
     def _forget(self) -> None:
         """Discard the state of the judgement; a rank that was about to be ended is not."""
         self.detector = HangDetector(self._rules)
-        if self._pending is not None:
-            self._take_back(self._pending)
+        if self._termination is not None:
+            self._termination.take_back()
+            self._termination = None
         if self._inquiry is not None:
             self._inquiry.close()
             self._inquiry = None
@@ -157,7 +171,7 @@ class RankMonitor:
                     self._inquiry = Inquiry(own, survey, rank, signum, reader=self.plan.stacks[0])
                 case TerminateRank(reason):
                     self._terminate(rank, reason)
-                case KillRank() if self._pending is not None:
+                case KillRank() if self._termination is not None:
                     pass  # the grace period is shorter than the wait for the verdict
                 case KillRank(reason):
                     log.error("kill rank %d (pid %d): %s", self.page[ProgressField.RANK], rank.pid, reason)
@@ -181,61 +195,31 @@ class RankMonitor:
         return True
 
     def _terminate(self, rank: WatchedRank, reason: str) -> None:
-        """Notify the launcher, and send the rank the termination signal when it has said who is to blame."""
+        """Begin to end the rank, with what is known of it."""
         number, found = self.page[ProgressField.RANK], self._findings
         where = (f", at {in_one_line(found.stack)}" if found.stack else "") + _state_of(rank.pid)
         beside = "" if found.slowest is None else Progress.of_page(self.page).beside(found.slowest)
         why = f"{reason}{where}{beside and f', {beside}'}"
         report = HungRank(number, rank.pid, why, found.text[:STACK])
-        asked = self._tell_launcher(report.to_json())
-        self._pending = _PendingTermination(asked, rank, time.monotonic() + VERDICT_TIMEOUT, report)
-        self._end_when_judged()
-
-    def _tell_launcher(self, message: Mapping[str, Any]) -> Connection | None:
-        """Send the launcher a message; return the connection on which it may answer, None if there is no launcher."""
-        if not self.plan.launcher:
-            return None
-        with ExitStack() as failing, suppress(OSError):
-            connection = failing.enter_context(connect(self.plan.launcher, within=0.0))
-            connection.send(message)
-            failing.pop_all()
-            return connection
-        return None
+        self._termination = Termination(rank, report, self.plan.launcher)
 
     def _end_when_judged(self) -> float:
         """End the rank, once it is said who is to blame, or that takes too long; return when that is due.
 
         It may have gone on meanwhile, or begun a wrapped call.
         """
-        awaited = self._pending
-        if awaited is None:
+        termination = self._termination
+        if termination is None:
             return math.inf
-        if awaited.connection is not None and time.monotonic() < awaited.deadline:
-            return awaited.deadline
+        if time.monotonic() < termination.deadline:
+            return termination.deadline
         limit = take_sample(self.page, self.awake.at).limit
         if self.page[ProgressField.STAGE] != Stage.OUTSIDE or limit is None or self._now() < limit.deadline:
             self._forget()
             return time.monotonic()
-        self._pending = None
-        if awaited.connection is not None:
-            awaited.connection.close()
-        report, signum = awaited.report, self.plan.termination_signal
-        name = signal.Signals(signum).name
-        # the launcher tells of the end of a rank whose hang it knows, once, as an error
-        level = logging.ERROR if awaited.connection is None else logging.WARNING
-        log.log(level, "rank %d (pid %d) is hung: %s; it is sent %s", report.rank, report.pid, report.reason, name)
-        send(awaited.rank.pidfd, [signum, signal.SIGCONT])
+        self._termination = None
+        termination.carry_out(self.plan.termination_signal)
         return math.inf
-
-    def _take_back(self, awaited: _PendingTermination) -> None:
-        """Do not end the rank; tell the launcher, unless the rank has exited, for which it may have been the reason."""
-        self._pending, report = None, awaited.report
-        if awaited.connection is not None:
-            awaited.connection.close()
-        if not awaited.rank.has_exited():
-            log.warning("rank %d (pid %d) has gone on, and is not ended: %s", report.rank, report.pid, report.reason)
-            if (told := self._tell_launcher({"type": RECOVERED, "rank": report.rank})) is not None:
-                told.close()
 
     def _give_evidence(self) -> float:
         """Answer the launcher that has asked where the rank is, once that is known; return when that is due."""
@@ -265,30 +249,24 @@ class RankMonitor:
 
     def _wait(self, due: float) -> list[int]:
         poll = select.poll()
-        for fd in (self.listener.fileno(), *self._clients.fds(), *self._awaited()):
+        answers = [fd for each in self._awaited() for fd in each.fds()]
+        for fd in (self.listener.fileno(), *self._clients.fds(), *answers):
             poll.register(fd, select.POLLIN)
         if self._rank is not None:
             poll.register(self._rank.pidfd, select.POLLIN)
         return [fd for fd, _ in poll.poll(min(max(0.0, due - time.monotonic()), LONGEST_WAIT) * 1000 + 0.5)]
 
-    def _awaited(self) -> list[int]:
-        """Return the descriptors of what was asked."""
-        inquiry = [] if self._inquiry is None else self._inquiry.fds()
-        evidence = [] if self._evidence is None else self._evidence.fds()
-        pending = -1 if self._pending is None else self._pending.fileno()
-        return [*inquiry, *evidence, *([pending] if pending >= 0 else [])]
+    def _awaited(self) -> list[Awaited]:
+        """Return what was asked, and has not been answered."""
+        return [each for each in (self._inquiry, self._evidence, self._termination) if each is not None]
 
     def _handle(self, fd: int) -> None:
         if fd == self.listener.fileno():
             self._clients.accept()
         elif fd in self._clients:
             self._clients.serve(fd)
-        elif self._inquiry is not None and fd in self._inquiry.fds():
-            self._inquiry.receive(fd, now=time.monotonic())
-        elif self._evidence is not None and fd in self._evidence.fds():
-            self._evidence.receive(fd, now=time.monotonic())
-        elif self._pending is not None and fd == self._pending.fileno():
-            self._pending = replace(self._pending, deadline=-math.inf)
+        elif (asked := next((each for each in self._awaited() if fd in each.fds()), None)) is not None:
+            asked.receive(fd, now=time.monotonic())
         elif self._rank is not None and fd == self._rank.pidfd and self._rank.has_exited():
             if self._rank.is_on(self.page):
                 self.page[ProgressField.ATTACHED_AT] = 0
@@ -341,25 +319,64 @@ class RankMonitor:
         return now
 
 
-@dataclass(frozen=True)
-class _PendingTermination:
-    """The end of a rank that waits for the verdict.
+class Termination:
+    """The end of a hung rank: the launcher is told, and has a second to say who is to blame; then the signal is sent.
+
+    Args:
+        rank: the process.
+        report: why it is ended.
+        launcher: the socket of the launcher; "": there is none, and nothing is waited for.
 
     Attributes:
-        connection: on which the launcher answers; None: nothing is waited for.
-        rank: the process.
-        deadline: when it is ended without the verdict, monotonic seconds.
-        report: why it is ended.
+        deadline: when the rank is ended, monotonic seconds.
     """
 
-    connection: Connection | None
-    rank: WatchedRank
-    deadline: float
-    report: HungRank
+    def __init__(self, rank: WatchedRank, report: HungRank, launcher: str) -> None:
+        self._rank, self._report, self._launcher = rank, report, launcher
+        self._asked = self._tell(report.to_json())
+        self.deadline = -math.inf if self._asked is None else time.monotonic() + VERDICT_TIMEOUT
 
-    def fileno(self) -> int:
-        """Return the descriptor to wait for; -1 for none."""
-        return -1 if self.connection is None else self.connection.fileno()
+    def fds(self) -> list[int]:
+        """Return the descriptor on which the launcher answers."""
+        return [] if self._asked is None else [self._asked.fileno()]
+
+    def receive(self, fd: int, *, now: float) -> None:
+        """Handle that the launcher has answered, or is gone: nothing more is waited for."""
+        self.deadline = -math.inf
+
+    def carry_out(self, signum: int) -> None:
+        """Send the rank its signal."""
+        self._close()
+        # the launcher tells of the end of a rank whose hang it knows, once, as an error
+        level, name = logging.ERROR if self._asked is None else logging.WARNING, signal.Signals(signum).name
+        report = self._report
+        log.log(level, "rank %d (pid %d) is hung: %s; it is sent %s", report.rank, report.pid, report.reason, name)
+        send(self._rank.pidfd, [signum, signal.SIGCONT])
+
+    def take_back(self) -> None:
+        """Do not end the rank; tell the launcher, unless the rank has exited, for which it may have been the reason."""
+        self._close()
+        if self._rank.has_exited():
+            return
+        report = self._report
+        log.warning("rank %d (pid %d) has gone on, and is not ended: %s", report.rank, report.pid, report.reason)
+        if (told := self._tell({"type": RECOVERED, "rank": report.rank})) is not None:
+            told.close()
+
+    def _close(self) -> None:
+        if self._asked is not None:
+            self._asked.close()
+
+    def _tell(self, message: Mapping[str, Any]) -> Connection | None:
+        """Send the launcher a message; return the connection on which it may answer, None if there is no launcher."""
+        if not self._launcher:
+            return None
+        with ExitStack() as failing, suppress(OSError):
+            connection = failing.enter_context(connect(self._launcher, within=0.0))
+            connection.send(message)
+            failing.pop_all()
+            return connection
+        return None
 
 
 def _state_of(pid: int) -> str:

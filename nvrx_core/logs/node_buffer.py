@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from nvrx_core.backoff import Backoff
 from nvrx_core.logs.chunks import Chunk
 
 __all__ = ["LIMIT", "LostLines", "NodeBuffer"]
@@ -25,9 +26,8 @@ BATCH: Final = 4 << 20
 """Bytes of a batch."""
 LINGERS: Final = 0.3
 """Seconds that lines wait for others to be sent with."""
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 2.0
-"""Seconds between two attempts, which double from the first to the longest; an eighth more or less by the node."""
+PAUSES: Final = Backoff(0.1, 2.0)
+"""Between two attempts; an eighth more or less by the node."""
 
 
 @dataclass
@@ -135,8 +135,8 @@ class NodeBuffer:
     def failed(self, *, now: float) -> None:
         """Record that the call is broken: the batch may be written or not, and is sent again later."""
         self._in_flight = 0
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self.retries) * (0.875 + self._spread / 4)
-        self._not_before, self.retries = now + pause, min(self.retries + 1, 8)
+        self.retries += 1
+        self._not_before = now + PAUSES.pause(self.retries) * (0.875 + self._spread / 4)
 
     def give_up(self) -> LostLines:
         """Return what the server may not have, after `is_over`; it is dropped."""

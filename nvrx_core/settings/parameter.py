@@ -71,6 +71,7 @@ class Declaration:
         optional: whether None is allowed.
         form: how a value is written outside Python; None for a parameter that exists in Python alone.
         aliases: further names that its flag has.
+        is_jobs: the value of one node of a job counts for all.
     """
 
     help: str
@@ -81,6 +82,7 @@ class Declaration:
     optional: bool = False
     form: Form | None = None
     aliases: tuple[str, ...] = ()
+    is_jobs: bool = False
 
     @property
     def unit(self) -> str:
@@ -140,10 +142,12 @@ def time_parameter(
 
 def setting(
     default: Any, form: Form, help: str, *, rule: ValueRule | None = None, aliases: tuple[str, ...] = (),
-    optional: bool = False,
+    optional: bool = False, is_jobs: bool = False,
 ) -> Any:  # fmt: skip
     """Return a field for a value that is also written in files, flags and variables; a default of None is optional."""
-    declared = Declaration(help=help, rule=rule, form=form, aliases=aliases, optional=optional or default is None)
+    declared = Declaration(
+        help=help, rule=rule, form=form, aliases=aliases, optional=optional or default is None, is_jobs=is_jobs
+    )
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata={_KEY: declared})
     return field(default=default, metadata={_KEY: declared})

@@ -3,7 +3,8 @@
 Regenerate: python -m tests.harness.launcher_options_page > docs/reference/launcher-options.md
 """
 
-from nvrx_launcher.arguments import OPTIONS, Option
+from nvrx_launcher.arguments import OPTIONS
+from nvrx_launcher.declared_options import Option
 from nvrx_launcher.rendezvous_settings import KEYS, Key
 
 __all__ = ["page"]
@@ -60,7 +61,7 @@ def row(option: Option) -> str:
 
 def default(option: Option) -> str:
     """Its default; a flag has none."""
-    return "" if option.kind is None or option.default in (None, "", ()) else f"`{option.default}`"
+    return "" if option.form is None or option.default in (None, "", ()) else f"`{option.default}`"
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from nvrx_launcher import checkpoint_iteration
-from nvrx_launcher.agent import Agent
 from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.checkpoint_iteration import CheckpointIteration
 from nvrx_launcher.host_list import compress_hosts
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
+from nvrx_launcher.readiness import Readiness, Ready
 
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from tests.harness.process.launch import Start
@@ -85,12 +85,15 @@ def test_without_a_file_or_a_program_nothing_is_read(
 
 
 @pytest.mark.parametrize(("backend", "is_read"), [("c10d", True), ("etcd", False)])
-def test_only_a_job_of_our_rendezvous_waits_for_the_file(tmp_path: Path, backend: str, is_read: bool) -> None:
+def test_only_a_job_of_our_rendezvous_waits_for_the_file(
+    loop: EventLoop, tmp_path: Path, backend: str, is_read: bool
+) -> None:
     given, _ = parse_arguments(["--rdzv-backend", backend, "train.py"], {})
-    config = FaultToleranceConfig(checkpoint_iteration_file=str(tmp_path / "iteration"))
-    checkpoint = Agent(LaunchOptions.of(given, lambda _: 1, {}), config, {})._checkpoint
-    assert checkpoint.begin() is is_read
-    checkpoint.close()
+    config = FaultToleranceConfig(checkpoint_iteration_file=str(tmp_path / "iteration"), gpu_memory_reclaim_timeout=0)
+    readiness = Readiness.of(loop, LaunchOptions.of(given, lambda _: 1, {}), config, {})
+    readiness.begin(0, "", is_first=True)
+    assert readiness.events() == ([] if is_read else [Ready(0, "")])
+    readiness.close()
 
 
 def test_a_job_whose_checkpoint_does_not_move_ends_with_code_93(launcher: Start, tmp_path: Path) -> None:

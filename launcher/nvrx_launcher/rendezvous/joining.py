@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
+from nvrx_core.settings.parameter import declarations
 from nvrx_core.store.endpoint import local_address, numeric_address
+from nvrx_launcher.declared_options import declared
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.nvlink_domain import find_nvlink_domain
 from nvrx_launcher.options import LaunchOptions
@@ -67,7 +69,7 @@ class RendezvousConfig:
     def of(cls, options: LaunchOptions) -> RendezvousConfig:
         """Return that of a launcher."""
         return cls(
-            options.rdzv_backend, options.run_id, options.job_name, options.endpoint, options.endpoint_text,
+            options.backend, options.run_id, options.job_name, options.endpoint, options.endpoint_text,
             options.local_addr, options.rendezvous,
         )  # fmt: skip
 
@@ -180,8 +182,7 @@ def _rules(options: LaunchOptions, config: FaultToleranceConfig) -> Rules:
         problem = f"{options.min_nodes} nodes, the minimum of --nnodes, are no segments of {segment}"
         raise ConfigurationError("command line", "--ft-segment", problem, f"write --nnodes {segment}, or a multiple")
     if segment is not None and (options.has_fixed_ranks or options.rdzv_backend not in OURS):
-        backend = "static" if options.has_fixed_ranks else options.rdzv_backend
-        problem = f"{backend} says itself which nodes take part"
+        problem = f"{options.rdzv_backend} says itself which nodes take part"
         raise ConfigurationError("command line", "--ft-segment", problem, "leave it out, or write --rdzv-backend c10d")
     return Rules(
         options.min_nodes, options.max_nodes, options.max_restarts, restart_policy=options.restart_policy,
@@ -196,20 +197,19 @@ def _rules(options: LaunchOptions, config: FaultToleranceConfig) -> Rules:
 
 def _given(options: LaunchOptions, config: FaultToleranceConfig) -> tuple[tuple[str, str], ...]:
     """Return the options whose values are the job's: those of the coordinator's launcher count."""
-    settings, nodes = options.rendezvous, (options.min_nodes, options.max_nodes)
     values = {
-        "--nnodes": ":".join(str(each) for each in dict.fromkeys(nodes)),
-        "--rdzv-backend": "static" if options.has_fixed_ranks else options.rdzv_backend,
-        "--max-restarts": options.max_restarts,
-        "--restart-policy": options.restart_policy,
-        "--ft-segment": config.segment,
-        "--ft-restart-window": f"{config.restart_window:g}",
-        "--ft-max-restarts-in-window": config.max_restarts_in_window,
-        "--ft-restart-backoff": config.restart_backoff,
-        "--ft-max-no-progress-cycles": config.max_no_progress_cycles,
-        "--ft-min-progress-iterations": config.min_progress_iterations,
-    } | {f"--rdzv-conf {key.name}": f"{getattr(settings, key.name):g}" for key in KEYS if key.is_jobs}
-    return tuple((name, str(value).lower()) for name, value in values.items())
+        f"--{each.name}": getattr(owner, each.field)
+        for owner in (options, options.logs) for each in declared(type(owner)) if each.is_jobs
+    }  # fmt: skip
+    values |= {
+        config.spelling.flag(name): getattr(config, name)
+        for name, (_, each) in declarations(config).items() if each.is_jobs
+    }  # fmt: skip
+    values |= {f"--rdzv-conf {key.name}": getattr(options.rendezvous, key.name) for key in KEYS if key.is_jobs}
+    return tuple(
+        (name, f"{value}".removesuffix(".0") if isinstance(value, float) else f"{value}".lower())
+        for name, value in values.items()
+    )
 
 
 def _describe(

@@ -15,6 +15,7 @@ from typing import Final
 
 import torch.distributed as dist
 
+from nvrx_core.backoff import Backoff
 from nvrx_core.errors import first_line
 from nvrx_core.parsing import endpoint_text
 from nvrx_core.store.connection import StoreConnection
@@ -39,7 +40,8 @@ log = logging.getLogger("nvrx_launcher")
 NOT_OURS: Final = (errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EAFNOSUPPORT)
 """Errors of listening where another launcher may be the one that can."""
 PROBE: Final = 5.0
-PAUSE: Final = 0.2
+PAUSES: Final = Backoff(0.1, 0.4)
+"""Between two attempts to connect again."""
 LEAST: Final = 1.0
 """Seconds that an attempt to connect has at least, also at the deadline."""
 OURS: Final = "nvrx"
@@ -108,14 +110,13 @@ class TcpRendezvous:
         except StoreConnectionError as error:
             why = str(error).partition("(")[2].partition(")")[0]
             if self._is_static:
-                raise StoreConnectionError(
-                    f"nobody hosts the rendezvous at {self}: to connect failed for {timeout:g} s ({why}); the launcher "
-                    "with --node-rank 0 must run, and be reached by --master-addr and --master-port"
-                ) from None
+                tried = "to connect failed"
+                cure = "the launcher with --node-rank 0 must run, and be reached by --master-addr and --master-port"
+            else:
+                tried = f"to listen there failed ({self._why_not}), and so did to connect,"
+                cure = "--rdzv-endpoint must be an address of one of the job's nodes, whose launcher is running"
             raise StoreConnectionError(
-                f"nobody hosts the rendezvous at {self}: to listen there failed ({self._why_not}), and so did to "
-                f"connect, for {timeout:g} s ({why}); --rdzv-endpoint must be an address of one of the job's nodes, "
-                "whose launcher is running"
+                f"nobody hosts the rendezvous at {self}: {tried} for {timeout:g} s ({why}); {cure}"
             ) from None
         try:
             store = self._open()
@@ -177,7 +178,7 @@ class TcpRendezvous:
         Raises:
             StoreConnectionError: when the store is lost, or cannot be reached in time.
         """
-        begun = time.monotonic()
+        begun, failures = time.monotonic(), 0
         while True:
             try:
                 socket.create_connection((self._host, self._port), timeout=PROBE).close()
@@ -189,7 +190,8 @@ class TcpRendezvous:
                 is_reached = isinstance(error, StoreConnectionError)
                 why = "it accepts connections, and answers none" if is_reached else first_line(error)
                 self._say_silent(why, begun=begun, deadline=deadline)
-                if time.monotonic() >= deadline or cut.wait(PAUSE):
+                failures += 1
+                if time.monotonic() >= deadline or cut.wait(PAUSES.pause(failures)):
                     raise StoreConnectionError(
                         f"no way to {self} for {self._settings.join_timeout:g} s: {why}"
                     ) from None

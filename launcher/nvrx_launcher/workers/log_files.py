@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from nvrx_launcher.options import LaunchOptions, Streams
+from nvrx_launcher.options import LaunchOptions
 
 __all__ = ["CycleFiles", "LogFiles", "Stream", "TorchrunFiles", "WorkerFiles"]
 
@@ -83,7 +83,7 @@ class TorchrunFiles:
 
     def __init__(self, options: LaunchOptions, folder: Path) -> None:
         self._options = options
-        if options.log_dir is not None or any(_streams(options.redirects)) or any(_streams(options.tee)):
+        if options.log_dir is not None or options.redirects.is_any or options.tee.is_any:
             parent = Path(options.log_dir or tempfile.mkdtemp(prefix="ft_launcher_"))
             parent.mkdir(parents=True, exist_ok=True)
             name = options.run_id.replace("/", "_").encode()[:NAME_BYTES].decode(errors="ignore")
@@ -112,7 +112,3 @@ class TorchrunFiles:
             stream("stdout", to_file.stdout, tee.stdout), stream("stderr", to_file.stderr, tee.stderr),
             os.fspath(folder / "error.json"),
         )  # fmt: skip
-
-
-def _streams(by_rank: Mapping[int, Streams]) -> Iterator[bool]:
-    return (streams.stdout or streams.stderr for streams in by_rank.values())

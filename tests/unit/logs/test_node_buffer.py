@@ -1,6 +1,6 @@
 import math
 
-from nvrx_core.logs.node_buffer import BATCH, CHUNK, LINGERS, LONGEST_PAUSE, NodeBuffer
+from nvrx_core.logs.node_buffer import BATCH, CHUNK, LINGERS, PAUSES, NodeBuffer
 
 LINE = b"0: a line\n"
 
@@ -58,7 +58,7 @@ def test_a_broken_call_is_repeated_with_the_same_numbers_after_growing_pauses():
         again = kept.take(now=now)
         assert again[0] == first[0]
         assert again[1].sequence == 2
-    assert [round(pause, 2) for pause in pauses] == [0.1, 0.2, 0.4, 0.8, 1.6, *[LONGEST_PAUSE] * 3]
+    assert [round(pause, 2) for pause in pauses] == [0.1, 0.2, 0.4, 0.8, 1.6, *[PAUSES.longest] * 3]
     kept.written(now=now)
     assert kept.retries == 0
 

@@ -9,7 +9,7 @@ from nvrx_launcher.arguments import parse_arguments
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.rendezvous.coordination import LocalCoordination
-from nvrx_launcher.rendezvous.joining import join_job
+from nvrx_launcher.rendezvous.joining import _given, join_job
 
 from nvrx_core.errors import ConfigurationError
 
@@ -54,3 +54,16 @@ def test_a_node_says_which_rendezvous_it_was_given(backend):
         cleanup.callback(loop.close)
         joined = join_job(options, loop, cleanup, None, config=config, iteration=lambda: -1, stops_within=1.0)
         assert ("--rdzv-backend", backend) in joined._describe().given
+
+
+def test_a_node_says_what_it_was_given_for_the_job():
+    argv = ("--nnodes", "1:2", "--max-restarts", "3", "--ft-restart-window", "1234567", "--rdzv-conf", "timeout=7.5")
+    given, config = parse_arguments([*argv, "train.py"], {})
+    found = dict(_given(LaunchOptions.of(given, lambda _: 1, {}), config))
+    assert found.items() >= {
+        "--nnodes": "1:2", "--rdzv-backend": "c10d", "--max-restarts": "3", "--restart-policy": "any-failed",
+        "--ft-segment": "none", "--ft-restart-window": "1234567", "--ft-max-restarts-in-window": "none",
+        "--ft-restart-backoff": "0", "--ft-max-no-progress-cycles": "3", "--ft-min-progress-iterations": "1",
+        "--rdzv-conf join_timeout": "7.5", "--rdzv-conf last_call_timeout": "1", "--rdzv-conf keep_alive_interval": "1",
+        "--rdzv-conf keep_alive_max_attempt": "5",
+    }.items()  # fmt: skip
