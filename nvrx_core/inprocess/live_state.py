@@ -39,6 +39,7 @@ __all__ = ["LiveState"]
 log = logging.getLogger("nvrx_core.inprocess")
 _PATIENCE: Final = 2.0
 """Soft timeouts in which some rank has to move a part of what is transferred: a rank may be busy between transfers."""
+_CPU: Final = torch.device("cpu")
 _ROOM: Final = 16384
 """Bytes of a row, until one is longer."""
 
@@ -391,7 +392,7 @@ class _Ports:
         self._new, self.left, self.failed, self.repeats = new, left, failed, repeats
         self._cannot_advance = self._has_advanced = self.has_resumed = self.starts = False
         self._required = () if left is None else left.required
-        self._capacity = _ROOM
+        self._capacity, self._mine = _ROOM, torch.zeros(0, dtype=torch.uint8)
         self._advances, self._collectives = 0, dict[str, int]()
         self.old_communicates = False
 
@@ -468,9 +469,12 @@ class _Ports:
     def _gather(self, row: torch.Tensor) -> list[torch.Tensor]:
         """Return the beginning of each rank's row, as much as there is room for."""
         device = self._voting_device()
-        mine = torch.nn.functional.pad(row, (0, self._capacity - len(row)))  # or cut
+        if len(self._mine) != self._capacity:
+            self._mine = row.new_zeros(self._capacity)
+        fitting = min(len(row), self._capacity)
+        self._mine[:fitting].copy_(row[:fitting])
         table = list(row.new_empty((dist.get_world_size(), self._capacity), device=device))
-        self._finish(dist.all_gather(table, mine.to(device), async_op=self._waits_for_transfers))
+        self._finish(dist.all_gather(table, self._mine.to(device), async_op=self._waits_for_transfers))
         return table if device.type == "cpu" else list(torch.stack(table).cpu())
 
     def _finish(self, work: dist.Work | None) -> None:
@@ -521,10 +525,14 @@ class _Ports:
         return [tuple(each) for each in table.tolist()]
 
     def _voting_device(self) -> torch.device:
-        if dist.get_backend() != "nccl":
-            return torch.device("cpu")
+        if not self._votes_on_gpu:
+            return _CPU
         is_known = self._device.type == "cuda"  # not yet where nothing was captured
         return self._device if is_known else torch.device("cuda", torch.cuda.current_device())
+
+    @functools.cached_property
+    def _votes_on_gpu(self) -> bool:
+        return dist.get_backend() == "nccl"
 
     @operation
     def enter_atomic(self) -> None:
