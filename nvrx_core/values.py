@@ -11,9 +11,10 @@ from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from functools import cache
 from typing import Any, Final, NoReturn, TypeVar, dataclass_transform
 
-__all__ = ["value"]
+__all__ = ["replaced", "value"]
 
 Class = TypeVar("Class", bound=type)
+Value = TypeVar("Value")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -25,6 +26,13 @@ def value(cls: Class) -> Class:
         if name not in cls.__dict__ and (name != "__init__" or takes_arguments):  # that of `object` takes none
             setattr(cls, name, method)
     return cls
+
+
+def replaced(of: Value, **changes: object) -> Value:
+    """Return a value with other fields, as `dataclasses.replace` does in three times the time."""
+    names = of.__match_args__  # type: ignore[attr-defined]
+    assert changes.keys() <= set(names), f"{type(of).__name__} has no {', '.join(changes.keys() - set(names))}"
+    return type(of)(*[changes[name] if name in changes else getattr(of, name) for name in names])
 
 
 _set: Final = object.__setattr__  # for a few fields, quicker than `__dict__`: that makes later reads of them slower

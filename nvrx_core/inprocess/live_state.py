@@ -7,6 +7,7 @@ puts what the ranks have in memory into the objects of the next iteration. The p
 
 from __future__ import annotations
 
+import functools
 import logging
 import operator
 import sys
@@ -22,7 +23,7 @@ import torch.distributed as dist
 from nvrx_core.errors import UsageError
 from nvrx_core.fault.exceptions import type_name
 from nvrx_core.flow import operation, run
-from nvrx_core.inprocess.groups.blocked_read import InterruptibleWork
+from nvrx_core.inprocess.groups.transfers import Movement, Transfers
 from nvrx_core.inprocess.live import objects as tensors, row as rows
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Recovery, Shard, Stamp
 from nvrx_core.inprocess.live.objects import Left, Objects
@@ -36,6 +37,9 @@ from nvrx_core.values import value
 __all__ = ["LiveState"]
 
 log = logging.getLogger("nvrx_core.inprocess")
+_PATIENCE: Final = 2.0
+"""Soft timeouts in which some rank has to move a part of what is transferred: a rank may be busy between transfers."""
+_CPU: Final = torch.device("cpu")
 _ROOM: Final = 16384
 """Bytes of a row, until one is longer."""
 
@@ -382,12 +386,13 @@ class _Ports:
         self.call, self.iteration = call, 0 if call is None else call.iteration
         self.rank = 0 if self._is_alone else dist.get_rank()
         self._atomic = nullcontext() if call is None else call.atomic()
+        self._waits_for_transfers = False
         self.before: tensors.Versions = ()
         self.settled: _Settled | None = None
         self._new, self.left, self.failed, self.repeats = new, left, failed, repeats
         self._cannot_advance = self._has_advanced = self.has_resumed = self.starts = False
         self._required = () if left is None else left.required
-        self._capacity = _ROOM
+        self._capacity, self._mine = _ROOM, torch.zeros(0, dtype=torch.uint8)
         self._advances, self._collectives = 0, dict[str, int]()
         self.old_communicates = False
 
@@ -432,7 +437,8 @@ class _Ports:
     @operation
     def vote(self, row: torch.Tensor | None, *, transfers: bool = False) -> Sequence[torch.Tensor] | None:
         """Return when all have come; on a GPU, gradients are complete then, and nothing else was enqueued."""
-        with self._unwatched() if transfers else nullcontext():
+        self._waits_for_transfers = transfers
+        with self._waiting() if transfers else nullcontext():
             return self._vote(row)
 
     def _vote(self, row: torch.Tensor | None) -> Sequence[torch.Tensor] | None:
@@ -453,7 +459,7 @@ class _Ports:
             self._capacity = 2 * longest  # on all ranks
         [(_, step)] = rows.headers_of([row])
         extremes = torch.tensor([step, -step], device=self._voting_device())
-        dist.all_reduce(extremes, dist.ReduceOp.MIN)
+        self._finish(dist.all_reduce(extremes, dist.ReduceOp.MIN, async_op=self._waits_for_transfers))
         least, greatest = extremes.tolist()
         if least == rows.NO_STEP:
             return None
@@ -463,10 +469,23 @@ class _Ports:
     def _gather(self, row: torch.Tensor) -> list[torch.Tensor]:
         """Return the beginning of each rank's row, as much as there is room for."""
         device = self._voting_device()
-        mine = torch.nn.functional.pad(row, (0, self._capacity - len(row)))  # or cut
+        if len(self._mine) != self._capacity:
+            self._mine = row.new_zeros(self._capacity)
+        fitting = min(len(row), self._capacity)
+        self._mine[:fitting].copy_(row[:fitting])
         table = list(row.new_empty((dist.get_world_size(), self._capacity), device=device))
-        dist.all_gather(table, mine.to(device))
+        self._finish(dist.all_gather(table, self._mine.to(device), async_op=self._waits_for_transfers))
         return table if device.type == "cpu" else list(torch.stack(table).cpu())
+
+    def _finish(self, work: dist.Work | None) -> None:
+        """Wait for a collective that other ranks come to from a transfer; any other one has ended.
+
+        On a GPU, it is this thread's stream that waits.
+        """
+        if work is not None and self._voting_device().type == "cpu":
+            self._movement.wait(work.wait)
+        elif work is not None:
+            work.wait()
 
     def different_replicas(self, objects: Objects, step: int = 0) -> str:
         """Return which parameter differs first between ranks with the same shard; "" for none. All ranks call it.
@@ -506,10 +525,14 @@ class _Ports:
         return [tuple(each) for each in table.tolist()]
 
     def _voting_device(self) -> torch.device:
-        if dist.get_backend() != "nccl":
-            return torch.device("cpu")
+        if not self._votes_on_gpu:
+            return _CPU
         is_known = self._device.type == "cuda"  # not yet where nothing was captured
         return self._device if is_known else torch.device("cuda", torch.cuda.current_device())
+
+    @functools.cached_property
+    def _votes_on_gpu(self) -> bool:
+        return dist.get_backend() == "nccl"
 
     @operation
     def enter_atomic(self) -> None:
@@ -561,34 +584,51 @@ class _Ports:
 
     @operation
     def send(self, objects: Objects, to: int) -> None:
-        with self._unwatched():
+        with self._waiting():
             tensors.require_gradients(objects, self._required)
-            tensors.send(objects, to, InterruptibleWork)
+            tensors.send(objects, self._transfers(to))
 
     @operation
     def receive(self, objects: Objects, source: int) -> None:
-        with self._unwatched():
-            self._tell(tensors.receive(objects, source, InterruptibleWork))
+        with self._waiting():
+            self._tell(tensors.receive(objects, self._transfers(source)))
 
     @operation
     def send_row(self, row: torch.Tensor, to: int) -> None:
-        with self._unwatched():
-            dist.send_object_list([row.clone()], to)
+        with self._waiting():
+            transfers = self._transfers(to)
+            transfers.send_object(row.clone())
+            transfers.finish()
 
     @operation
     def receive_row(self, source: int) -> torch.Tensor:
-        got: list[Any] = [None]
-        with self._unwatched():  # which may still receive the parameters
-            dist.recv_object_list(got, source)
-        row: torch.Tensor = got[0]
+        with self._waiting():  # which may still receive the parameters
+            row: torch.Tensor = self._transfers(source).receive_object()
         return row
+
+    def _transfers(self, peer: int) -> Transfers:
+        return Transfers(peer, self._movement)
+
+    @functools.cached_property
+    def _movement(self) -> Movement:
+        call = self.call
+        assert call is not None  # else nothing is in memory, and nothing is transferred
+        return Movement(lambda: call.store, _PATIENCE * call.wrapper.soft_timeout.total_seconds())
 
     def _tell(self, line: str) -> None:
         if line and self.rank == 0:
             log.warning("%s; where a part of a pass freezes parameters, unfreeze them before commit()", line)
 
+    def _waiting(self) -> Any:
+        """Others may be busy for long, with a transfer: what counts is whether anything moves (`Movement`).
+
+        A wait on the CPU shows that this rank lives. One for a GPU does not: there, the process group's timeout holds.
+        """
+        if self.call is not None and self._voting_device().type == "cpu":
+            return self.call.suspend_ping()
+        return self._unwatched()
+
     def _unwatched(self) -> Any:
-        """A transfer takes as long as it takes: no timeout of the call applies to it, nor to those who wait for it."""
         return nullcontext() if self.call is None else self.call.disable_hang_protection()
 
     def _refuse_different(self, steps: Sequence[int]) -> None:

@@ -21,8 +21,10 @@ def template(live_template: Template) -> Template:
     return live_template
 
 
-def trained(prepare: Launch, training: str, *, world: int = 2, faults: list[list[Any]] | None = None) -> Job:
-    plan = json.dumps({"training": training, "faults": faults or []})
+def trained(
+    prepare: Launch, training: str, *, world: int = 2, faults: list[list[Any]] | None = None, **more: int
+) -> Job:
+    plan = json.dumps({"training": training, "faults": faults or [], **more})
     return prepare(world=world).start(WORKER, NVRX_TEST_FEATURES=plan).finish(90)
 
 
@@ -86,4 +88,47 @@ def test_two_optimizers_take_turns_as_without_faults(prepare: Launch) -> None:
     torn = steps(undisturbed).keys() - steps(disturbed).keys()
     assert [rank for rank, _ in torn] == [1]
     assert steps(disturbed) == {key: each for key, each in steps(undisturbed).items() if key not in torn}
+    assert ends(disturbed) == ends(undisturbed)
+
+
+def test_shards_of_a_model_and_its_average_are_as_without_faults(prepare: Launch) -> None:
+    """With overflows, and faults between two batches of a step, of which the first one is not reduced."""
+    undisturbed = trained(prepare, "sharded", shards=2)
+    assert set(undisturbed.codes.values()) == {0}, undisturbed.errors(0)
+    assert {line["step"] for line in undisturbed.lines("trained") if not line["stepped"]} == {5, 11}
+    points = [["between", 3], ["voted", 5], ["committed", 1], ["voted", 6], ["advance", 2], ["ready", 2]]
+    faults = [[number % 2, "exception", *each] for number, each in enumerate(points)]
+    disturbed = trained(prepare, "sharded", shards=2, faults=faults)
+    assert set(disturbed.codes.values()) == {0}, disturbed.errors(0)
+    assert [line["point"] for line in disturbed.lines("injected")] == [point for point, _ in points]
+    assert {5, 11} <= recovered(disturbed)
+    assert steps(disturbed) == steps(undisturbed)
+    assert ends(disturbed) == ends(undisturbed)
+
+
+def test_a_replacement_gets_its_shard_of_a_model_and_its_average(prepare: Launch) -> None:
+    """Of two replicas of two shards each, ranks are lost in a step, and behind its vote."""
+    undisturbed = trained(prepare, "sharded", world=4, shards=2, active=4)
+    assert set(undisturbed.codes.values()) == {0}, undisturbed.errors(0)
+    assert {line["step"] for line in undisturbed.lines("trained") if not line["stepped"]} == {5, 11}
+    faults = [[1, "kill", "between", 4], [2, "exception", "ready", 1], [2, "kill", "voted", 2]]
+    disturbed = trained(prepare, "sharded", world=6, shards=2, active=4, faults=faults)
+    assert sorted(disturbed.codes.values()) == [-signal.SIGKILL] * 2 + [0] * 4, disturbed.codes
+    assert len(disturbed.lines("injected")) == 3
+    assert None not in {line["step"] for line in disturbed.lines("resumed") if line["iteration"]}
+    assert ends(disturbed) == ends(undisturbed)
+    done = steps(disturbed)
+    assert done == {key: each for key, each in steps(undisturbed).items() if key in done}
+
+
+def test_two_optimizers_of_shards_take_turns_as_without_faults(prepare: Launch) -> None:
+    undisturbed = trained(prepare, "adversarial", shards=2)
+    assert {tuple(line["stepped"]) for line in undisturbed.lines("trained")} == {(True, False), (False, True)}
+    points = [["ready", 4], ["voted", 3], ["committed", 1], ["voted", 4], ["ready", 1]]
+    faults = [[number % 2, "exception", *each] for number, each in enumerate(points)]
+    disturbed = trained(prepare, "adversarial", shards=2, faults=faults)
+    assert set(disturbed.codes.values()) == {0}, disturbed.errors(0)
+    assert len(disturbed.lines("injected")) == len(points)
+    assert recovered(disturbed)
+    assert steps(disturbed) == steps(undisturbed)
     assert ends(disturbed) == ends(undisturbed)

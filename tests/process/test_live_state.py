@@ -66,24 +66,30 @@ def test_a_reserve_takes_the_place_of_a_lost_rank_with_its_state(prepare: Launch
 
 def test_a_transfer_may_take_longer_than_a_hang(prepare: Launch) -> None:
     """It concerns who sends parameters, who sends a local state, who receives, and who has only to wait for them."""
-    plan = {"faults": 1, "seed": 1, "kinds": ["kill"], "points": ["forward"], "steps": 6, "soft": 3.0, "transfer": 6.0}
-    job = trained(prepare, world=5, active=4, **plan)
+    plan = {"faults": 1, "seed": 1, "kinds": ["kill"], "points": ["forward"], "steps": 6, "transfer": ["slow", 5]}
+    job = trained(prepare, world=5, active=4, soft=3.0, **plan)
     assert len(job.lines("injected")) == 1
     assert {line["iteration"] for line in job.lines("resumed")} == {0, 1}
     check_steps(job, 6)
 
 
-def test_a_hang_in_a_transfer_ends_at_the_timeout_of_the_process_group(prepare: Launch) -> None:
-    plan = {"faults": 1, "seed": 1, "kinds": ["kill"], "points": ["forward"], "steps": 6, "transfer": 600.0}
-    job = trained(prepare, world=3, active=2, group=4.0, soft=2.0, **plan)
-    assert sorted(job.codes.values()) == [-signal.SIGKILL, 0, 0], job.codes
+@pytest.mark.parametrize("behaviour", ["busy", "stopped"])
+def test_a_transfer_in_which_nothing_moves_ends_in_another_round(prepare: Launch, behaviour: str) -> None:
+    """Not at the timeout of the process group, half an hour."""
+    plan = {"faults": 1, "seed": 1, "kinds": ["kill"], "points": ["forward"], "steps": 6, "transfer": [behaviour, 1]}
+    job = trained(prepare, world=5, active=3, soft=2.0, patience=2.0, **plan)
+    assert sorted(job.codes.values())[:2] == [-signal.SIGKILL, -signal.SIGKILL if behaviour == "stopped" else 0]
     assert {line["iteration"] for line in job.lines("resumed")} == {0, 2}
+    text = "".join(job.errors(rank) for rank in range(5))
+    cause = "TimeoutError: no rank has sent or received anything for 4 s" if behaviour == "busy" else "TERMINATED"
+    assert cause in text, text
     check_steps(job, 6)
 
 
-def test_who_sends_goes_on_when_the_receiver_fails_amid_a_tensor(prepare: Launch) -> None:
+@pytest.mark.parametrize("amid", ["a tensor", "objects"])
+def test_who_sends_goes_on_when_the_receiver_fails_amid_what_it_gets(prepare: Launch, amid: str) -> None:
     """gloo loses what it could not pass to the kernel, and would wait for it until the timeout of the process group."""
-    job = prepare(world=3).start("tests.harness.process.workers.large_transfer").finish(90)
+    job = prepare(world=3).start("tests.harness.process.workers.large_transfer", NVRX_TEST_LARGE=amid).finish(90)
     assert set(job.codes.values()) == {0}, job.codes
     assert {(line["iteration"], line["step"]) for line in job.lines("resumed")} == {(0, 0), (2, 1)}
     assert [(line["weights"], line["sum"]) for line in job.lines("end")] == [([-1.0] * 3, float(32 << 20))] * 3

@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, field, fields, replace
 
 import pytest
 
-from nvrx_core.values import value
+from nvrx_core.values import replaced, value
 
 
 @value
@@ -41,6 +41,13 @@ def test_a_default_is_made_for_each_value():
     given = {"a": 1}
     assert Findings().of is not Findings().of
     assert Findings(of=given).of is given
+
+
+def test_a_value_is_replaced_by_one_with_other_fields():
+    spot = Spot(1, tags=("a",), name="here")
+    assert replaced(spot, y=5, name="there") == replace(spot, y=5, name="there") == Spot(1, 5, ("a",), "there")
+    with pytest.raises(AssertionError, match="Spot has no z"):
+        replaced(spot, z=1)
 
 
 def test_a_value_without_fields_takes_no_arguments():

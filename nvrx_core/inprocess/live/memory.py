@@ -18,10 +18,9 @@ in which its branch began. A rank that was a reserve meanwhile holds the older b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
-from nvrx_core.values import value
+from nvrx_core.values import replaced, value
 
 __all__ = [
     "Holding",
@@ -111,30 +110,30 @@ class Memory(Generic[Objects, Row, Rows]):
 
     def come_to_vote(self, mark: Mark[Row, Rows]) -> Memory[Objects, Row, Rows]:
         """Return it at a vote."""
-        return replace(self, pending=mark)
+        return replaced(self, pending=mark)
 
     def pass_vote(self, rows: Rows) -> Memory[Objects, Row, Rows]:
         """Return it after the vote that it has come to, to which all have come."""
         assert self.pending is not None
-        return replace(self, passed=replace(self.pending, rows=rows))
+        return replaced(self, passed=replaced(self.pending, rows=rows))
 
     def come_to_beginning(self, mark: Mark[Row, Rows]) -> Memory[Objects, Row, Rows]:
         """Return it at the vote of a new branch, which begins at its version; another rank may still decline it."""
-        return replace(self, beginning=mark)
+        return replaced(self, beginning=mark)
 
     def begin(self, rows: Rows) -> Memory[Objects, Row, Rows]:
         """Return it after that vote: its objects are complete at the beginning of the branch."""
         assert self.beginning is not None
-        passed = replace(self.beginning, rows=rows)
+        passed = replaced(self.beginning, rows=rows)
         return Memory(self.objects, passed.stamp, pending=passed, passed=passed)
 
     def cannot_advance(self) -> Memory[Objects, Row, Rows]:
         """Return it without the vote that it has come to: its gradients are gone."""
-        return replace(self, pending=None)
+        return replaced(self, pending=None)
 
     def begin_change(self) -> Memory[Objects, Row, Rows]:
         """Return it in an advance, or while its objects are received: until the end, they are at no step."""
-        return replace(self, torn=True)
+        return replaced(self, torn=True)
 
     def complete(self, stamp: Stamp) -> Memory[Objects, Row, Rows]:
         """Return it with parameters and optimizer state at a step.
@@ -145,11 +144,11 @@ class Memory(Generic[Objects, Row, Rows]):
         passed = self.passed
         if passed is None or passed.stamp < stamp:
             passed = next((each for each in (self.pending, self.beginning) if each and each.stamp == stamp), passed)
-        return replace(self, version=stamp, torn=False, passed=passed, beginning=None)
+        return replaced(self, version=stamp, torn=False, passed=passed, beginning=None)
 
     def take(self, objects: Objects) -> Memory[Objects, Row, Rows]:
         """Return it with new objects, which are what the old ones were."""
-        return replace(self, objects=objects)
+        return replaced(self, objects=objects)
 
     def holding(self, shard: Shard | None, needs: Shard, width: int) -> Holding:
         """Return what the other ranks must know of it.

@@ -47,24 +47,32 @@ _WATCHED: Final = 6
 """Parameters of which a value is compared, of those that an optimizer steps and of the others."""
 _ROW: Final = 1 << 15
 """Bytes."""
-_ON_THE_WAY: Final = 256 << 20
-"""Bytes of the tensors that are sent or received at a time."""
 _WEIGHT: Final = 0x9E3779B97F4A7C1 | 1
 """Odd, and large enough for products to wrap around, which keeps all bits of a sum."""
 _EXTRA: Final = "the extra states of the model"
 _version_of, _grad_of, _requires_grad = map(operator.attrgetter, ("_version", "grad", "requires_grad"))
 Versions = tuple[int, ...]
+Values = tuple[tuple[float, torch.Size], ...]
 Settings = list[list[dict[str, Any]]]
 
 
-class Waits(Protocol):
-    """What can be waited for."""
+class Transfers(Protocol):
+    """Transfers with another rank, which has the counterparts in the same order."""
 
-    def wait(self) -> object:
-        """Wait for it."""
+    def send(self, tensor: torch.Tensor) -> None:
+        """Send a tensor; it may be changed after `finish`."""
 
+    def receive(self, into: torch.Tensor) -> None:
+        """Receive a tensor; it is there after `finish`."""
 
-Interruptible = Callable[[Waits], Waits]
+    def send_object(self, sent: Any) -> None:
+        """Send what torch can save."""
+
+    def receive_object(self) -> Any:
+        """Receive it, and wait for it."""
+
+    def finish(self) -> None:
+        """Wait for all that have begun."""
 
 
 @value
@@ -338,7 +346,7 @@ class Left:
     Attributes:
         objects: the objects.
         versions: of their tensors.
-        values: one of each watched parameter.
+        values: one of each watched parameter, and its shape.
         settings: of the optimizers' groups, such as the learning rate.
         gradients: the identity of each parameter's, or of None, and their versions.
         required: whether each parameter requires one: the function may freeze some, and unfreeze them at a later step.
@@ -346,7 +354,7 @@ class Left:
 
     objects: Objects
     versions: Versions
-    values: tuple[float, ...]
+    values: Values
     settings: Settings
     gradients: tuple[int, ...]
     required: tuple[bool, ...]
@@ -561,23 +569,22 @@ def _watched(parameters: tuple[torch.Tensor, ...], optimizers: tuple[torch.optim
     return tuple(index for kind in kinds for index in kind[:: max(1, len(kind) // _WATCHED)][:_WATCHED])
 
 
-def _values(objects: Objects) -> tuple[float, ...]:
-    found = []
+def _values(objects: Objects) -> Values:
+    found, shapes = [], []
     for index in objects.watched:
         local = _local(objects.parameters[index])
         if local.is_meta:
             continue
-        place = (local.data_ptr(), local.untyped_storage()._cdata, local.shape)
+        place = (local.data_ptr(), local.untyped_storage()._cdata, shape := local.shape)
         known, value = objects.corners.get(index, ((), None))
         if value is None or place != known:
             value = local.detach()[(-1,) * local.dim()]  # takes ten times as long as to read it
             objects.corners[index] = place, value
         found.append(value)
-    if not found:
-        return ()
-    if objects.device.type == "cpu":
-        return tuple([each.item() for each in found])
-    return tuple(torch.stack([each.double() for each in found]).tolist())
+        shapes.append(shape)
+    if found and objects.device.type == "cpu":
+        return tuple(zip([each.item() for each in found], shapes, strict=True))
+    return tuple(zip(torch.stack([each.double() for each in found]).tolist(), shapes, strict=True)) if found else ()
 
 
 def changed(objects: Objects, before: Versions, now: Versions) -> str:
@@ -631,47 +638,35 @@ def adopt(old: Objects, new: Objects) -> str:
             state = was_of.state[was].items()
             now_of.state[now] = {key: _on_mesh(now, _local(each), _Sharding.of(each)) for key, each in state}
     if old is not new:
-        _load_plain(new, _plain(old))
+        _load_settings(new, _settings(old))
+        _load_shared(new, _copied(_shared_states(old)))
     return require_gradients(new, [each.requires_grad for each in old.parameters])
 
 
-def send(objects: Objects, to: int, interruptible: Interruptible) -> None:
-    """Send parameters and optimizer state to a rank, which calls `receive`.
-
-    Args:
-        objects: what is sent.
-        to: the rank.
-        interruptible: returns what waits for transfers so that a signal ends the wait.
-    """
+def send(objects: Objects, transfers: Transfers) -> None:
+    """Send parameters and optimizer state to a rank, which calls `receive`."""
     states = [
         {key: _Described.of(each, parameter) for key, each in optimizer.state.get(parameter, {}).items()}
         for optimizer, parameter in _optimized(objects)
     ]
     required = [each.requires_grad for each in objects.parameters]
     rebuilt = {name: each.detach().cpu() for name, each in objects.rebuilt.items()}
-    dist.send_object_list([_plain(objects), states, required, rebuilt], to)
-    transfers = _Transfers(interruptible)
+    transfers.send_object([_settings(objects), _shared_states(objects), states, required, rebuilt])
     for each in _sent(objects):
-        sent = each.contiguous()
-        transfers.add(dist.isend(sent, to), sent)
+        transfers.send(each)
     transfers.finish()
 
 
-def receive(objects: Objects, source: int, interruptible: Interruptible) -> str:
+def receive(objects: Objects, transfers: Transfers) -> str:
     """Receive parameters and optimizer state into objects that are not used yet: a fault here loses nothing.
 
     Returns what `require_gradients` does.
     """
-    got: list[Any] = [None, None, None, None]
-    dist.recv_object_list(got, source)
-    plain, states, required, rebuilt = got
-    transfers = _Transfers(interruptible)
+    settings, shared, states, required, rebuilt = transfers.receive_object()
     with torch.no_grad():
         _fill_empty(objects, rebuilt, torch.device("cuda" if dist.get_backend() == "nccl" else "cpu"))
         for each in (*objects.parameters, *objects.buffers):
-            local = _local(each).detach()
-            received = local.contiguous()  # mostly `local` itself
-            transfers.add(dist.irecv(received, source), received, local)
+            transfers.receive(_local(each).detach())
         made = []
         for (optimizer, parameter), state in zip(_optimized(objects), states, strict=True):
             kept = {}
@@ -679,14 +674,15 @@ def receive(objects: Objects, source: int, interruptible: Interruptible) -> str:
                 kept[key] = described
                 if isinstance(described, _Described):
                     local = torch.empty(described.shape, dtype=described.dtype, device=described.device)
-                    transfers.add(dist.irecv(local, source), local)
+                    transfers.receive(local)
                     kept[key] = _on_mesh(parameter, local, described.sharding)
             if kept:
                 made.append((optimizer, parameter, kept))
         transfers.finish()
         for optimizer, parameter, kept in made:
             optimizer.state[parameter] = kept
-    _load_plain(objects, plain)
+    _load_settings(objects, settings)
+    _load_shared(objects, shared)
     return require_gradients(objects, required)
 
 
@@ -698,53 +694,6 @@ def _fill_empty(objects: Objects, rebuilt: Mapping[str, torch.Tensor], device: t
     for name, buffer in objects.rebuilt.items():
         if buffer.is_meta and name in rebuilt:
             _fill(buffer, rebuilt[name].to(device))
-
-
-class _Transfers:
-    """Transfers that have begun: one by one, the ranks would wait for each other.
-
-    Both ranks have the same order, so it does not matter how many of them either has begun.
-    """
-
-    def __init__(self, interruptible: Interruptible) -> None:
-        self._interruptible = interruptible
-        self._begun: list[dist.Work] = []
-        self._copied: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._bytes, self._is_on_cpu = 0, True
-
-    def add(self, work: dist.Work | None, moved: torch.Tensor, into: torch.Tensor | None = None) -> None:
-        """Add one; where many bytes are on their way, wait for all.
-
-        Args:
-            work: of the transfer.
-            moved: the tensor that is sent or received.
-            into: the tensor that what is received is for.
-        """
-        assert work is not None  # both ranks are in the group
-        self._begun.append(work)
-        self._bytes += moved.nbytes
-        self._is_on_cpu = moved.device.type == "cpu"
-        if into is not None and into is not moved:
-            self._copied.append((into, moved))
-        if self._bytes >= _ON_THE_WAY:
-            self.finish()
-
-    def finish(self) -> None:
-        """Wait for all that have begun.
-
-        When a connection closes, gloo loses what it could not pass to the kernel: who sends it would wait until the
-        timeout of the group. On a GPU, it is this thread's stream that waits.
-        """
-        if self._begun:
-            (self._interruptible(self) if self._is_on_cpu else self).wait()
-        for into, received in self._copied:
-            into.copy_(received)
-        self._begun, self._copied, self._bytes = [], [], 0
-
-    def wait(self) -> None:
-        """Wait for all, wherever it is called."""
-        for work in self._begun:
-            work.wait()
 
 
 @value
@@ -863,14 +812,21 @@ def _same(one: Any, other: Any) -> bool:
     return one is other or (not isinstance(one, torch.Tensor) and bool(one == other))
 
 
-def _plain(objects: Objects) -> tuple[Settings, bytes]:
-    """Return what is no tensor of a parameter: the settings of the optimizers' groups, and the shared objects."""
-    file = io.BytesIO()
-    torch.save({name: each.state_dict() for name, each in objects.shared.items()}, file)
-    return _settings(objects), file.getvalue()
+def _shared_states(objects: Objects) -> dict[str, Any]:
+    return {name: each.state_dict() for name, each in objects.shared.items()}
 
 
-def _load_plain(objects: Objects, plain: tuple[Settings, bytes]) -> None:
-    _load_settings(objects, plain[0])
-    for name, state in torch.load(io.BytesIO(plain[1]), weights_only=False).items():
+def _load_shared(objects: Objects, states: Mapping[str, Any]) -> None:
+    for name, state in states.items():
         objects.shared[name].load_state_dict(state)
+
+
+def _copied(states: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy, as a transfer makes one: what cannot be saved was refused."""
+    if not states:
+        return states
+    file = io.BytesIO()
+    torch.save(states, file)
+    file.seek(0)
+    copied: dict[str, Any] = torch.load(file, weights_only=False)
+    return copied

@@ -25,6 +25,7 @@ Python and NumPy, and the state of the objects."""
 _MAGIC: Final = b"nvL1"
 _BEGINNING: Final = struct.Struct("<4sIq")
 _WORDS: Final = struct.Struct("<625I")
+_SETTINGS: Final = json.JSONEncoder(default=lambda words: words.tolist())
 _TWISTER: Final = "MT19937"
 """NumPy's generator whose words are no settings."""
 HEADER_SIZE: Final = _HEADER.size
@@ -126,7 +127,7 @@ def _random_numbers() -> tuple[bytes, bytes]:
         if state["bit_generator"] == _TWISTER:
             packed += state["state"].pop("key").tobytes()
         settings.append(state)
-    return json.dumps(settings, default=lambda words: words.tolist()).encode(), packed
+    return _SETTINGS.encode(settings).encode(), packed
 
 
 def _restore_random_numbers(settings: list[Any], packed: bytes) -> None:

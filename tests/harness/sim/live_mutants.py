@@ -45,7 +45,7 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str, dict[str, Any]]]] = {
     "no iteration in the stamps": (training, "stamp = Stamp(ports.iteration, step)", "stamp = Stamp(0, step)", RESERVE),
     "the oldest step": (memory, "newest = max((", "newest = min((", UNTOLD),
     "torn parameters count": (memory, "return not self.torn and stamp in", "return stamp in", TWICE),
-    "an advance does not tear": (memory, "return replace(self, torn=True)", "return self", TWICE),
+    "an advance does not tear": (memory, "return replaced(self, torn=True)", "return self", TWICE),
     "a failed advance never tears": (training, "if not ports.is_changed():", "if True:", TWICE),
     "every failed advance tears": (training, "if not ports.is_changed():", "if False:", SHARDED),
     "the interrupted step is not done": (training, STEPS, NO_STEP, ONCE),
@@ -74,7 +74,7 @@ MUTANTS: Final[dict[str, tuple[ModuleType, str, str, dict[str, Any]]]] = {
     "a vote that only others have passed is not learned": (
         memory, "if passed is None or passed.stamp < stamp:", "if False:", PASSED_AND_LOST),
     "an interrupted vote is given up before all go on": (
-        memory, "replace(self, beginning=mark)", "replace(self, beginning=mark, pending=None)", UNKNOWING),
+        memory, "replaced(self, beginning=mark)", "replaced(self, beginning=mark, pending=None)", UNKNOWING),
     "who was interrupted where a branch begins does not reach it": (
         memory, ", self.beginning and self.beginning[0])", ")", {**TWICE, "shards": 2}),
     "who was interrupted where a branch begins does an older step": (

@@ -1,7 +1,8 @@
 """Trainings that use much of what a step changes, with their state in memory, and faults in the first iterations.
 
-`NVRX_TEST_FEATURES` has, as JSON: `training` (`mixed precision` or `adversarial`), `faults` (of each iteration: the
-rank, the kind, the point and at which time of it), and `active` (how many ranks train; the others are reserves).
+`NVRX_TEST_FEATURES` has, as JSON: `training` (`mixed precision`, `sharded` or `adversarial`), `shards` (over how many
+ranks a model is divided; 0: it is not), `faults` (of each iteration: the rank, the kind, the point and at which time of
+it), and `active` (how many ranks train; the others are reserves).
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Sampler
@@ -32,6 +36,7 @@ __all__: list[str] = []
 
 PLAN: dict[str, Any] = {
     "training": "mixed precision",
+    "shards": 0,
     "faults": [],
     "active": 2,
     **json.loads(os.environ.get("NVRX_TEST_FEATURES", "{}")),
@@ -83,7 +88,8 @@ def told(iteration: int, rank: int, step: int, **more: object) -> None:
 def digest(found: Any) -> str:
     total = hashlib.sha256()
     for each in found:
-        total.update(torch.as_tensor(each).detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        local = each.to_local() if isinstance(each, DTensor) else torch.as_tensor(each)
+        total.update(local.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()[:16]
 
 
@@ -200,12 +206,135 @@ def train_in_mixed_precision(live: inprocess.LiveState, call: inprocess.CallWrap
     )  # fmt: skip
 
 
+class Scale:
+    """A scale of the loss: an overflow on any rank halves it, and leaves the step out on all."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.scale, self.good = optimizer, 1024.0, 0
+        self.overflows = False
+
+    def unscale(self, parameters: list[Any]) -> None:
+        """All ranks call it: each has a part of the gradients only."""
+        found = torch.zeros(1)
+        for each in parameters:
+            each.grad.div_(self.scale)
+            found += (~each.grad.to_local().isfinite()).any()
+        dist.all_reduce(found)
+        self.overflows = bool(found)
+
+    def step(self) -> None:
+        if not self.overflows:
+            self.optimizer.step()
+        self.good = 0 if self.overflows else self.good + 1
+        self.scale *= 0.5 if self.overflows else 2.0 if self.good % 3 == 0 else 1.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scale": self.scale, "good": self.good}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scale, self.good = state["scale"], state["good"]
+
+
+def sharded(model: torch.nn.Sequential) -> torch.nn.Sequential:
+    """Divide a model over ranks, with replicas of each part where there are more of them."""
+    if PLAN["shards"]:
+        replicas = dist.get_world_size() // PLAN["shards"]
+        shape, names = ((replicas, PLAN["shards"]), ("replicas", "shards")) if replicas > 1 else ((-1,), ("shards",))
+        shape = tuple(dist.get_world_size() if each < 0 else each for each in shape)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+        for each in model:
+            if list(each.parameters()):
+                fully_shard(each, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    return model
+
+
+def train_in_shards(live: inprocess.LiveState, call: inprocess.CallWrapper) -> None:
+    """A model that is divided, and built on the meta device, its moving average, which is divided as well, a scale of
+    the loss with overflows, clipping, and two batches accumulated for a step, of which the first one is not reduced."""
+    iteration, rank, world = call.iteration, dist.get_rank(), dist.get_world_size()
+
+    def make() -> torch.nn.Sequential:
+        with torch.device("meta"):
+            return sharded(
+                torch.nn.Sequential(
+                    torch.nn.Linear(WIDTH, WIDTH), torch.nn.LayerNorm(WIDTH), torch.nn.ReLU(), torch.nn.Dropout(0.2),
+                    torch.nn.Linear(WIDTH, 1),
+                )
+            )  # fmt: skip
+
+    model, average = make(), make()
+    average.requires_grad_(False)
+    parameters, averaged = list(model.parameters()), list(average.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=1e-2, foreach=True)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=STEPS + 1)
+    scale, position = Scale(optimizer), Position()
+    indices: list[int] = []
+
+    def advance() -> None:
+        faults("advance")
+        weights = digest(parameters)
+        scale.step()
+        scheduler.step()
+        with torch.no_grad():
+            for mean, now in zip(averaged, parameters, strict=True):
+                mean.to_local().lerp_(now.to_local(), 0.2)
+        told(iteration, rank, scheduler.last_epoch - 1, index=indices, scale=scale.scale,
+             stepped=digest(parameters) != weights)  # fmt: skip
+
+    first = live.resume(
+        model, optimizer, advance, shared={"scheduler": scheduler, "scale": scale}, local={"position": position},
+        averages=[average],
+    )  # fmt: skip
+    record("resumed", iteration=iteration, step=first)
+    if first is None:
+        for each in (model, average):
+            each.to_empty(device="cpu")
+            torch.manual_seed(7)
+            for layer in each:
+                if hasattr(layer, "reset_parameters"):
+                    layer.reset_parameters()
+        torch.manual_seed(100 + rank)
+        first = 0
+        live.start(first)
+    samples = Samples()
+    order = Order(position, rank, world)
+    for step in range(first, STEPS):
+        indices.clear()
+        for part in range(2):
+            index = list(order)[:2]
+            batch = torch.stack([samples[each][1] for each in index])
+            position.trained += len(index)
+            indices += index
+            model.set_requires_gradient_sync(part == 1)
+            loss = (model(batch) - batch[:, :1]).square().mean()
+            if step in OVERFLOWS and rank == 1:
+                loss = loss * float("inf")
+            (loss * scale.scale).backward()
+            faults("between" if part == 0 else "ready")
+        scale.unscale(parameters)
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        live.commit(step)
+        faults("committed")
+        optimizer.zero_grad()
+    record(
+        "end", rank=rank, weights=digest(parameters), optimizer=digest_of(optimizer), average=digest(averaged),
+        scale=scale.state_dict(), rate=scheduler.get_last_lr(), position=position.trained,
+        random=digest([torch.get_rng_state()]),
+    )  # fmt: skip
+
+
 def train_adversarially(live: inprocess.LiveState, call: inprocess.CallWrapper) -> None:
-    """Two models with an optimizer each, one of which is frozen while the other one is trained: two commits a pass."""
+    """Two models with an optimizer each, which take turns: two commits a pass.
+
+    Replicas freeze the one that is not trained; of those that are divided, its gradients are dropped.
+    """
     iteration, rank, world = call.iteration, dist.get_rank(), dist.get_world_size()
     torch.manual_seed(7)
-    generator = torch.nn.Sequential(torch.nn.Linear(4, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH))
-    critic = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Dropout(0.1), torch.nn.Linear(WIDTH, 1))
+    generator = sharded(torch.nn.Sequential(torch.nn.Linear(4, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH)))
+    critic = sharded(
+        torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Dropout(0.1), torch.nn.Linear(WIDTH, 1))
+    )
     torch.manual_seed(100 + rank)
     both = torch.nn.ModuleList([critic, generator])
     optimizers = [torch.optim.AdamW(each.parameters(), lr=1e-2) for each in both]
@@ -229,15 +358,17 @@ def train_adversarially(live: inprocess.LiveState, call: inprocess.CallWrapper) 
         live.start(first)
     for number in range(first, 2 * STEPS):
         trained, frozen = (critic, generator) if number % 2 == 0 else (generator, critic)
-        trained.requires_grad_(True)
-        frozen.requires_grad_(False)
+        if not PLAN["shards"]:
+            trained.requires_grad_(True)
+            frozen.requires_grad_(False)
         real, made = torch.randn(8, WIDTH), generator(torch.randn(8, 4))
         loss = -critic(made).mean()
         if trained is critic:
             loss = torch.nn.functional.softplus(-critic(real)).mean() - loss
         loss.backward()
-        for each in trained.parameters():
+        for each in () if PLAN["shards"] else trained.parameters():
             dist.all_reduce(each.grad.div_(world))
+        frozen.zero_grad()
         faults("ready")
         live.commit(number)
         faults("committed")
@@ -251,7 +382,7 @@ def train_adversarially(live: inprocess.LiveState, call: inprocess.CallWrapper) 
 def main() -> None:
     live = inprocess.LiveState()
     training: Callable[..., None] = {
-        "mixed precision": train_in_mixed_precision, "adversarial": train_adversarially
+        "mixed precision": train_in_mixed_precision, "sharded": train_in_shards, "adversarial": train_adversarially,
     }[PLAN["training"]]  # fmt: skip
     gather = _Ports._gather
 

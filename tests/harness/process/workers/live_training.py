@@ -2,13 +2,13 @@
 
 `NVRX_TEST_LIVE` has, as JSON: `steps`, `faults` (how many iterations have one), `seed`, `kinds` (`exception`, `kill`,
 `asynchronous`), `points`, `active` (the others are reserves), `sharded`, `least` (no kill below so many ranks),
-`touched` (the steps at which rank 0 changes a parameter elsewhere), `transfer` (seconds that the first one of
-a rank takes), `group` (the timeout of the process group in seconds), `soft` (the
-soft timeout in seconds), `alternate` (the places move on by one process in each iteration: who has had the first one
-becomes a reserve), `second` (a second live state follows the end of the first one's training), `twice` (each step is
-committed twice), `limit` (of restarts without progress), `unsaved` (at which place of a pass each third one fails),
-`amount` (by how much a parameter is changed elsewhere), `seeds` (each rank begins with other weights) and `compare`
-(the live state compares replicas).
+`touched` (the steps at which rank 0 changes a parameter elsewhere), `transfer` (how a rank that sends in iteration 1
+behaves, and before how many tensors: `slow`, `busy` without an end, or `stopped`), `soft` and `patience` (the soft
+timeout and how much longer the hard one is, in seconds), `alternate` (the places move on by one process in each
+iteration: who has had the first one becomes a reserve), `second` (a second live state follows the end of the first
+one's training), `twice` (each step is committed twice), `limit` (of restarts without progress), `unsaved` (at which
+place of a pass each third one fails), `amount` (by how much a parameter is changed elsewhere), `seeds` (each rank
+begins with other weights) and `compare` (the live state compares replicas).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nvrx_core import inprocess
 from nvrx_core.inprocess import rank_assignment
-from nvrx_core.inprocess.live import objects as tensors
+from nvrx_core.inprocess.groups.transfers import Transfers
 from nvrx_core.inprocess.live_state import _Ports
 from tests.harness.process.workers.record import Record
 
 PLAN: dict[str, Any] = {
     "steps": 30, "faults": 0, "seed": 0, "kinds": ["exception"], "active": None, "sharded": False, "least": 2,
-    "touched": [], "transfer": 0.0, "group": 1800.0, "soft": 60.0, "alternate": False, "second": False, "twice": False,
-    "limit": None, "unsaved": "", "amount": 0.0, "seeds": False, "compare": False,
+    "touched": [], "transfer": ["", 0], "soft": 60.0, "patience": 30.0, "alternate": False, "second": False,
+    "twice": False, "limit": None, "unsaved": "", "amount": 0.0, "seeds": False, "compare": False,
     "points": ["build", "resumed", "data", "forward", "backward", "ready", "advance", "advanced", "committed"],
     **json.loads(os.environ.get("NVRX_TEST_LIVE", "{}")),
 }  # fmt: skip
-WIDTH = 24
+WIDTH, SHARDS = 24, 2
 record = Record.of_environment()
 
 
@@ -129,17 +129,23 @@ class Sampler:
         self.position = state["position"]
 
 
-def make_model(rank: int) -> torch.nn.Module:
-    """Return the model, equal on all ranks; the random numbers that follow are the rank's."""
-    torch.manual_seed(7 + rank * PLAN["seeds"])
-    normalized = [] if PLAN["sharded"] else [torch.nn.BatchNorm1d(WIDTH)]
+def make_model(rank: int, kind: str, *, seed: int = 7) -> Any:
+    """Return a model of `replicas`, `shards`, or `mixed` for shards with replicas, the whole of it equal on all ranks.
+
+    The random numbers that follow are the rank's.
+    """
+    torch.manual_seed(seed)
+    normalized = [torch.nn.BatchNorm1d(WIDTH)] if kind == "replicas" else []
     model = torch.nn.Sequential(
         torch.nn.Linear(WIDTH, WIDTH), *normalized, torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(WIDTH, 1)
     )
     torch.manual_seed(100 + rank)
     random.seed(rank)
-    if PLAN["sharded"]:
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    if kind != "replicas":
+        world = dist.get_world_size()
+        shape = (world // SHARDS, SHARDS) if kind == "mixed" else (world,)
+        names = ("replicas", "shards") if kind == "mixed" else ("shards",)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         for layer in model:
             if isinstance(layer, torch.nn.Linear):
                 fully_shard(layer, mesh=mesh)
@@ -156,11 +162,11 @@ def digest(tensors: Any) -> str:
 
 
 def train(live: inprocess.LiveState, second: inprocess.LiveState, call: inprocess.CallWrapper) -> None:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=PLAN["group"]))
+    dist.init_process_group("gloo")
     rank = dist.get_rank()
     faults.begin(call, rank, dist.get_world_size())
     faults("build")
-    model = make_model(rank)
+    model = make_model(rank, "shards" if PLAN["sharded"] else "replicas", seed=7 + rank * PLAN["seeds"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 0.999**number)
     sampler = Sampler()
@@ -233,14 +239,21 @@ def main() -> None:
 
     if PLAN["alternate"]:
         assignment = Alternate()
-    send = tensors.send
+    send = Transfers.send
 
-    def send_slowly(objects: tensors.Objects, to: int, interruptible: tensors.Interruptible) -> None:
-        taken, PLAN["transfer"] = PLAN["transfer"], 0.0
-        threading.Event().wait(taken)  # executes no bytecode, as a transfer
-        send(objects, to, interruptible)
+    def send_slowly(transfers: Transfers, tensor: torch.Tensor) -> None:
+        behaviour, left = PLAN["transfer"]
+        if left and faults.iteration == 1 and tensor.is_floating_point():
+            PLAN["transfer"][1] -= 1
+            if behaviour == "stopped":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            threading.Event().wait(1.5)
+            while behaviour == "busy":
+                threading.Event().wait(0.1)
+        send(transfers, tensor)
+        transfers.finish()
 
-    tensors.send = send_slowly
+    Transfers.send = send_slowly  # type: ignore[method-assign]
     gather = _Ports._gather
 
     def gather_and_fail(ports: _Ports, row: torch.Tensor) -> list[torch.Tensor]:
@@ -256,7 +269,7 @@ def main() -> None:
         rank_assignment=assignment,
         no_progress_limit=PLAN["limit"],
         soft_timeout=soft,
-        hard_timeout=soft + timedelta(seconds=30),
+        hard_timeout=soft + timedelta(seconds=PLAN["patience"]),
     )(guarded)()
 
 

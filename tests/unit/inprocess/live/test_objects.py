@@ -307,6 +307,14 @@ def test_the_digest_of_a_parameter_tells_the_sign_of_each_element(dtype):
     assert tensors.digests(objects) == (before,)
 
 
+def test_a_parameter_of_another_shape_is_noticed_by_its_name():
+    model = torch.nn.LayerNorm(4)
+    left = Left.of(objects_of(model))
+    assert left.changed_parameter() == ""
+    model.weight.data = model.weight.data[:2]  # the same memory, and the same values
+    assert left.changed_parameter() == "weight"
+
+
 def frozen(required):
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
     model[0].requires_grad_(required)
