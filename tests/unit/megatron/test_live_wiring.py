@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 import types
+from dataclasses import replace
 
 import pytest
-from nvrx_megatron import internals, live_wiring
+from nvrx_megatron import MegatronLiveState, internals, live_wiring
 from nvrx_megatron.live_wiring import _Counters, _Operations
+
+from nvrx_core.fault.record import FaultRecord
+from nvrx_core.inprocess.restart_record import RestartRecord
+from nvrx_core.rank_assignment.identity import InitialRank
 
 LOOP = """
 def setup_model_and_optimizer(): return load_checkpoint()
@@ -78,10 +83,78 @@ def test_the_loaders_of_a_resumed_loop_count_no_samples_of_their_own(loop):
     assert loop.args.iteration == 3
 
 
-def test_without_the_flag_nothing_is_replaced(loop):
+def test_the_functions_are_replaced_without_the_flag_and_not_with_off(loop):
     before = dict(vars(loop))
-    assert live_wiring.wire_live_state(argparse.Namespace()) == []
+    assert live_wiring.wire_live_state(argparse.Namespace(nvrx_live_state="off")) == []
     assert dict(vars(loop)) == before
+    (piece,) = live_wiring.wire_live_state(argparse.Namespace())
+    assert piece.effect == "a restart goes on from memory"
+    assert loop.train is not before["train"]
+
+
+def refused_by_a_gpu(loop):
+    return {"distributed_backend": "nccl"}, "it has not run on a GPU"
+
+
+def refused_by_an_option(loop):
+    return {"num_experts": 4}, "--num-experts has not been shown to be exact"
+
+
+def refused_by_the_tree(loop):
+    del loop.train_step
+    return {}, "Megatron-LM's loop does not have train_step"
+
+
+@pytest.mark.parametrize(
+    "refused", [refused_by_a_gpu, refused_by_an_option, refused_by_the_tree], ids=lambda f: f.__name__
+)
+def test_what_is_known_before_the_script_runs_leaves_the_loop_as_it_is(loop, refused):
+    arguments, reason = refused(loop)
+    before = dict(vars(loop))
+    (piece,) = live_wiring.wire_live_state(argparse.Namespace(**arguments))
+    assert (piece.effect, piece.missing) == (f"a restart goes on from a checkpoint, not from memory ({reason})", "")
+    assert dict(vars(loop)) == before
+
+
+FAILED = FaultRecord(
+    initial_rank=InitialRank(1), rank=1, interruption="EXCEPTION", error_type="ValueError", origin="train.py:3",
+    raised_at="loss.py:9",
+)  # fmt: skip
+
+
+def restart(cause=FAILED, lost=(), step=4):
+    return RestartRecord(1, cause, (), lost, 0, 2, True, step, step, {})
+
+
+@pytest.mark.parametrize(
+    ("second", "used", "distrusted"),
+    [
+        (restart(), True, "ValueError has come up twice at the same place"),
+        (restart(), False, ""),  # it has begun from a checkpoint
+        (restart(step=5), True, ""),  # a step further
+        (restart(replace(FAILED, raised_at="loss.py:8")), True, ""),
+        (restart(lost=(InitialRank(1),)), True, ""),  # who has failed is gone
+        (restart(None), True, ""),
+    ],
+)
+def test_memory_with_which_the_same_failure_comes_up_again_is_not_used(
+    loop, monkeypatch, tmp_path, second, used, distrusted
+):
+    looping = live_wiring._Loop(MegatronLiveState(ON), loop)
+    monkeypatch.setattr(live_wiring, "last_restart", restart)
+    (tmp_path / internals.TRACKER).write_text("2")
+    assert looping._distrusted(str(tmp_path)) == "", "the first time"
+    looping._used_memory = used
+    monkeypatch.setattr(live_wiring, "last_restart", lambda: second)
+    assert looping._distrusted(str(tmp_path)) == distrusted
+
+
+@pytest.mark.parametrize("folder", [None, "", "/nowhere"])
+def test_without_a_checkpoint_memory_is_used_whatever_has_failed(loop, monkeypatch, folder):
+    looping = live_wiring._Loop(MegatronLiveState(ON), loop)
+    monkeypatch.setattr(live_wiring, "last_restart", restart)
+    looping._used_memory = True
+    assert [looping._distrusted(folder) for _ in range(3)] == ["", "", ""]
 
 
 def without_a_replaced_function(loop):
