@@ -1,7 +1,7 @@
 """Fits with faults at drawn instants, beside the same fits without: what they may differ in, and what they may not.
 
     python -m tests.harness.lightning.campaign --faults 1000
-    python -m tests.harness.lightning.campaign --variant sharded --seed 17 --fits 1 --keep /tmp/there
+    python -m tests.harness.lightning.campaign --variant sharded --seed 17 --jobs 1 --keep /tmp/there
 
 prints each violation with the variant and the seed with which it is drawn again (instants differ by the load of the
 machine), and a figure at the end.
@@ -9,32 +9,25 @@ machine), and a figure at the end.
 
 from __future__ import annotations
 
-import argparse
-import ctypes
 import dataclasses
 import itertools
 import json
 import re
-import shutil
 import signal
 import sys
-import tempfile
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.harness import instants
 from tests.harness.lightning.account import how_it_ended, rows_of, trained_on, what_counted, what_is_shown
 from tests.harness.lightning.setting import Setting
-from tests.harness.process.history import history
-from tests.harness.process.job import Job, Template
-from tests.harness.process.workers.plan import Plan
+from tests.harness.process.job import Job
 
 __all__ = ["VARIANTS", "Campaign", "Variant"]
 
-WORKER = "tests.harness.lightning.workers.drawn_faults"
 FALLEN_BACK = re.compile("this restart does not go on from memory, but from a checkpoint: (.*)")
 LOST_STEP = "no rank has"
 NOT_COPIED = "the state of the Trainer cannot be copied: Injected"
@@ -43,9 +36,7 @@ NOT_LOADED = "cannot be loaded, an older one is used"
 """The instant was in the load of a checkpoint."""
 NO_RANDOM_STATES = "this rank has no random states for the checkpoint"
 """It has taken the place of a lost one, and a checkpoint was loaded: dropout, and with it each bit, may differ."""
-LIMIT = 150
 Row = dict[str, str]
-PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
@@ -117,72 +108,41 @@ VARIANTS = {
 
 
 @dataclass
-class Campaign:
-    """Runs fits, and counts what has happened.
+class Campaign(instants.Campaign):
+    """Fits from memory."""
 
-    Args:
-        template: of the ranks.
-        folder: for the files of the fits; those of a fit without a violation are removed.
-    """
-
-    template: Template
-    folder: Path
-    faults: int = 0
-    fits: int = 0
-    kinds: Counter[str] = field(default_factory=Counter)
+    VARIANTS = VARIANTS
+    TEMPLATE = Path(__file__).with_name("template.py")
+    WORKER = "tests.harness.lightning.workers.drawn_faults"
+    LIMIT = 150
     fallbacks: Counter[str] = field(default_factory=Counter)
-    violations: list[str] = field(default_factory=list)
-    aborted: int = 0  # at the exit of a process
-    _twins: dict[str, Job] = field(default_factory=dict)
 
-    def run(self, name: str, seed: int, faults: int) -> list[str]:
-        """Run one fit.
-
-        Returns:
-            Its violations.
-        """
+    def environment(self, name: str, seed: int, faults: int) -> Mapping[str, str]:
         variant = VARIANTS[name]
         plan = {"seed": seed, "faults": faults, "kinds": variant.kinds, "least": variant.least}
-        job = self._job(f"{name}-{seed}", variant.world)
-        found: list[str] = []
-        try:
-            job.start(WORKER, **variant.setting.written(), NVRX_TEST_DRAWN=json.dumps(plan)).finish(LIMIT)
-        except AssertionError as error:
-            found = [f"{error}\n{history(job)}"]
-        injected = job.lines("fault")
-        fallen = [reason for rank in range(variant.world) for reason in FALLEN_BACK.findall(job.errors(rank))]
-        self.fits, self.faults = self.fits + 1, self.faults + len(injected)
-        self.aborted += sum(code == -signal.SIGABRT for code in job.codes.values())
-        self.kinds.update(line["kind"] for line in injected)
-        self.fallbacks.update(re.sub(r"\d+", "N", reason) for reason in fallen)
-        found = found or list(violations(variant, job, self._twin(name), fallen))
-        self.violations += [f"{name}, seed {seed}: {each} ({job.directory})" for each in found]
-        if not found:
-            shutil.rmtree(job.directory)
-        return found
+        return {**variant.setting.written(), "NVRX_TEST_DRAWN": json.dumps(plan)}
 
-    def _job(self, name: str, world: int) -> Job:
-        return Job(self.template, self.folder / name.replace(" ", "-").replace(",", ""), Plan(), world=world)
+    def count(self, job: Job) -> None:
+        self.counts["processes aborted at their exit"] += sum(code == -signal.SIGABRT for code in job.codes.values())
+        self.fallbacks.update(re.sub(r"\d+", "N", reason) for reason in fallen_back(job))
 
-    def _twin(self, name: str) -> Job:
-        """Return the same fit under Lightning's own strategy, without faults."""
-        if name not in self._twins:
-            variant = VARIANTS[name]
-            setting = dataclasses.replace(variant.setting, active=0, strategy=variant.setting.plain().strategy)
-            job = self._job(f"{name}-twin", variant.setting.active or variant.world)
-            self._twins[name] = job.start(WORKER, **setting.written(), NVRX_TEST_DRAWN="{}").finish(LIMIT)
-            # Not by their codes: see `violations`.
-            assert len(job.lines("fitted", error=None)) == job.world, "".join(map(job.errors, range(job.world)))
-        return self._twins[name]
+    def examine(self, name: str, job: Job, faults: int) -> Iterator[str]:
+        """Compare with the same fit under Lightning's own strategy, without faults."""
+        variant = VARIANTS[name]
+        setting = dataclasses.replace(variant.setting, active=0, strategy=variant.setting.plain().strategy)
+        twin = self.twin(name, variant.setting.active or variant.world, setting.written())
+        # Not by their codes: see `violations`.
+        assert len(twin.lines("fitted", error=None)) == twin.world, "".join(map(twin.errors, range(twin.world)))
+        yield from violations(variant, job, twin, fallen_back(job))
 
     def figure(self) -> str:
-        """Return what has happened, in lines."""
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items()))
         fallbacks = "".join(f"\n  {count} x {reason}" for reason, count in self.fallbacks.most_common())
-        return (
-            f"{self.faults} faults ({kinds}) in {self.fits} fits, {len(self.violations)} violations; "
-            f"{self.aborted} processes aborted; {self.fallbacks.total()} restarts from a checkpoint{fallbacks}"
-        )
+        return f"{super().figure()}; {self.fallbacks.total()} restarts from a checkpoint{fallbacks}"
+
+
+def fallen_back(job: Job) -> list[str]:
+    """Return why restarts have not gone on from memory."""
+    return [reason for rank in range(job.world) for reason in FALLEN_BACK.findall(job.errors(rank))]
 
 
 def violations(variant: Variant, job: Job, twin: Job, fallen: Sequence[str]) -> Iterator[str]:
@@ -301,35 +261,5 @@ def _counted(job: Job, *names: str) -> dict[int, dict[str, Any]]:
     return {line["rank"]: {name: line[name] for name in names} for line in job.lines("counted")}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=200, help="how many, over all fits")
-    parser.add_argument("--fits", type=int, default=1 << 30, help="at most so many fits")
-    parser.add_argument("--each", type=int, default=20, help="attempts of a fit that have faults")
-    parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--variant", action="append", choices=list(VARIANTS))
-    parser.add_argument("--keep", type=Path, default=None, help="a folder for the files of fits with a violation")
-    given = parser.parse_args()
-    folder = given.keep or Path(tempfile.mkdtemp(prefix="nvrx-campaign-"))
-    names = given.variant or list(VARIANTS)
-    per_variant: dict[str, int] = defaultdict(int)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # the ranks are children of the template
-    with closing(Template(Path(__file__).with_name("template.py"))) as template:
-        campaign = Campaign(template, folder)
-        for number in itertools.count():
-            if campaign.faults >= given.faults or campaign.fits >= given.fits:
-                break
-            name = names[number % len(names)]
-            before = campaign.faults
-            found = campaign.run(name, given.seed + number // len(names), given.each)
-            per_variant[name] += campaign.faults - before
-            print(f"{name}, seed {given.seed + number // len(names)}: {campaign.faults - before} faults", flush=True)
-            for each in found:
-                print(f"  VIOLATION {each}", flush=True)
-    print(dict(per_variant))
-    print(campaign.figure())
-    return 1 if campaign.violations else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(instants.main(Campaign, __doc__, each=20))

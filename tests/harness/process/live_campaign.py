@@ -9,32 +9,20 @@ machine), and a figure at the end.
 
 from __future__ import annotations
 
-import argparse
-import ctypes
-import itertools
 import json
-import shutil
 import signal
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.harness.process.history import history
-from tests.harness.process.job import Job, Line, Template
-from tests.harness.process.workers.plan import Plan
+from tests.harness import instants
+from tests.harness.process.job import Job, Line
 
 __all__ = ["VARIANTS", "Campaign", "Variant"]
 
-TEMPLATE = Path(__file__).with_name("live_template.py")
-WORKER = "tests.harness.process.workers.live_faults"
-PR_SET_CHILD_SUBREAPER = 36
-LIMIT = 120
-"""Seconds of a job, at most."""
 STEPS = 3
 """Of a training, for each iteration that has a fault."""
 Stamp = tuple[int, int]
@@ -81,54 +69,21 @@ VARIANTS = {
 
 
 @dataclass
-class Campaign:
-    """Runs trainings, and counts what has happened.
+class Campaign(instants.Campaign):
+    """Trainings from memory."""
 
-    Args:
-        template: of the ranks.
-        folder: for the files of the jobs; those of a job without a violation are removed.
-    """
-
-    template: Template
-    folder: Path
-    faults: int = 0
-    jobs: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
+    VARIANTS = VARIANTS
+    TEMPLATE = Path(__file__).with_name("live_template.py")
+    WORKER = "tests.harness.process.workers.live_faults"
     points: Counter[str] = field(default_factory=Counter)
-    violations: list[str] = field(default_factory=list)
-    _twins: dict[tuple[str, int], Job] = field(default_factory=dict)
 
-    def run(self, name: str, seed: int, faults: int) -> list[str]:
-        """Run one training.
+    def environment(self, name: str, seed: int, faults: int) -> Mapping[str, str]:
+        plan = {**VARIANTS[name].plan, "seed": f"{name} {seed}", "faults": faults, "steps": STEPS * faults}
+        return {"NVRX_TEST_DRAWN": json.dumps(plan)}
 
-        Returns:
-            Its violations.
-        """
-        variant = VARIANTS[name]
-        twin = self._twin(name, STEPS * faults) if variant.whole else None
-        job = self._job(f"{name}-{seed}", variant.world)
-        plan = {**variant.plan, "seed": f"{name} {seed}", "faults": faults, "steps": STEPS * faults}
-        try:
-            job.start(WORKER, NVRX_TEST_DRAWN=json.dumps(plan)).finish(LIMIT)
-            found = list(violations(variant, job, twin, STEPS * faults))
-        except AssertionError as error:
-            found = [f"{error}\n{history(job)[-20000:]}"]
-        self._count(job)
-        self.violations += [f"{name}, seed {seed}: {each} ({job.directory})" for each in found]
-        if not found:
-            shutil.rmtree(job.directory)
-        return found
-
-    def _count(self, job: Job) -> None:
-        injected, resumed = job.lines("fault"), job.lines("resumed")
-        self.jobs, self.faults = self.jobs + 1, self.faults + len(injected)
-        self.counts.update(f"{line['kind']}s" for line in injected)
-        self.counts["faults at an instant"] += sum(" s after " in line["where"] for line in injected)
-        self.counts["iterations with two faults"] += sum(
-            count > 1 for count in Counter(line["iteration"] for line in injected).values()
-        )
-        self.points.update(line["where"] for line in injected if " s after " not in line["where"])
-        by_iteration = {line["iteration"]: line for line in resumed}
+    def count(self, job: Job) -> None:
+        self.points.update(line["where"] for line in job.lines("fault") if " s after " not in line["where"])
+        by_iteration = {line["iteration"]: line for line in job.lines("resumed")}
         self.counts["resumes"] += sum(line["step"] is not None for line in by_iteration.values())
         self.counts["resumes without an exchange"] += sum(
             line["step"] is not None and not line["exchanged"] for line in by_iteration.values()
@@ -138,26 +93,16 @@ class Campaign:
         )
         self.counts["local states that nobody had"] += sum(len(line["fresh"]) for line in by_iteration.values())
 
-    def _job(self, name: str, world: int) -> Job:
-        return Job(self.template, self.folder / name.replace(" ", "-").replace(",", ""), Plan(), world=world)
-
-    def _twin(self, name: str, steps: int) -> Job:
-        """Return the training without faults."""
-        if (name, steps) not in self._twins:
-            variant = VARIANTS[name]
+    def examine(self, name: str, job: Job, faults: int) -> Iterator[str]:
+        variant, steps, twin = VARIANTS[name], STEPS * faults, None
+        if variant.whole:
             plan = {"kind": variant.plan.get("kind", "replicas"), "steps": steps}
-            job = self._job(f"{name}-twin-{steps}", variant.trains)
-            self._twins[name, steps] = job.start(WORKER, NVRX_TEST_DRAWN=json.dumps(plan)).finish(LIMIT)
-            assert set(job.codes.values()) == {0}, "".join(map(job.errors, range(job.world)))
-        return self._twins[name, steps]
+            twin = self.twin(f"{name}-{steps}", variant.trains, {"NVRX_TEST_DRAWN": json.dumps(plan)})
+            assert set(twin.codes.values()) == {0}, "".join(map(twin.errors, range(twin.world)))
+        yield from violations(variant, job, twin, steps)
 
     def figure(self) -> str:
-        """Return what has happened, in lines."""
-        counts = ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items()))
-        return (
-            f"{self.faults} faults in {self.jobs} jobs, {len(self.violations)} violations; {counts}\n"
-            f"at {len(self.points)} points: {dict(self.points.most_common())}"
-        )
+        return f"{super().figure()}\nat {len(self.points)} points: {dict(self.points.most_common())}"
 
 
 def violations(variant: Variant, job: Job, twin: Job | None, steps: int) -> Iterator[str]:
@@ -197,7 +142,7 @@ def violations(variant: Variant, job: Job, twin: Job | None, steps: int) -> Iter
 def _resumes(variant: Variant, job: Job) -> Iterator[str]:
     """Tell of iterations that have not begun where what their ranks have held says, and of state torn by no fault."""
     holds, resumed = _by_iteration(job.lines("holds")), _by_iteration(job.lines("resumed"))
-    faults = {(line["initial_rank"], line["iteration"]): line["advances"] for line in job.lines("fault")}
+    faults = {(line["initial_rank"], line["iteration"]): bool(line["within"]) for line in job.lines("fault")}
     seen: dict[int, int] = {}
     needed = {tuple(line["needs"]) for lines in resumed.values() for line in lines}
     for iteration in sorted(holds):
@@ -253,32 +198,5 @@ def _by_iteration(lines: Sequence[Line]) -> dict[int, list[Line]]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=500, help="how many, over all jobs")
-    parser.add_argument("--jobs", type=int, default=1 << 30, help="at most so many jobs")
-    parser.add_argument("--each", type=int, default=40, help="iterations of a job that have faults")
-    parser.add_argument("--seed", type=int, default=0, help="the first one")
-    parser.add_argument("--variant", action="append", choices=list(VARIANTS))
-    parser.add_argument("--keep", type=Path, default=None, help="a folder for the files of jobs with a violation")
-    given = parser.parse_args()
-    folder = given.keep or Path(tempfile.mkdtemp(prefix="nvrx-campaign-"))
-    names = given.variant or list(VARIANTS)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # the ranks are children of the template
-    with closing(Template(TEMPLATE)) as template:
-        campaign = Campaign(template, folder)
-        for number in itertools.count():
-            if campaign.faults >= given.faults or campaign.jobs >= given.jobs:
-                break
-            name, seed = names[number % len(names)], given.seed + number // len(names)
-            before = campaign.faults
-            found = campaign.run(name, seed, given.each)
-            print(f"{name}, seed {seed}: {campaign.faults - before} faults", flush=True)
-            for each in found:
-                print(f"  VIOLATION {each}", flush=True)
-    print(campaign.figure())
-    return 1 if campaign.violations else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(instants.main(Campaign, __doc__, each=40))

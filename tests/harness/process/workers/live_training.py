@@ -43,7 +43,7 @@ PLAN: dict[str, Any] = {
     "points": ["build", "resumed", "data", "forward", "backward", "ready", "advance", "advanced", "committed"],
     **json.loads(os.environ.get("NVRX_TEST_LIVE", "{}")),
 }  # fmt: skip
-WIDTH = 24
+WIDTH, SHARDS = 24, 2
 record = Record.of_environment()
 
 
@@ -129,17 +129,23 @@ class Sampler:
         self.position = state["position"]
 
 
-def make_model(rank: int) -> torch.nn.Module:
-    """Return the model, equal on all ranks; the random numbers that follow are the rank's."""
-    torch.manual_seed(7 + rank * PLAN["seeds"])
-    normalized = [] if PLAN["sharded"] else [torch.nn.BatchNorm1d(WIDTH)]
+def make_model(rank: int, kind: str, *, seed: int = 7) -> Any:
+    """Return a model of `replicas`, `shards`, or `mixed` for shards with replicas, the whole of it equal on all ranks.
+
+    The random numbers that follow are the rank's.
+    """
+    torch.manual_seed(seed)
+    normalized = [torch.nn.BatchNorm1d(WIDTH)] if kind == "replicas" else []
     model = torch.nn.Sequential(
         torch.nn.Linear(WIDTH, WIDTH), *normalized, torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(WIDTH, 1)
     )
     torch.manual_seed(100 + rank)
     random.seed(rank)
-    if PLAN["sharded"]:
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    if kind != "replicas":
+        world = dist.get_world_size()
+        shape = (world // SHARDS, SHARDS) if kind == "mixed" else (world,)
+        names = ("replicas", "shards") if kind == "mixed" else ("shards",)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
         for layer in model:
             if isinstance(layer, torch.nn.Linear):
                 fully_shard(layer, mesh=mesh)
@@ -160,7 +166,7 @@ def train(live: inprocess.LiveState, second: inprocess.LiveState, call: inproces
     rank = dist.get_rank()
     faults.begin(call, rank, dist.get_world_size())
     faults("build")
-    model = make_model(rank)
+    model = make_model(rank, "shards" if PLAN["sharded"] else "replicas", seed=7 + rank * PLAN["seeds"])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda number: 0.999**number)
     sampler = Sampler()
