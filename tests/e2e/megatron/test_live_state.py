@@ -44,7 +44,7 @@ Train = Callable[..., MegatronJob]
 def trained(
     template: Template, folder: Path, shape: str, *, world: int = 2, active: int | None = None, **faults: Any
 ) -> MegatronJob:
-    plan = Plan(**SHAPES[shape], steps=STEPS, live=True, active=active, soft=20.0, hard=25.0)
+    plan = Plan(**SHAPES[shape], steps=STEPS, active=active, soft=20.0, hard=25.0)
     job = MegatronJob(template, folder, plan, world=world)
     job.more = {"NVRX_TEST_LIVE": json.dumps({"points": POINTS, **faults})}
     job.begin(WORKER).finish(LIMIT)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import nvrx_megatron
@@ -27,7 +26,7 @@ from tests.harness.megatron.plan import Plan
 from tests.harness.process.workers.live_training import PLAN as FAULTS, Faults
 from tests.harness.process.workers.record import Record, usage
 
-__all__: list[str] = []
+__all__ = ["main", "train"]
 
 plan = Plan.of_environment()
 record = Record.of_environment()
@@ -72,7 +71,9 @@ def train(live: nvrx_megatron.MegatronLiveState, call: CallWrapper) -> None:
     count = Count(scheduler)
     first = live.resume([training.model], training.optimizer, count)
     behind = live.is_behind_step
-    record("resumed", iteration=call.iteration, step=first, behind=behind, refusal=live.refusal, **usage())
+    needs = () if live._live is None else live._live.shard
+    record("resumed", iteration=call.iteration, rank=rank, step=first, behind=behind, refusal=live.refusal, needs=needs,
+           **usage())  # fmt: skip
     torch.rand(3 if first is None else 5)  # as what builds the data does
     random.random()
     if first is None:
@@ -147,7 +148,8 @@ def digest(tensors: Any) -> str:
     return found.hexdigest()[:16]
 
 
-if __name__ == "__main__":
+def main(around: Callable[[Callable[[], None], CallWrapper], None] = lambda train, call: train()) -> None:
+    """Run the training; `around` runs it in each iteration."""
     torch.set_num_threads(1)
     on_cpu.install()
     parser = nvrx_megatron.add_arguments(argparse.ArgumentParser())
@@ -157,8 +159,12 @@ if __name__ == "__main__":
     live = nvrx_megatron.MegatronLiveState(args)
 
     def restarted(call_wrapper: CallWrapper) -> None:
-        train(live, call_wrapper)
+        around(lambda: train(live, call_wrapper), call_wrapper)
 
-    restart.NO_PROGRESS_LIMIT = 100  # type: ignore[misc]  # faults are drawn, and may be equal
+    restart.NO_PROGRESS_LIMIT = 1 << 20  # type: ignore[misc]  # faults are drawn, and may be equal
     nvrx_megatron.inprocess_restart(restarted, args)()
-    record("exit", pid=os.getpid(), faults=json.dumps(FAULTS["points"]))
+    record("exit", pid=os.getpid())
+
+
+if __name__ == "__main__":
+    main()
