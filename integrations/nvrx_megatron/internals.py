@@ -16,8 +16,8 @@ from nvrx_megatron.installed import mentions
 
 __all__ = [
     "ACCUMULATED", "CORE_STATE", "COUNTED_SAMPLES", "DESTROYERS", "LOOP", "LOSS_MEMORY", "TRACKER", "TRAINING_STATE",
-    "WHOLE_FILES", "accumulated", "arguments_gone_for_live_state", "build_of_helpers", "chained_optimizers",
-    "common_savers", "destroyers", "destroyers_gone", "flag_texts", "ft_client",
+    "VALIDATES", "WHOLE_FILES", "accumulated", "arguments_gone_for_live_state", "build_of_helpers",
+    "chained_optimizers", "common_savers", "destroyers", "destroyers_gone", "flag_texts", "ft_client",
     "grad_scalers", "has_ft_client", "is_data_parallel", "is_distributed", "is_known_optimizer", "is_of_experts",
     "loaded", "loop_gone", "names_gone_for_live_state", "openers", "parallelism_besides", "parameter_gathers",
     "part_of_model", "persistent_caller_class", "queues_of_modules", "results_queue_module",
@@ -101,6 +101,8 @@ _ARGUMENTS: Final = (
 )  # fmt: skip
 LOSS_MEMORY: Final = ("large_value_counts", "max_values")
 """What the rerun state machine remembers of the losses, to tell which are unexpectedly large."""
+VALIDATES: Final = "first_iteration_complete"
+"""Whether it looks at losses: not at those of the first iteration of a start; from 0.16 on."""
 
 
 def loaded(module: str) -> Any:

@@ -71,6 +71,7 @@ class _Counters:
             "schedule": scheduler.pop("num_steps"), "scheduler": scheduler,
             "operations": [self._operations.iteration, self._operations.total, self._operations.last],
             "losses": {name: dict(getattr(machine, name, {})) for name in internals.LOSS_MEMORY},
+            "validates": getattr(machine, internals.VALIDATES, None),
         }  # fmt: skip
 
     def after_step(self, updated: bool) -> dict[str, Any]:
@@ -94,6 +95,8 @@ class _Counters:
         self._scheduler.step(increment=0)
         counted, total, last = state["operations"]
         args.num_floating_point_operations_so_far = total + (last if counted < self.iteration else 0)
+        if state["validates"] is not None:
+            setattr(machine, internals.VALIDATES, state["validates"])
         for name, values in state["losses"].items():
             if hasattr(machine, name):
                 getattr(machine, name).clear()

@@ -151,8 +151,21 @@ def test_without_the_random_numbers_of_a_lost_rank_the_next_restart_goes_on_from
     assert ends(job) == ends(undisturbed("dp"))
 
 
-def test_a_loop_that_counts_otherwise_than_it_says_goes_on_from_a_checkpoint(train: Train) -> None:
-    job = train("dp", faults=1, seed=1, points=["tail"], drifts=True)
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"drifts": True}, "the training loop counts step otherwise than expected"),
+        ({"seeds": True}, "data parallel ranks begin with different parameters"),
+        ({"stray": 1}, "the optimizer has stepped without begin(step) before it"),
+    ],
+    ids=["counts otherwise", "differs", "stray step"],
+)
+def test_a_loop_that_cannot_be_kept_trains_to_its_end_and_goes_on_from_checkpoints(
+    train: Train, how: dict[str, Any], reason: str
+) -> None:
+    job = train("dp", faults=1, seed=1, points=["tail"], **how)
     assert set(job.codes.values()) == {0}, job.told()
     assert {line["step"] for line in job.lines("resumed")} == {None}
-    assert "the training loop counts step otherwise than expected; restarts go on from checkpoints" in job.told()
+    assert len(job.lines("injected")) == 1
+    assert f"{reason}; restarts go on from checkpoints" in job.told()
+    assert len(job.lines("end")) == 2

@@ -2,7 +2,8 @@
 
 `NVRX_TEST_LIVE` has, as JSON: `faults` (how many iterations have one), `seed`, `kinds` (`exception`, `kill`,
 `asynchronous`), `points`, `least` (no kill below so many ranks), `drifts` (whether the loop counts otherwise than it
-says) and `replicating` (up to how many ranks votes carry the local state of all).
+says), `seeds` (each rank begins with other weights), `stray` (a step that the loop has not begun) and `replicating` (up
+to how many ranks votes carry the local state of all).
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def train(live: nvrx_megatron.MegatronLiveState, call: CallWrapper) -> None:
     faults.begin(call, rank, world)
     faults("build")
     random.seed(rank)
+    if FAULTS["seeds"]:
+        next(iter(training.model.parameters())).data += rank
     scheduler = OptimizerParamScheduler(
         training.optimizer, init_lr=0.0, max_lr=3e-3, min_lr=1e-5, lr_warmup_steps=16, lr_decay_steps=400,
         lr_decay_style="cosine", start_wd=0.01, end_wd=0.1, wd_incr_steps=400, wd_incr_style="linear",
@@ -81,7 +84,8 @@ def train(live: nvrx_megatron.MegatronLiveState, call: CallWrapper) -> None:
         live.start(first)
     faults("resumed")
     for step in range(first, plan.steps):
-        live.begin(step)
+        if step != FAULTS.get("stray"):
+            live.begin(step)
         assert (count.step, count.samples) == (step, SAMPLES * step), (count.step, count.samples, step)
         faults("data")
         loss = training.step(step, lambda: faults("ready"))

@@ -37,8 +37,8 @@ def test_an_option_that_is_not_proved_is_named(name, value):
     ("name", "value"),
     [
         ("transformer_impl", "transformer_engine"), ("context_parallel_size", 2), ("expert_model_parallel_size", 4),
-        ("dataloader_type", "external"), ("dataloader_type", "cyclic"), ("optimizer", "muon"), ("rerun_mode", "report_stats"),
-        ("cuda_graph_impl", "local"),
+        ("dataloader_type", "external"), ("dataloader_type", "cyclic"), ("optimizer", "muon"),
+        ("rerun_mode", "report_stats"), ("cuda_graph_impl", "local"),
     ],
 )  # fmt: skip
 def test_an_option_with_a_value_that_is_not_proved_is_named_with_it(name, value):

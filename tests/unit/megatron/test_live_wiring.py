@@ -54,7 +54,9 @@ def loop(monkeypatch):
         iteration=3, consumed_train_samples=24, skipped_train_samples=0, consumed_valid_samples=8, micro_batch_size=2,
         data_parallel_size=2, num_floating_point_operations_so_far=0.0,
     )  # fmt: skip
-    machine = types.SimpleNamespace(large_value_counts={"loss": 1}, max_values={"loss": 4.0})
+    machine = types.SimpleNamespace(
+        large_value_counts={"loss": 1}, max_values={"loss": 4.0}, first_iteration_complete=True
+    )
     module.args, module.machine = args, machine
     module.get_args, module.get_rerun_state_machine = lambda: args, lambda: machine
     module.get_num_microbatches, module.update_num_microbatches = lambda: 2, lambda *_, **__: None
@@ -201,6 +203,7 @@ def test_counters_that_are_taken_over_are_those_of_the_interrupted_loop(loop):
     state = {**counters.state_dict(), **counters.after_step(True)}
     loop.machine.max_values["loss"] = 9.0
     assert state["losses"]["max_values"] == {"loss": 4.0}, "a copy"
+    loop.machine.first_iteration_complete = False
     loop.args.consumed_train_samples = loop.args.iteration = loop.args.consumed_valid_samples = 0
     new = OptimizerParamScheduler()
     _Counters(loop, new, operations).load_state_dict(state)
@@ -208,3 +211,4 @@ def test_counters_that_are_taken_over_are_those_of_the_interrupted_loop(loop):
     assert (loop.args.iteration, loop.args.consumed_train_samples, loop.args.consumed_valid_samples) == (4, 32, 8)
     assert loop.args.num_floating_point_operations_so_far == 40.0, "with those of the step of the vote"
     assert loop.machine.max_values == {"loss": 4.0}
+    assert loop.machine.first_iteration_complete, "losses are looked at from the first step on"
