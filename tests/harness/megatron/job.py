@@ -110,6 +110,10 @@ class MegatronLMJob(MegatronJob):
             self.pids[rank] = self.template.fork("tests.harness.megatron.unmodified", words, own, output)
         return self
 
+    def states(self) -> dict[tuple[str, int], str]:
+        """The digests of parameters, optimizer state and random numbers of each rank after each step."""
+        return {(line["rank"], line["step"]): line["state"] for line in self.lines("step")}
+
     def last_losses(self) -> dict[tuple[str, int], float]:
         """The losses of the steps of the last iteration."""
         last = max(line["iteration"] for line in self.lines("step"))
