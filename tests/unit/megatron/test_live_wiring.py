@@ -151,6 +151,75 @@ def test_memory_with_which_the_same_failure_comes_up_again_is_not_used(
     assert looping._distrusted(str(tmp_path)) == distrusted
 
 
+class Live:
+    """State in memory that says what it is told."""
+
+    refusal, is_behind_step = "", False
+
+    def __init__(self):
+        self.told = []
+
+    def resume(self, model, optimizer, counters, **reasons):
+        self.told.append(f"resume {model} {optimizer} {reasons}")
+
+    def start(self, step):
+        self.told.append(f"start {step}")
+
+    def give_up(self, reason, *, alone):
+        self.told.append(f"{reason}, alone={alone}")
+
+
+@pytest.fixture
+def looping(loop, monkeypatch):
+    """The loop of a training that has begun anew: nothing was in memory."""
+    monkeypatch.setattr(live_wiring, "current_call", lambda: loop.call)
+    monkeypatch.setattr(live_wiring, "refused_arguments", lambda args: "")
+    monkeypatch.setattr(internals, "arguments_gone_for_live_state", lambda args: [])
+    loop.call, loop.trained = object(), OptimizerParamScheduler()
+    looping = live_wiring._Loop(Live(), loop)
+
+    def load_checkpoint(ddp_model, optimizer, opt_param_scheduler, strict=True):
+        return 3, 0.0
+
+    loop.load_checkpoint = looping._load_checkpoint(load_checkpoint)
+    return looping
+
+
+def set_up(loop, looping):
+    def setup():
+        loop.load_checkpoint(ddp_model="model", optimizer="adam", opt_param_scheduler=loop.trained)
+        return "model", "adam", loop.trained
+
+    return looping._setup_model_and_optimizer(setup)()
+
+
+RESUME = "resume model adam {'refused': '', 'distrusted': ''}"
+
+
+def test_a_second_training_of_a_script_is_not_kept(loop, looping):
+    set_up(loop, looping)
+    assert looping._live.told == [RESUME, "start 3"]
+    set_up(loop, looping)
+    assert looping._live.told[2:] == ["the script sets up more than one training, alone=False", RESUME, "start 3"]
+    loop.call = object()
+    set_up(loop, looping)
+    assert looping._live.told[5:] == [RESUME, "start 3"], "the next iteration sets up its own"
+
+
+def test_validation_data_that_the_loop_does_not_count_are_not_kept(loop, looping):
+    set_up(loop, looping)
+    given = dict.fromkeys(internals._PARAMETERS["train"])
+    loop.checkpoint_and_decide_exit = lambda: None
+    train = looping._train(loop.train)
+    train(**given)
+    train(**{**given, "process_non_loss_data_func": print, "non_loss_data_func": print})
+    assert looping._live.told == [RESUME, "start 3"]
+    train(**{**given, "process_non_loss_data_func": print})
+    assert looping._live.told[2:] == [
+        "process_non_loss_data_func has validation data read that are not counted, alone=False"
+    ]
+
+
 @pytest.mark.parametrize("folder", [None, "", "/nowhere"])
 def test_without_a_checkpoint_memory_is_used_whatever_has_failed(loop, monkeypatch, folder):
     looping = live_wiring._Loop(MegatronLiveState(ON), loop)
