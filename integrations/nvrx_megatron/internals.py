@@ -97,8 +97,11 @@ _PARAMETERS: Final = {
 COUNTED_SAMPLES: Final = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
 """Arguments in which the loop counts."""
 _ARGUMENTS: Final = (
-    *COUNTED_SAMPLES, "micro_batch_size", "data_parallel_size", "do_valid", "eval_interval", "exit_interval", "save",
+    *COUNTED_SAMPLES, "micro_batch_size", "data_parallel_size", "eval_interval", "exit_interval", "save",
 )  # fmt: skip
+"""Those that are there when a model is set up."""
+_LATER: Final = "do_valid"
+"""An argument that the loop sets once its data are there."""
 LOSS_MEMORY: Final = ("large_value_counts", "max_values")
 """What the rerun state machine remembers of the losses, to tell which are unexpectedly large."""
 VALIDATES: Final = "first_iteration_complete"
@@ -344,6 +347,7 @@ def loop_gone(training: Any) -> list[str]:
     """Return the names of Megatron-LM's loop that a training from memory needs and that its module does not have."""
     gone = [name for name in LOOP if not hasattr(training, name) or not mentions(training, name)]
     gone += [name for name in _CALLED if not hasattr(training, name)]
+    gone += [name for name in (_LATER,) if not mentions(training, name)]
     for function, parameters in _PARAMETERS.items():
         if function not in gone:
             given = inspect.signature(getattr(training, function)).parameters

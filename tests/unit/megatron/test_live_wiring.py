@@ -25,7 +25,7 @@ def checkpoint_and_decide_exit(model, iteration, num_floating_point_operations_s
 def train(
     forward_step_func, model, optimizer, opt_param_scheduler, train_data_iterator, valid_data_iterator,
     process_non_loss_data_func, config, checkpointing_context, non_loss_data_func, p2p_communicator=None,
-): train_step(); training_log(); checkpoint_and_decide_exit()
+): args.do_valid; train_step(); training_log(); checkpoint_and_decide_exit()
 def evaluate_and_print_results(): pass
 def get_timers(): pass
 def maybe_finalize_async_save(): pass
@@ -52,7 +52,7 @@ def loop(monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     args = argparse.Namespace(
         iteration=3, consumed_train_samples=24, skipped_train_samples=0, consumed_valid_samples=8, micro_batch_size=2,
-        data_parallel_size=2, num_floating_point_operations_so_far=0.0,
+        data_parallel_size=2, num_floating_point_operations_so_far=0.0, eval_interval=4, exit_interval=None, save=None,
     )  # fmt: skip
     machine = types.SimpleNamespace(
         large_value_counts={"loss": 1}, max_values={"loss": 4.0}, first_iteration_complete=True
@@ -62,6 +62,13 @@ def loop(monkeypatch):
     module.get_num_microbatches, module.update_num_microbatches = lambda: 2, lambda *_, **__: None
     module.get_current_global_batch_size = module.get_current_running_global_batch_size = lambda: 8
     return module
+
+
+def test_the_arguments_that_a_model_is_set_up_with_are_enough(loop):
+    """Whether there are data to validate on is known later."""
+    assert internals.arguments_gone_for_live_state(loop.args) == []
+    del loop.args.consumed_valid_samples
+    assert internals.arguments_gone_for_live_state(loop.args) == ["consumed_valid_samples"]
 
 
 def test_all_functions_of_the_loop_are_replaced_once(loop):
@@ -174,7 +181,6 @@ def looping(loop, monkeypatch):
     """The loop of a training that has begun anew: nothing was in memory."""
     monkeypatch.setattr(live_wiring, "current_call", lambda: loop.call)
     monkeypatch.setattr(live_wiring, "refused_arguments", lambda args: "")
-    monkeypatch.setattr(internals, "arguments_gone_for_live_state", lambda args: [])
     loop.call, loop.trained = object(), OptimizerParamScheduler()
     looping = live_wiring._Loop(Live(), loop)
 
@@ -209,7 +215,7 @@ def test_a_second_training_of_a_script_is_not_kept(loop, looping):
 def test_validation_data_that_the_loop_does_not_count_are_not_kept(loop, looping):
     set_up(loop, looping)
     given = dict.fromkeys(internals._PARAMETERS["train"])
-    loop.checkpoint_and_decide_exit = lambda: None
+    loop.checkpoint_and_decide_exit, loop.args.do_valid = lambda: None, True
     train = looping._train(loop.train)
     train(**given)
     train(**{**given, "process_non_loss_data_func": print, "non_loss_data_func": print})
@@ -238,6 +244,11 @@ def without_a_called_function(loop):
     return "get_timers"
 
 
+def without_an_argument(loop):
+    exec(LOOP.replace("do_valid", "validates"), vars(loop))
+    return "do_valid"
+
+
 def with_another_parameter(loop):
     text = LOOP.replace("valid_data_iterator", "validation_iterator")
     exec(text, vars(loop))
@@ -245,7 +256,9 @@ def with_another_parameter(loop):
 
 
 @pytest.mark.parametrize(
-    "moved", [without_a_replaced_function, without_a_called_function, with_another_parameter], ids=lambda f: f.__name__
+    "moved",
+    [without_a_replaced_function, without_a_called_function, without_an_argument, with_another_parameter],
+    ids=lambda f: f.__name__,
 )
 def test_where_a_name_has_moved_nothing_is_replaced_and_it_is_named(loop, moved):
     name = moved(loop)
