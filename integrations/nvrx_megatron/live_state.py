@@ -129,17 +129,17 @@ class MegatronLiveState:
         told: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(told, (self._unfit or refused or _refused(model, optimizer), distrusted))
         self.refusal = next((each for each, _ in told if each), "")
+        if self.refusal:
+            self._forget()
+            if self.refusal not in self._said and dist.get_rank() == 0:
+                self._said.add(self.refusal)
+                log.warning("--nvrx-live-state: %s; restarts go on from checkpoints", self.refusal)
+            return None
         if reason := next((each for _, each in told if each), ""):
             self._forget()
             if dist.get_rank() == 0:
                 log.warning("--nvrx-live-state: %s: this restart goes on from a checkpoint", reason)
-        if not self.refusal:
-            return self._resume(model, optimizer)
-        self._forget()
-        if self.refusal not in self._said and dist.get_rank() == 0:
-            self._said.add(self.refusal)
-            log.warning("--nvrx-live-state: %s; restarts go on from checkpoints", self.refusal)
-        return None
+        return self._resume(model, optimizer)
 
     def give_up(self, reason: str, *, alone: bool = True) -> None:
         """Keep nothing from the next restart on; until then, all ranks vote as before.
