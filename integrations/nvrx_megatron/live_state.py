@@ -90,6 +90,7 @@ class MegatronLiveState:
         self._advance = _Advance()
         self._gathers: tuple[Any, ...] = ()
         self._step: int | None = None
+        self._done = -1
         self._has_voted = self._begun = False
         self._rng: _RandomNumbers | None = None
         self._beginning: _Beginning | None = None
@@ -171,6 +172,7 @@ class MegatronLiveState:
         if first is None:
             self._beginning = None
             return None
+        self._done = first - 1
         self._take_over(first - 1)
         for each in self._gathers:
             each.start_param_sync(force_sync=True)
@@ -218,6 +220,7 @@ class MegatronLiveState:
         if self._live is None:
             return
         self._live.start(step)
+        self._done = step - 1
         if self._live.replicas_differ:  # all ranks know
             self._forget()
             self.give_up("data parallel ranks begin with different parameters", alone=False)
@@ -290,9 +293,9 @@ class MegatronLiveState:
         assert self._live is not None
         assert self._local is not None
         self._has_voted = True
-        if self._step is None:  # on all ranks: a step has collectives
+        if self._step is None or self._step <= self._done:  # on all ranks: a step has collectives
             self._forget()
-            self.give_up("the optimizer has stepped without begin(step) before it", alone=False)
+            self.give_up("the optimizer has stepped without begin() of a next step before it", alone=False)
             advance()
             return
         self._advance.body, self._local.at_vote = advance, updated
@@ -300,7 +303,7 @@ class MegatronLiveState:
             self._live.commit(self._step, watched=False)
         finally:
             self._local.at_vote = None
-        self._beginning, self._step = None, None
+        self._beginning, self._step, self._done = None, None, self._step
         if self._local.failure:
             self.give_up(self._local.failure)
 

@@ -273,9 +273,10 @@ class _Loop:
 
     def _train_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def train_step(*args: Any, **kwargs: Any) -> Any:
-            if self._counters is not None:
-                self._counters.iteration = self._training.get_args().curr_iteration
-                self._live.begin(self._counters.iteration)
+            iteration = getattr(self._training.get_args(), "curr_iteration", None)  # another loop may not set it
+            if self._counters is not None and iteration is not None:
+                self._counters.iteration = iteration
+                self._live.begin(iteration)
             return original(*args, **kwargs)
 
         return train_step

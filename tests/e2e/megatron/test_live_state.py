@@ -156,9 +156,10 @@ def test_without_the_random_numbers_of_a_lost_rank_the_next_restart_goes_on_from
     [
         ({"drifts": True}, "the training loop counts step otherwise than expected"),
         ({"seeds": True}, "data parallel ranks begin with different parameters"),
-        ({"stray": 1}, "the optimizer has stepped without begin(step) before it"),
+        ({"stray": 1}, "the optimizer has stepped without begin() of a next step before it"),
+        ({"stuck": 0}, "the optimizer has stepped without begin() of a next step before it"),
     ],
-    ids=["counts otherwise", "differs", "stray step"],
+    ids=["counts otherwise", "differs", "stray step", "same step"],
 )
 def test_a_loop_that_cannot_be_kept_trains_to_its_end_and_goes_on_from_checkpoints(
     train: Train, how: dict[str, Any], reason: str

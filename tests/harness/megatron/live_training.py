@@ -2,8 +2,8 @@
 
 `NVRX_TEST_LIVE` has, as JSON: `faults` (how many iterations have one), `seed`, `kinds` (`exception`, `kill`,
 `asynchronous`), `points`, `least` (no kill below so many ranks), `drifts` (whether the loop counts otherwise than it
-says), `seeds` (each rank begins with other weights), `stray` (a step that the loop has not begun) and `replicating` (up
-to how many ranks votes carry the local state of all).
+says), `seeds` (each rank begins with other weights), `stray` (a step that the loop has not begun), `stuck` (it begins
+all by this number) and `replicating` (up to how many ranks votes carry the local state of all).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def train(live: nvrx_megatron.MegatronLiveState, call: CallWrapper) -> None:
     faults("resumed")
     for step in range(first, plan.steps):
         if step != FAULTS.get("stray"):
-            live.begin(step)
+            live.begin(FAULTS.get("stuck", step))
         assert (count.step, count.samples) == (step, SAMPLES * step), (count.step, count.samples, step)
         faults("data")
         loss = training.step(step, lambda: faults("ready"))
