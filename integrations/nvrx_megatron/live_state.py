@@ -303,7 +303,7 @@ class MegatronLiveState:
             self._live.commit(self._step, watched=False)
         finally:
             self._local.at_vote = None
-        self._beginning, self._step, self._done = None, None, self._step
+        self._done, self._beginning, self._step = self._step, None, None
         if self._local.failure:
             self.give_up(self._local.failure)
 
