@@ -17,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 GRANULARITIES: Final = ("node", "rank")
-LIVE_STATES: Final = ("off", "on")
+LIVE_STATES: Final = ("auto", "on", "off")
 LIVE_STATE_FLAG: Final = "--nvrx-live-state"
 """nvrx's own flag, which Megatron-LM's parser does not know."""
 _LAST_CALL_WAIT: Final = "--inprocess-last-call-wait"
@@ -43,7 +43,9 @@ class InprocessArguments:
         granularity: what is replaced when a rank is lost: the rank alone or all ranks of its node.
         active_world_size: how many ranks train; the others are spare.
         empty_cuda_cache: release cached GPU memory between two iterations.
-        live_state: "on" to go on from the memory of the ranks after a fault; `--nvrx-live-state`.
+        live_state: "auto" to go on from the memory of the ranks after a fault where that has been shown to be exact,
+            else from a checkpoint; "on" for the same, with a warning where it is a checkpoint; "off" for checkpoints
+            only; `--nvrx-live-state`.
     """
 
     restart: bool = False
@@ -62,11 +64,11 @@ class InprocessArguments:
     granularity: str = "node"
     active_world_size: int = 1
     empty_cuda_cache: bool = False
-    live_state: str = "off"
+    live_state: str = "auto"
 
     def __post_init__(self) -> None:
         if self.live_state not in LIVE_STATES:
-            raise ParameterError(LIVE_STATE_FLAG, self.live_state, "off or on")
+            raise ParameterError(LIVE_STATE_FLAG, self.live_state, "auto, on or off")
         if self.granularity not in GRANULARITIES:
             raise ParameterError("--inprocess-granularity", self.granularity, "node or rank")
         world = world_size()
@@ -108,7 +110,7 @@ def take_own_arguments(words: list[str]) -> argparse.Namespace:
 def _add_own(parser: Any) -> None:
     parser.add_argument(
         LIVE_STATE_FLAG, choices=LIVE_STATES, default=InprocessArguments.live_state, dest="nvrx_live_state",
-        help="Go on from the memory of the ranks after a fault, without a checkpoint.",
+        help="Go on from the memory of the ranks after a fault, without a checkpoint: where that is exact (auto).",
     )  # fmt: skip
 
 

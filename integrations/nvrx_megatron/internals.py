@@ -16,8 +16,8 @@ from nvrx_megatron.installed import mentions
 
 __all__ = [
     "ACCUMULATED", "CORE_STATE", "COUNTED_SAMPLES", "DESTROYERS", "LOOP", "LOSS_MEMORY", "TRACKER", "TRAINING_STATE",
-    "WHOLE_FILES", "accumulated", "arguments_gone_for_live_state", "build_of_helpers", "chained_optimizers",
-    "common_savers", "destroyers", "destroyers_gone", "flag_texts", "ft_client",
+    "VALIDATES", "WHOLE_FILES", "accumulated", "arguments_gone_for_live_state", "build_of_helpers",
+    "chained_optimizers", "common_savers", "destroyers", "destroyers_gone", "flag_texts", "ft_client",
     "grad_scalers", "has_ft_client", "is_data_parallel", "is_distributed", "is_known_optimizer", "is_of_experts",
     "loaded", "loop_gone", "names_gone_for_live_state", "openers", "parallelism_besides", "parameter_gathers",
     "part_of_model", "persistent_caller_class", "queues_of_modules", "results_queue_module",
@@ -97,10 +97,15 @@ _PARAMETERS: Final = {
 COUNTED_SAMPLES: Final = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
 """Arguments in which the loop counts."""
 _ARGUMENTS: Final = (
-    *COUNTED_SAMPLES, "micro_batch_size", "data_parallel_size", "do_valid", "eval_interval", "exit_interval", "save",
+    *COUNTED_SAMPLES, "micro_batch_size", "data_parallel_size", "eval_interval", "exit_interval", "save",
 )  # fmt: skip
+"""Those that are there when a model is set up."""
+_LATER: Final = "do_valid"
+"""An argument that the loop sets once its data are there."""
 LOSS_MEMORY: Final = ("large_value_counts", "max_values")
 """What the rerun state machine remembers of the losses, to tell which are unexpectedly large."""
+VALIDATES: Final = "first_iteration_complete"
+"""Whether it looks at losses: not at those of the first iteration of a start; from 0.16 on."""
 
 
 def loaded(module: str) -> Any:
@@ -342,6 +347,7 @@ def loop_gone(training: Any) -> list[str]:
     """Return the names of Megatron-LM's loop that a training from memory needs and that its module does not have."""
     gone = [name for name in LOOP if not hasattr(training, name) or not mentions(training, name)]
     gone += [name for name in _CALLED if not hasattr(training, name)]
+    gone += [name for name in (_LATER,) if not mentions(training, name)]
     for function, parameters in _PARAMETERS.items():
         if function not in gone:
             given = inspect.signature(getattr(training, function)).parameters

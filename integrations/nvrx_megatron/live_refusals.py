@@ -9,7 +9,7 @@ import torch
 
 from nvrx_megatron import internals
 
-__all__ = ["refused_arguments", "refused_objects"]
+__all__ = ["NOT_ON_GPU", "refused_arguments", "refused_objects"]
 
 _SET: Final = (
     "fp8", "fp4", "fp8_param_gather", "optimizer_cpu_offload", "offload_optimizer_states",
@@ -22,13 +22,14 @@ _SET: Final = (
     "virtual_pipeline_model_parallel_size", "step_batch_size_schedule", "use_layer_wise_distributed_optimizer",
     "te_rng_tracker", "inference_rng_tracker", "log_straggler", "multi_latent_attention", "mtp_num_layers",
     "adlr_autoresume", "non_persistent_ckpt_type", "finetune", "pretrained_checkpoint", "sft",
-    "data_parallel_random_init", "fim_data", "logits_load_dir", "logits_save_dir",
+    "data_parallel_random_init", "fim_data", "logits_load_dir", "logits_save_dir", "init_model_with_meta_device",
+    "encoder_tensor_model_parallel_size", "encoder_pipeline_model_parallel_size",
 )  # fmt: skip
 """Options that are refused if they are given."""
 _OTHER: Final[Mapping[str, tuple[Any, ...]]] = {
     "transformer_impl": ("local",),
     "cuda_graph_impl": ("none", None),
-    "dataloader_type": ("single", "cyclic", None),
+    "dataloader_type": ("single", None),
     "rerun_mode": ("disabled", "validate_results", None),
     "optimizer": ("adam", "sgd"),
     "context_parallel_size": (1,),
@@ -41,11 +42,17 @@ _OF_DDP: Final[Mapping[str, Any]] = {
     "overlap_grad_reduce": False, "overlap_param_gather": False, "num_distributed_optimizer_instances": 1,
 }  # fmt: skip
 """Options of megatron-core's DDP that are refused with any other value, as loops of one's own give them."""
+NOT_ON_GPU: Final = "it has not run on a GPU"
 _OPTIMIZERS: Final = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 def refused_arguments(args: Any) -> str:
-    """Return why a training of Megatron-LM with these arguments is not kept in memory; "" if it is."""
+    """Return why a training of Megatron-LM with these arguments is not kept in memory; "" if it is.
+
+    It needs no object: what is known before the script runs is known on all ranks alike.
+    """
+    if getattr(args, "distributed_backend", "gloo") != "gloo":
+        return NOT_ON_GPU
     for name in _SET:
         if getattr(args, name, None):
             return f"--{name.replace('_', '-')} has not been shown to be exact"
@@ -80,7 +87,7 @@ def _refused_model(model: Sequence[torch.nn.Module]) -> str:
         if is_own and each.get_extra_state() is not None:  # megatron-core's own layers have one that is None
             return f"{type(each).__name__} has an extra state, which is not copied at each step"
     reasons = {
-        "it has not run on a GPU": any(each.device.type != "cpu" for each in model[0].parameters()),
+        NOT_ON_GPU: any(each.device.type != "cpu" for each in model[0].parameters()),
         "experts have not been shown to be exact": any(map(internals.is_of_experts, model[0].parameters())),
     }
     return next((reason for reason, applies in reasons.items() if applies), "")

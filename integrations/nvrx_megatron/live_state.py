@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import itertools
 import logging
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,17 +69,19 @@ class MegatronLiveState:
     """The state of a training on megatron-core, kept in the ranks' memory. Make one outside of the wrapped function.
 
     Args:
-        args: the arguments of Megatron-LM's parser, or of one with `add_arguments`; without `--nvrx-live-state on`,
-            nothing is kept, and `resume` returns None.
+        args: the arguments of Megatron-LM's parser, or of one with `add_arguments`; with `--nvrx-live-state off`,
+            nothing is kept, and `resume` returns None, as outside of a wrapped function without `on`.
 
     Attributes:
+        is_on: whether the arguments allow it.
         refusal: why nothing is kept; "" if it is, or if it is off.
         is_behind_step: whether the last `resume` has gone back to the vote of the last step: what the loop does behind
             a step, such as a save, was not done on all ranks, and is to be done before the next step.
     """
 
     def __init__(self, args: Any) -> None:
-        self.is_on = inprocess_arguments(args).live_state == "on"
+        self._asked = inprocess_arguments(args).live_state
+        self.is_on = self._asked != "off"
         self.refusal, self.is_behind_step = "", False
         self._live: LiveState | None = None
         self._unfit = ""
@@ -87,6 +90,7 @@ class MegatronLiveState:
         self._advance = _Advance()
         self._gathers: tuple[Any, ...] = ()
         self._step: int | None = None
+        self._done = -1
         self._has_voted = self._begun = False
         self._rng: _RandomNumbers | None = None
         self._beginning: _Beginning | None = None
@@ -99,6 +103,7 @@ class MegatronLiveState:
         counters: LoopCounters | None = None,
         *,
         refused: str = "",
+        distrusted: str = "",
     ) -> int | None:
         """Bring a new model and its optimizer to the newest step in memory; all ranks call it.
 
@@ -110,6 +115,7 @@ class MegatronLiveState:
             optimizer: that of `get_megatron_optimizer`.
             counters: of the training loop.
             refused: why this training cannot be kept in memory; "" if it can.
+            distrusted: why this resume does not use what is in memory; "" if it may. What follows is kept again.
 
         Returns:
             The step to go on with; None when there is none in memory: load a checkpoint, then call `start`.
@@ -118,19 +124,36 @@ class MegatronLiveState:
             MemoryLost: when what is in memory turns out not to be enough.
         """
         self._begun, self._step, self._rng = False, None, None
-        if not self.is_on:
+        if not self.is_on or (self._asked == "auto" and current_call() is None):
             return None
         self._counters = counters or _NoCounters()
-        reasons: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(reasons, self._unfit or refused or _refused(model, optimizer))
-        self.refusal = next((each for each in reasons if each), "")
-        if not self.refusal:
-            return self._resume(model, optimizer)
-        self._forget()
-        if self.refusal not in self._said and dist.get_rank() == 0:
-            self._said.add(self.refusal)
-            log.warning("--nvrx-live-state: %s; restarts go on from checkpoints", self.refusal)
-        return None
+        told: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(told, (self._unfit or refused or _refused(model, optimizer), distrusted))
+        self.refusal = next((each for each, _ in told if each), "")
+        if self.refusal:
+            self._forget()
+            if self.refusal not in self._said and dist.get_rank() == 0:
+                self._said.add(self.refusal)
+                log.warning("--nvrx-live-state: %s; restarts go on from checkpoints", self.refusal)
+            return None
+        if reason := next((each for _, each in told if each), ""):
+            self._forget()
+            if dist.get_rank() == 0:
+                log.warning("--nvrx-live-state: %s: this restart goes on from a checkpoint", reason)
+        return self._resume(model, optimizer)
+
+    def give_up(self, reason: str, *, alone: bool = True) -> None:
+        """Keep nothing from the next restart on; until then, all ranks vote as before.
+
+        Args:
+            reason: why.
+            alone: this rank may be the only one that calls it, which is enough; False: all do.
+        """
+        if not self._unfit:
+            self._unfit = reason
+            self._said.add(reason)
+            if alone or dist.get_rank() == 0:
+                log.warning("--nvrx-live-state: %s; restarts go on from checkpoints", reason)
 
     def _resume(self, model: Sequence[torch.nn.Module], optimizer: Any) -> int | None:
         if self._live is None:
@@ -149,6 +172,7 @@ class MegatronLiveState:
         if first is None:
             self._beginning = None
             return None
+        self._done = first - 1
         self._take_over(first - 1)
         for each in self._gathers:
             each.start_param_sync(force_sync=True)
@@ -193,8 +217,14 @@ class MegatronLiveState:
     def start(self, step: int) -> None:
         """Begin with `step`: the objects of the last `resume` are as before it, from a checkpoint or fresh."""
         self.is_behind_step = False
-        if self._live is not None:
-            self._live.start(step)
+        if self._live is None:
+            return
+        self._live.start(step)
+        self._done = step - 1
+        if self._live.replicas_differ:  # all ranks know
+            self._forget()
+            self.give_up("data parallel ranks begin with different parameters", alone=False)
+        else:
             self._begun = True
 
     def begin(self, step: int) -> None:
@@ -207,14 +237,19 @@ class MegatronLiveState:
         assert self._local is not None
         self._has_voted, self._step, self.is_behind_step = False, step, False
         self.restore_random_numbers()
-        call, counters = current_call(), self._counters.state_dict()
         predicted, self._local.expected = self._local.expected, None
+        try:
+            counters = copy.deepcopy(self._counters.state_dict())
+        except Exception as error:  # boundary: counters of the user, and Megatron's
+            self._beginning = None
+            self.give_up(_not_copied(error))
+            return
         different = [name for name, each in (predicted or {}).items() if counters.get(name) != each]
         if different:
-            self._unfit = f"the training loop counts {', '.join(different)} otherwise than expected"
-        rng, voted = _RandomNumbers.now(), self._local.rng
+            self.give_up(f"the training loop counts {', '.join(different)} otherwise than expected")
+        call, rng, voted = current_call(), _RandomNumbers.now(), self._local.rng
         self._beginning = _Beginning(
-            step - 1, dist.get_rank(), 0 if call is None else call.iteration, copy.deepcopy(counters), rng,
+            step - 1, dist.get_rank(), 0 if call is None else call.iteration, counters, rng,
             has_drawn=voted is None or not rng.equals(voted),
         )  # fmt: skip
 
@@ -235,9 +270,10 @@ class MegatronLiveState:
                 return with_ready_grads()
             results: list[Any] = []
             deferred: list[Callable[[], object]] = []
+            calls = itertools.count()
 
             def alone() -> None:
-                with _without_other_ranks(layers, gathers, deferred):
+                with _without_other_ranks(layers, gathers, deferred, again=next(calls) > 0):
                     results.append(with_ready_grads())
 
             self._commit(alone, updated=True)
@@ -256,18 +292,20 @@ class MegatronLiveState:
     def _commit(self, advance: Callable[[], object], *, updated: bool) -> None:
         assert self._live is not None
         assert self._local is not None
-        if self._step is None:
-            raise RuntimeError("a step of the optimizer without begin(step) before it: nothing can be kept in memory")
         self._has_voted = True
+        if self._step is None or self._step <= self._done:  # on all ranks: a step has collectives
+            self._forget()
+            self.give_up("the optimizer has stepped without begin() of a next step before it", alone=False)
+            advance()
+            return
         self._advance.body, self._local.at_vote = advance, updated
         try:
             self._live.commit(self._step, watched=False)
         finally:
             self._local.at_vote = None
-        self._beginning, self._step = None, None
-        if self._local.failure and not self._unfit:
-            self._unfit = self._local.failure
-            log.warning("--nvrx-live-state: %s; restarts go on from checkpoints", self._unfit)
+        self._done, self._beginning, self._step = self._step, None, None
+        if self._local.failure:
+            self.give_up(self._local.failure)
 
 
 def _refused(model: Sequence[torch.nn.Module], optimizer: Any) -> str:
@@ -288,6 +326,10 @@ def _refused(model: Sequence[torch.nn.Module], optimizer: Any) -> str:
 
 def _parameters_of(model: Sequence[torch.nn.Module]) -> torch.nn.Module:
     return torch.nn.ModuleList(each.module for each in model)  # type: ignore[misc]
+
+
+def _not_copied(error: Exception) -> str:
+    return f"the state of the training loop cannot be copied: {type(error).__name__}: {error}"
 
 
 def _nothing() -> None:
@@ -318,11 +360,11 @@ class _Tensors(torch.nn.Module):
 
 @contextmanager
 def _without_other_ranks(
-    layers: Sequence[Any], gathers: Sequence[Any], deferred: list[Callable[[], object]]
+    layers: Sequence[Any], gathers: Sequence[Any], deferred: list[Callable[[], object]], *, again: bool
 ) -> Iterator[None]:
     """Return a context in which an optimizer waits for no other rank: it appends its gathers to `deferred`.
 
-    Its timers may have a barrier.
+    Its timers may have a barrier, and, `again`, may have been left running.
     """
 
     def later(gather: Any) -> Callable[..., None]:
@@ -335,8 +377,8 @@ def _without_other_ranks(
 
     with ExitStack() as stack:
         for config in {id(each.config): each.config for each in layers}.values():
-            stack.callback(setattr, config, "timers", config.timers)
-            config.timers = None
+            stack.callback(vars(config).update, timers=config.timers, barrier_with_L1_time=config.barrier_with_L1_time)
+            config.timers, config.barrier_with_L1_time = None if again else config.timers, False
         for gather in gathers:
             stack.callback(vars(gather).pop, "start_param_sync", None)
             gather.start_param_sync = later(gather)
@@ -448,7 +490,7 @@ class _LocalState:
                 "tracker": {name: _text(each) for name, each in self.rng.tracker.items()},
             }
         except Exception as error:  # boundary: counters of the user, and Megatron's
-            self.failure = f"the state of the training loop cannot be copied: {type(error).__name__}: {error}"
+            self.failure = _not_copied(error)
             return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -16,18 +16,25 @@ from typing import Any, Final
 
 import torch.distributed as dist
 
+from nvrx_core.inprocess.restart_record import last_restart
+from nvrx_core.inprocess.wrap import current_call
 from nvrx_megatron import internals
+from nvrx_megatron.arguments import inprocess_arguments
 from nvrx_megatron.installed import Piece
 from nvrx_megatron.live_refusals import refused_arguments
 from nvrx_megatron.live_state import MegatronLiveState
 
 __all__ = ["wire_live_state"]
 
+Failure = tuple[str, str, str, int | None]
+"""The type of an exception or the kind of an interruption, the user's line, the one that raised, the highest step."""
 _PLAIN: Final = (type(None), bool, int, float, str)
 
 
 def wire_live_state(args: Any) -> list[Piece]:
-    """Let a restart go on from memory, if the arguments have `--nvrx-live-state on`; call it before the script runs.
+    """Let a restart go on from memory, unless the arguments have `--nvrx-live-state off`.
+
+    Call it before the script runs. Without `on`, nothing is installed where the arguments or the tree do not allow it.
 
     Returns:
         What is installed, and what is not.
@@ -36,11 +43,14 @@ def wire_live_state(args: Any) -> list[Piece]:
     if not live.is_on:
         return []
     training = importlib.import_module("megatron.training.training")
-    gone = internals.loop_gone(training)
-    pieces = [Piece("a restart goes on from memory", "a restart goes on from a checkpoint", ", ".join(gone))]
+    gone = ", ".join(internals.loop_gone(training))
+    if inprocess_arguments(args).live_state == "auto":
+        missing = f"Megatron-LM's loop does not have {gone}" if gone else ""
+        if reason := refused_arguments(args) or missing:
+            return [Piece(f"a restart goes on from a checkpoint, not from memory ({reason})", "")]
     if not gone:
         _Loop(live, training).install()
-    return pieces
+    return [Piece("a restart goes on from memory", "a restart goes on from a checkpoint", gone)]
 
 
 class _Counters:
@@ -61,6 +71,7 @@ class _Counters:
             "schedule": scheduler.pop("num_steps"), "scheduler": scheduler,
             "operations": [self._operations.iteration, self._operations.total, self._operations.last],
             "losses": {name: dict(getattr(machine, name, {})) for name in internals.LOSS_MEMORY},
+            "validates": getattr(machine, internals.VALIDATES, None),
         }  # fmt: skip
 
     def after_step(self, updated: bool) -> dict[str, Any]:
@@ -84,6 +95,8 @@ class _Counters:
         self._scheduler.step(increment=0)
         counted, total, last = state["operations"]
         args.num_floating_point_operations_so_far = total + (last if counted < self.iteration else 0)
+        if state["validates"] is not None:
+            setattr(machine, internals.VALIDATES, state["validates"])
         for name, values in state["losses"].items():
             if hasattr(machine, name):
                 getattr(machine, name).clear()
@@ -110,6 +123,9 @@ class _Loop:
         self._counters: _Counters | None = None
         self._operations = _Operations()
         self._is_setting_up = self._has_tried = self._resumed = False
+        self._set_up_in: Any = None
+        self._used_memory = False  # in the last iteration that has set up a training
+        self._failed: Failure | None = None
         self._losses: dict[str, Any] = {}
         self._kept_losses: dict[str, Any] | None = None
 
@@ -124,6 +140,10 @@ class _Loop:
 
     def _setup_model_and_optimizer(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def setup(*args: Any, **kwargs: Any) -> Any:
+            call = current_call()
+            if call is not None and call is self._set_up_in and self._counters is not None:
+                self._live.give_up("the script sets up more than one training", alone=False)
+            self._set_up_in = call
             self._is_setting_up, self._has_tried, self._resumed = True, False, False
             try:
                 model, optimizer, scheduler = made = original(*args, **kwargs)
@@ -144,13 +164,16 @@ class _Loop:
         return setup
 
     def _load_checkpoint(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def load(model: Any, optimizer: Any, opt_param_scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        signature = inspect.signature(original)
+
+        def load(*args: Any, **kwargs: Any) -> Any:
             if self._is_setting_up and not self._has_tried:
-                self._resume(model, optimizer, opt_param_scheduler)
+                model, optimizer, scheduler, *_ = signature.bind(*args, **kwargs).arguments.values()
+                self._resume(model, optimizer, scheduler)
                 if self._resumed:
                     given = self._training.get_args()
                     return given.iteration, given.num_floating_point_operations_so_far
-            return original(model, optimizer, opt_param_scheduler, *args, **kwargs)
+            return original(*args, **kwargs)
 
         return load
 
@@ -166,13 +189,30 @@ class _Loop:
         if not refused:
             given.iteration = getattr(given, "iteration", 0)
             self._counters = _Counters(self._training, scheduler, self._operations)
-        first = self._live.resume(model, optimizer, self._counters, refused=refused)
-        self._resumed = first is not None
+        distrusted = self._distrusted(getattr(given, "load", None))
+        first = self._live.resume(model, optimizer, self._counters, refused=refused, distrusted=distrusted)
+        self._resumed = self._used_memory = first is not None
         if first is not None:
             assert self._counters is not None
             assert given.iteration == first, (given.iteration, first)
             self._operations.iteration, self._operations.total = first, given.num_floating_point_operations_so_far
             self._kept_losses = self._losses
+
+    def _distrusted(self, folder: str | None) -> str:
+        """Return why memory is not used now: two failures alike, of which the second has begun with what is in memory.
+
+        A third one would end the job (`restart.NO_PROGRESS_LIMIT`); a checkpoint may be without what has failed.
+        """
+        restart, before, self._failed = last_restart(), self._failed, None
+        if restart is None or (cause := restart.cause) is None or cause.initial_rank in restart.lost:
+            return ""
+        failed = cause.error_type or cause.interruption, cause.origin, cause.raised_at, restart.highest_step
+        self._failed = failed
+        if failed != before or not self._used_memory or not folder:
+            return ""
+        if not (Path(folder) / internals.TRACKER).is_file():  # the initial weights would be all there is
+            return ""
+        return f"{failed[0]} has come up twice at the same place"
 
     def _build_train_valid_test_data_loaders(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Let the loaders begin at the samples that are kept: behind iteration 0 they compute those of validation."""
@@ -191,8 +231,13 @@ class _Loop:
         signature = inspect.signature(original)
 
         def train(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            reads = given.get("process_non_loss_data_func") is not None and given.get("non_loss_data_func") is None
+            if reads and self._counters is not None:
+                reason = "process_non_loss_data_func has validation data read that are not counted"
+                self._live.give_up(reason, alone=False)
             if self._resumed and self._live.is_behind_step:
-                self._finish_step(signature.bind(*args, **kwargs).arguments)
+                self._finish_step(given)
             return original(*args, **kwargs)
 
         return train
@@ -228,9 +273,10 @@ class _Loop:
 
     def _train_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def train_step(*args: Any, **kwargs: Any) -> Any:
-            if self._counters is not None:
-                self._counters.iteration = self._training.get_args().curr_iteration
-                self._live.begin(self._counters.iteration)
+            iteration = getattr(self._training.get_args(), "curr_iteration", None)  # another loop may not set it
+            if self._counters is not None and iteration is not None:
+                self._counters.iteration = iteration
+                self._live.begin(iteration)
             return original(*args, **kwargs)
 
         return train_step

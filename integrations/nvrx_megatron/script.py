@@ -116,13 +116,12 @@ def prepare(script: str) -> Any:
     own = take_own_arguments(sys.argv)
     args = parse_args(ignore_unknown_args=True)
     args.nvrx_live_state = own.nvrx_live_state
-    keeps = own.nvrx_live_state == "on"
-    if keeps and not args.inprocess_restart:
+    if own.nvrx_live_state == "on" and not args.inprocess_restart:
         raise ValueError("--nvrx-live-state on keeps nothing without a restart in process: add --inprocess-restart")
     saves = _choose_async_strategy(args)
     pieces = [*wire(), *protect_checkpoint_files(), *_pieces_of_training(), *teardown_pieces(), *observe_saves()]
     if args.inprocess_restart:
-        announce([*pieces, *(_live_pieces(args) if keeps else ()), *saves])
+        announce([*pieces, *(_live_pieces(args) if own.nvrx_live_state != "off" else ()), *saves])
     return args
 
 

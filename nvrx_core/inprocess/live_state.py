@@ -182,6 +182,11 @@ class LiveState:
                         "the pass", cause.origin, first)  # fmt: skip
 
     @property
+    def replicas_differ(self) -> bool:
+        """Whether ranks with the same shard have started with different parameters; `commit` refuses them."""
+        return self._differs
+
+    @property
     def shard(self) -> Shard | None:
         """Which part of the parameters the objects of the last `resume` have; None before it."""
         objects = self._training.memory.objects

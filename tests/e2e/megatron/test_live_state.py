@@ -44,7 +44,7 @@ Train = Callable[..., MegatronJob]
 def trained(
     template: Template, folder: Path, shape: str, *, world: int = 2, active: int | None = None, **faults: Any
 ) -> MegatronJob:
-    plan = Plan(**SHAPES[shape], steps=STEPS, live=True, active=active, soft=20.0, hard=25.0)
+    plan = Plan(**SHAPES[shape], steps=STEPS, active=active, soft=20.0, hard=25.0)
     job = MegatronJob(template, folder, plan, world=world)
     job.more = {"NVRX_TEST_LIVE": json.dumps({"points": POINTS, **faults})}
     job.begin(WORKER).finish(LIMIT)
@@ -151,8 +151,22 @@ def test_without_the_random_numbers_of_a_lost_rank_the_next_restart_goes_on_from
     assert ends(job) == ends(undisturbed("dp"))
 
 
-def test_a_loop_that_counts_otherwise_than_it_says_goes_on_from_a_checkpoint(train: Train) -> None:
-    job = train("dp", faults=1, seed=1, points=["tail"], drifts=True)
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ({"drifts": True}, "the training loop counts step otherwise than expected"),
+        ({"seeds": True}, "data parallel ranks begin with different parameters"),
+        ({"stray": 1}, "the optimizer has stepped without begin() of a next step before it"),
+        ({"stuck": 0}, "the optimizer has stepped without begin() of a next step before it"),
+    ],
+    ids=["counts otherwise", "differs", "stray step", "same step"],
+)
+def test_a_loop_that_cannot_be_kept_trains_to_its_end_and_goes_on_from_checkpoints(
+    train: Train, how: dict[str, Any], reason: str
+) -> None:
+    job = train("dp", faults=1, seed=1, points=["tail"], **how)
     assert set(job.codes.values()) == {0}, job.told()
     assert {line["step"] for line in job.lines("resumed")} == {None}
-    assert "the training loop counts step otherwise than expected; restarts go on from checkpoints" in job.told()
+    assert len(job.lines("injected")) == 1
+    assert f"{reason}; restarts go on from checkpoints" in job.told()
+    assert len(job.lines("end")) == 2

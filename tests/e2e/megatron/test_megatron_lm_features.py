@@ -36,13 +36,15 @@ def faults(seed: str, kinds: Sequence[str]) -> str:
     return ",".join(found)
 
 
+@pytest.mark.parametrize("mode", ["auto", "off"])
 @pytest.mark.parametrize("feature", FEATURES)
-def test_five_exceptions_change_no_loss(train: Train, feature: str) -> None:
-    check(train, faults(feature, ["exception"]), FEATURES[feature])
+def test_five_exceptions_change_no_loss(train: Train, feature: str, mode: str) -> None:
+    check(train, faults(feature, ["exception"]), FEATURES[feature], "--nvrx-live-state", mode)
 
 
 def test_five_exceptions_beside_a_persistent_writer_change_no_loss(train: Train) -> None:
-    check(train, faults("writer", ["exception"]), LENGTH, "--async-save", "--use-persistent-ckpt-worker")
+    how = ("--async-save", "--use-persistent-ckpt-worker", "--nvrx-live-state", "off")
+    check(train, faults("writer", ["exception"]), LENGTH, *how)
 
 
 def test_five_hangs_change_no_loss(train: Train) -> None:
@@ -53,7 +55,7 @@ def test_five_hangs_change_no_loss(train: Train) -> None:
 def check(train: Train, planned: str, training: Sequence[str], *more: str) -> None:
     """The losses are those of a run without faults and checkpoints."""
     also = [APEX] if "--sequence-parallel" in training else []
-    undisturbed = train(*training, also=also, saves=False)
+    undisturbed = train(*training, "--nvrx-live-state", "off", also=also, saves=False)
     assert undisturbed.codes == {0: 0, 1: 0}, undisturbed.told()
     job = train("--save-interval", "1", *training, *more, faults=planned, also=also)
     assert job.codes == {0: 0, 1: 0}, job.told()

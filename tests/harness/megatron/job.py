@@ -82,15 +82,17 @@ class MegatronLMJob(MegatronJob):
     """Ranks that run an unmodified pretrain_gpt.py; the template must not have imported a megatron-core."""
 
     def train(
-        self, tree: str, *more: str, faults: str = "", launched: Sequence[str] = (), saves: bool = True
-    ) -> MegatronLMJob:
+        self, tree: str, *more: str, faults: str = "", launched: Sequence[str] = (), saves: bool = True,
+        script: str = "pretrain_gpt.py",
+    ) -> MegatronLMJob:  # fmt: skip
         """Starts it, from a tree of Megatron-LM."""
         folder = str(self.directory / "saves")
         length = () if "--train-samples" in more else STEPS
         kept = ("--save", folder, "--load", folder, "--save-interval", "2") if saves else ()
         words = [*COMMAND.split(), *length, *kept, *more]
         environment = {
-            "NVRX_TEST_MEGATRON_LM": tree, "NVRX_TEST_MEGATRON_FAULTS": faults, "TORCHDYNAMO_DISABLE": "1",
+            "NVRX_TEST_MEGATRON_LM": tree, "NVRX_TEST_MEGATRON_FAULTS": faults, "NVRX_TEST_MEGATRON_SCRIPT": script,
+            "TORCHDYNAMO_DISABLE": "1",
             "CUDA_DEVICE_MAX_CONNECTIONS": "1", "TORCH_CPP_LOG_LEVEL": "error", "LOCAL_WORLD_SIZE": str(self.world),
             "PYTHONPATH": os.pathsep.join(map(str, (SITE, *PATHS, tree))),  # for multiprocessing's fork server
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -107,6 +109,10 @@ class MegatronLMJob(MegatronJob):
             own = self.environment(rank, **environment)
             self.pids[rank] = self.template.fork("tests.harness.megatron.unmodified", words, own, output)
         return self
+
+    def states(self) -> dict[tuple[str, int], str]:
+        """The digests of parameters, optimizer state and random numbers of each rank after each step."""
+        return {(line["rank"], line["step"]): line["state"] for line in self.lines("step")}
 
     def last_losses(self) -> dict[tuple[str, int], float]:
         """The losses of the steps of the last iteration."""

@@ -2,18 +2,18 @@
 
 `NVRX_TEST_LIVE` has, as JSON: `faults` (how many iterations have one), `seed`, `kinds` (`exception`, `kill`,
 `asynchronous`), `points`, `least` (no kill below so many ranks), `drifts` (whether the loop counts otherwise than it
-says) and `replicating` (up to how many ranks votes carry the local state of all).
+says), `seeds` (each rank begins with other weights), `stray` (a step that the loop has not begun), `stuck` (it begins
+all by this number) and `replicating` (up to how many ranks votes carry the local state of all).
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import nvrx_megatron
@@ -27,7 +27,7 @@ from tests.harness.megatron.plan import Plan
 from tests.harness.process.workers.live_training import PLAN as FAULTS, Faults
 from tests.harness.process.workers.record import Record, usage
 
-__all__: list[str] = []
+__all__ = ["main", "train"]
 
 plan = Plan.of_environment()
 record = Record.of_environment()
@@ -64,6 +64,8 @@ def train(live: nvrx_megatron.MegatronLiveState, call: CallWrapper) -> None:
     faults.begin(call, rank, world)
     faults("build")
     random.seed(rank)
+    if FAULTS["seeds"]:
+        next(iter(training.model.parameters())).data += rank
     scheduler = OptimizerParamScheduler(
         training.optimizer, init_lr=0.0, max_lr=3e-3, min_lr=1e-5, lr_warmup_steps=16, lr_decay_steps=400,
         lr_decay_style="cosine", start_wd=0.01, end_wd=0.1, wd_incr_steps=400, wd_incr_style="linear",
@@ -72,7 +74,9 @@ def train(live: nvrx_megatron.MegatronLiveState, call: CallWrapper) -> None:
     count = Count(scheduler)
     first = live.resume([training.model], training.optimizer, count)
     behind = live.is_behind_step
-    record("resumed", iteration=call.iteration, step=first, behind=behind, refusal=live.refusal, **usage())
+    needs = () if live._live is None else live._live.shard
+    record("resumed", iteration=call.iteration, rank=rank, step=first, behind=behind, refusal=live.refusal, needs=needs,
+           **usage())  # fmt: skip
     torch.rand(3 if first is None else 5)  # as what builds the data does
     random.random()
     if first is None:
@@ -80,7 +84,8 @@ def train(live: nvrx_megatron.MegatronLiveState, call: CallWrapper) -> None:
         live.start(first)
     faults("resumed")
     for step in range(first, plan.steps):
-        live.begin(step)
+        if step != FAULTS.get("stray"):
+            live.begin(FAULTS.get("stuck", step))
         assert (count.step, count.samples) == (step, SAMPLES * step), (count.step, count.samples, step)
         faults("data")
         loss = training.step(step, lambda: faults("ready"))
@@ -147,7 +152,8 @@ def digest(tensors: Any) -> str:
     return found.hexdigest()[:16]
 
 
-if __name__ == "__main__":
+def main(around: Callable[[Callable[[], None], CallWrapper], None] = lambda train, call: train()) -> None:
+    """Run the training; `around` runs it in each iteration."""
     torch.set_num_threads(1)
     on_cpu.install()
     parser = nvrx_megatron.add_arguments(argparse.ArgumentParser())
@@ -157,8 +163,12 @@ if __name__ == "__main__":
     live = nvrx_megatron.MegatronLiveState(args)
 
     def restarted(call_wrapper: CallWrapper) -> None:
-        train(live, call_wrapper)
+        around(lambda: train(live, call_wrapper), call_wrapper)
 
-    restart.NO_PROGRESS_LIMIT = 100  # type: ignore[misc]  # faults are drawn, and may be equal
+    restart.NO_PROGRESS_LIMIT = 1 << 20  # type: ignore[misc]  # faults are drawn, and may be equal
     nvrx_megatron.inprocess_restart(restarted, args)()
-    record("exit", pid=os.getpid(), faults=json.dumps(FAULTS["points"]))
+    record("exit", pid=os.getpid())
+
+
+if __name__ == "__main__":
+    main()

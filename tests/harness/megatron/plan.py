@@ -33,7 +33,7 @@ class Plan:
         stop_writers: stop the processes that write in the background, for the first iteration.
         nodes: how many nodes the ranks stand for, on one host.
         restart: whether a fault restarts.
-        live: keep the state in memory.
+        live: the flag of state in memory; "" leaves it out.
         precision: "fp32", "bf16" or "fp16" of the parameters.
         dropout: of the model; it draws random numbers of each tensor parallel rank.
         shape: of the stand-in tree: that of 0.16 or 0.18, or "moved", where names of Megatron-LM have changed.
@@ -56,7 +56,7 @@ class Plan:
     nodes: int = 1
     restart: bool = True
     shape: str = "0.18"
-    live: bool = False
+    live: str = ""
     precision: str = "fp32"
     dropout: float = 0.0
 
@@ -78,5 +78,5 @@ class Plan:
             "--inprocess-heartbeat-interval", "1", "--inprocess-heartbeat-timeout", "10",
         ]  # fmt: skip
         restart = ["--inprocess-restart"] if self.restart else []
-        live = ["--nvrx-live-state", "on"] if self.live else []
+        live = ["--nvrx-live-state", self.live] if self.live else []
         return [*restart, *live, "--inprocess-granularity", self.granularity, *active, *times]

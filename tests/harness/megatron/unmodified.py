@@ -30,6 +30,7 @@ __all__ = ["run"]
 
 TREE = "NVRX_TEST_MEGATRON_LM"
 FAULTS = "NVRX_TEST_MEGATRON_FAULTS"  # rank:call of train_step=kind, ..., or rank:call@place=kind
+SCRIPT = "NVRX_TEST_MEGATRON_SCRIPT"  # pretrain_gpt.py, unless it is another one
 
 record = Record.of_environment()
 me = os.environ["RANK"]
@@ -108,7 +109,15 @@ def watch_training() -> None:
         result = step(*args, **kwargs)
         loss = {name: float(value) for name, value in result[0].items() if "loss" in name}
         done = training.get_args().curr_iteration
-        record("step", iteration=iteration(), step=done, rank=os.environ["RANK"], loss=loss.get("lm loss"))
+        from tests.harness.megatron.live_training import digest, states  # imports megatron-core
+
+        model, optimizer = args[2:4]
+        layers = getattr(optimizer, "chained_optimizers", [optimizer])
+        parameters = [each for chunk in model for each in chunk.parameters()]
+        record(
+            "step", iteration=iteration(), step=done, rank=os.environ["RANK"], loss=loss.get("lm loss"),
+            state=digest([*parameters, *states(layers), torch.get_rng_state()]),
+        )  # fmt: skip
         return result
 
     package.pretrain, training.initialize_megatron, training.train_step = pretrained, initialize_megatron, train_step
@@ -135,7 +144,7 @@ def run(words: list[str]) -> int:
 
     record("imports", at=time.monotonic())
     watch_training()
-    return program.main([str(tree / "pretrain_gpt.py"), *words])
+    return program.main([str(tree / os.environ.get(SCRIPT, "pretrain_gpt.py")), *words])
 
 
 if __name__ == "__mp_main__":  # a process that saves in the background

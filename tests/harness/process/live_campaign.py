@@ -21,7 +21,7 @@ from typing import Any
 from tests.harness import instants
 from tests.harness.process.job import Job, Line
 
-__all__ = ["VARIANTS", "Campaign", "Variant"]
+__all__ = ["VARIANTS", "Campaign", "Variant", "resumes"]
 
 STEPS = 3
 """Of a training, for each iteration that has a fault."""
@@ -122,7 +122,7 @@ def violations(variant: Variant, job: Job, twin: Job | None, steps: int) -> Iter
         for rank in job.codes:
             if line in job.errors(rank):
                 yield f"rank {rank} has said: {line}"
-    yield from _resumes(variant, job)
+    yield from resumes(job)
     yield from _steps(job, steps)
     ends = {line["rank"]: line for line in job.lines("end")}
     if twin is not None and not any(line["fresh"] for line in job.lines("resumed")):
@@ -139,7 +139,7 @@ def violations(variant: Variant, job: Job, twin: Job | None, steps: int) -> Iter
         yield f"ranks {sorted(ends)} have come to the end"
 
 
-def _resumes(variant: Variant, job: Job) -> Iterator[str]:
+def resumes(job: Job) -> Iterator[str]:
     """Tell of iterations that have not begun where what their ranks have held says, and of state torn by no fault."""
     holds, resumed = _by_iteration(job.lines("holds")), _by_iteration(job.lines("resumed"))
     faults = {(line["initial_rank"], line["iteration"]): bool(line["within"]) for line in job.lines("fault")}

@@ -33,7 +33,7 @@ def parse(*words):
 def test_the_flags_are_those_of_megatron_lm():
     given = vars(parse())
     assert given.pop("inprocess_last_call_wait") == 0
-    assert given.pop("nvrx_live_state") == "off"
+    assert given.pop("nvrx_live_state") == "auto"
     assert given == {f"inprocess_{name.replace('-', '_')}": default for name, default in FLAGS.items()}
 
 
@@ -99,8 +99,8 @@ def test_nvrxs_own_flag_is_taken_from_the_command_line_that_megatron_lm_parses()
     words = ["pretrain_gpt.py", "--lr", "1e-3", "--nvrx-live-state", "on", "--nvrx-live", "x"]
     assert take_own_arguments(words).nvrx_live_state == "on"
     assert words == ["pretrain_gpt.py", "--lr", "1e-3", "--nvrx-live", "x"]
-    assert take_own_arguments(words).nvrx_live_state == "off"
-    assert inprocess_arguments(parse("--nvrx-live-state", "on"), []).live_state == "on"
-    assert inprocess_arguments(argparse.Namespace(), []).live_state == "off", "nothing is kept by default"
-    with pytest.raises(ParameterError, match="off or on"):
+    assert take_own_arguments(words).nvrx_live_state == "auto"
+    assert inprocess_arguments(parse("--nvrx-live-state", "off"), []).live_state == "off"
+    assert inprocess_arguments(argparse.Namespace(), []).live_state == "auto", "without the flag"
+    with pytest.raises(ParameterError, match="auto, on or off"):
         InprocessArguments(live_state="maybe")

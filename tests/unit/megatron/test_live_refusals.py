@@ -37,13 +37,18 @@ def test_an_option_that_is_not_proved_is_named(name, value):
     ("name", "value"),
     [
         ("transformer_impl", "transformer_engine"), ("context_parallel_size", 2), ("expert_model_parallel_size", 4),
-        ("dataloader_type", "external"), ("optimizer", "muon"), ("rerun_mode", "report_stats"),
-        ("cuda_graph_impl", "local"),
+        ("dataloader_type", "external"), ("dataloader_type", "cyclic"), ("optimizer", "muon"),
+        ("rerun_mode", "report_stats"), ("cuda_graph_impl", "local"),
     ],
 )  # fmt: skip
 def test_an_option_with_a_value_that_is_not_proved_is_named_with_it(name, value):
     refused = refused_arguments(argparse.Namespace(**{**PROVED, name: value}))
     assert refused == f"--{name.replace('_', '-')} {value} has not been shown to be exact"
+
+
+def test_a_backend_of_gpus_is_refused():
+    assert refused_arguments(argparse.Namespace(**PROVED, distributed_backend="gloo")) == ""
+    assert refused_arguments(argparse.Namespace(**PROVED, distributed_backend="nccl")) == "it has not run on a GPU"
 
 
 def test_a_megatron_core_that_lacks_a_name_is_refused_by_the_name():
