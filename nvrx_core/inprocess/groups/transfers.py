@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ class Movement:
 
     def __init__(self, store: Callable[[], dist.Store], patience: float) -> None:
         self._store, self._patience = store, min(patience, threading.TIMEOUT_MAX)
-        self._moved, self._told = 0, 0
+        self._moved, self._told, self._looked_at = 0, 0, time.monotonic()
 
     def move(self) -> None:
         """Count a part that this rank has sent or received."""
@@ -63,10 +64,12 @@ class Movement:
                     "a fault: a rank hangs"
                 )
         waiting.outcome()
+        if time.monotonic() >= self._looked_at + self._patience / _LOOKS:  # others wait for what has many short waits
+            self._look()
 
     def _look(self) -> tuple[int, int]:
         """Return how much this rank has moved, and how often any has told that it has moved something."""
-        moved = self._moved
+        moved, self._looked_at = self._moved, time.monotonic()
         news, self._told = int(moved != self._told), moved
         return moved, self._store().add(_KEY, news)
 

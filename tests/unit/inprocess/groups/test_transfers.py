@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from nvrx_core.inprocess.groups import transfers
 from nvrx_core.inprocess.groups.transfers import Movement
 
 
@@ -58,6 +59,20 @@ def test_what_this_rank_moves_is_told_to_the_others() -> None:
     movement = Movement(lambda: store, 0.04)
     movement.wait(done.wait)
     assert store.count >= 29
+
+
+def test_what_is_moved_in_short_waits_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, store = [100.0], Store()
+    monkeypatch.setattr(transfers.time, "monotonic", lambda: now[0])
+    movement = Movement(lambda: store, 80.0)
+
+    def move() -> None:
+        now[0] += 3.0
+        movement.move()
+
+    for _ in range(20):
+        movement.wait(move)
+    assert store.count == 5, "every 10 s, at the end of a wait"
 
 
 def test_a_wait_raises_what_the_call_raises() -> None:
