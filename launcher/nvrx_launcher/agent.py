@@ -271,6 +271,8 @@ class Agent(NodeEvents, ControlEvents):
                 rank = self._policy.rank_of(worker.local_rank)
                 log.warning("rank %d has left processes, which are killed: %s", rank, worker.left)
             self._exited(worker)
+        for advised in self._attribution.events():
+            self._coordination.tell(MessageKind.STOP, self._policy.cycle, advised.reason)
         for news in self._readiness.events():
             match news:
                 case Ready(cycle, reason):
@@ -278,8 +280,6 @@ class Agent(NodeEvents, ControlEvents):
                 case Exclude(reason):
                     log.error("this node is unhealthy and takes no part in the job: %s", reason)
                     self._exclude(f"{socket.gethostname()} is unhealthy: {reason}")
-        for advised in self._attribution.events():
-            self._coordination.tell(MessageKind.STOP, self._policy.cycle, advised.reason)
 
     def _recognise_pause(self, due: float, asked: float, now: float) -> None:
         pause = self._standstill.turned(due, asked=asked, now=now)

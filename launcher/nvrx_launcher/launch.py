@@ -14,7 +14,7 @@ import shutil
 import signal
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -177,7 +177,9 @@ def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: 
     given = [f"--{name}={more[name]}" for name in sorted(no_options)]
     for option in OPTIONS:
         value = more.get(option.dest, values.get(option.dest))
-        if isinstance(value, Sequence) and not isinstance(value, str):
+        if isinstance(value, Mapping):
+            value = [f"{key}={each}" for key, each in value.items()]
+        if isinstance(value, Iterable) and not isinstance(value, str):
             value = _listed(value)
         if option.form is None:
             given += [f"--{option.name}"] if value else []
@@ -190,7 +192,7 @@ def _command_line(config: Any, entrypoint: Callable[..., Any] | str, arguments: 
     return [*given, "--no-python", _name(entrypoint)]
 
 
-def _listed(values: Sequence[object]) -> str:
+def _listed(values: Iterable[object]) -> str:
     return ",".join(str(value).replace(",", ",,") for value in values)
 
 

@@ -106,6 +106,9 @@ def test_options_without_a_field_are_given_by_name_and_count_before_the_fields(o
     assert (found.workers_stop_timeout, found.restart_policy, found.max_restarts) == (30.0, "min-healthy", 7)
     assert found.virtual_local_rank
     assert (found.local_ranks_filter, found.duplicate_stderr_filters) == ({0, 2}, ("a,b", "c"))
+    more = {"local_ranks_filter": {2, 0}, "rdzv_conf": {"join_timeout": 30}}
+    found = options_of(LaunchConfig(1, 1, 1, launcher_options=more))
+    assert (found.local_ranks_filter, found.rendezvous.join_timeout) == ({0, 2}, 30)
     with pytest.raises(ConfigurationError, match="--max_restart=7; did you mean --max-restarts"):
         options_of(LaunchConfig(1, 1, 1, launcher_options={"max_restart": 7}))
     with pytest.raises(ConfigurationError, match="--term-timeout: -1 is no duration"):
