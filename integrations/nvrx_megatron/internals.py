@@ -10,19 +10,20 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from nvrx_megatron.installed import mentions
 
 __all__ = [
-    "ACCUMULATED", "CORE_STATE", "COUNTED_SAMPLES", "DESTROYERS", "LOOP", "LOSS_MEMORY", "TRACKER", "TRAINING_STATE",
-    "VALIDATES", "WHOLE_FILES", "accumulated", "arguments_gone_for_live_state", "build_of_helpers",
-    "chained_optimizers", "common_savers", "destroyers", "destroyers_gone", "flag_texts", "ft_client",
-    "grad_scalers", "has_ft_client", "is_data_parallel", "is_distributed", "is_known_optimizer", "is_of_experts",
-    "loaded", "loop_gone", "names_gone_for_live_state", "openers", "parallelism_besides", "parameter_gathers",
-    "part_of_model", "persistent_caller_class", "queues_of_modules", "results_queue_module",
-    "rng_tracker", "saves_module", "saves_queue_class", "state_gone", "straggler_detector", "trackers_gone",
-    "writes_common_state",
+    "ACCUMULATED", "CHECKPOINT_FUNCTIONS", "CORE_STATE", "COUNTED_SAMPLES", "DESTROYERS", "LOOP", "LOSS_MEMORY",
+    "TRACKER", "TRAINING_STATE", "VALIDATES", "WHOLE_FILES", "accumulated", "arguments_gone_for_live_state",
+    "build_of_helpers", "chained_optimizers", "common_savers", "destroyers", "destroyers_gone", "flag_texts",
+    "ft_client", "grad_scalers", "has_ft_client", "is_data_parallel", "is_distributed", "is_known_optimizer",
+    "is_of_experts", "kept_besides", "loaded", "loop_gone", "names_gone_for_live_state", "openers",
+    "parallelism_besides", "parameter_gathers", "part_of_model", "persistent_caller_class", "queues_of_modules",
+    "results_queue_module", "rng_tracker", "saves_module", "saves_queue_class", "state_gone", "straggler_detector",
+    "trackers_gone", "writes_common_state",
 ]  # fmt: skip
 
 CORE_STATE: Final = (
@@ -94,6 +95,14 @@ _PARAMETERS: Final = {
     ),
     "checkpoint_and_decide_exit": ("iteration", "num_floating_point_operations_so_far"),
 }  # fmt: skip
+CHECKPOINT_FUNCTIONS: Final = ("load_checkpoint", "save_checkpoint")
+"""Functions of `megatron.training.training` that checkpoints are loaded and saved with."""
+_WRITTEN: Final = re.compile(r"""\bstate_dict\[["'](\w+)["']\]\s*=(?!=)""")
+"""A line that adds to what is written to a checkpoint."""
+_KNOWN_IN_CHECKPOINTS: Final = frozenset({
+    "_model", "args", "checkpoint_version", "iteration", "model", "num_floating_point_operations_so_far",
+    "opt_param_scheduler", "optimizer", "rerun_state_machine", "rng_state",
+})  # fmt: skip
 COUNTED_SAMPLES: Final = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
 """Arguments in which the loop counts."""
 _ARGUMENTS: Final = (
@@ -353,6 +362,17 @@ def loop_gone(training: Any) -> list[str]:
             given = inspect.signature(getattr(training, function)).parameters
             gone += [f"{function}({name})" for name in parameters if name not in given]
     return gone
+
+
+def kept_besides(training: Any) -> list[str]:
+    """Return the names of what this Megatron-LM writes to a checkpoint, and those that are known do not."""
+    functions = filter(None, (getattr(training, name, None) for name in CHECKPOINT_FUNCTIONS))
+    modules = {inspect.getmodule(inspect.unwrap(each)) for each in functions} - {None, training}
+    keys = set[str]()
+    for module in filter(None, modules):
+        with suppress(OSError):  # without its source, nothing is known
+            keys.update(_WRITTEN.findall(inspect.getsource(module)))
+    return sorted(keys - _KNOWN_IN_CHECKPOINTS)
 
 
 def arguments_gone_for_live_state(args: Any) -> list[str]:

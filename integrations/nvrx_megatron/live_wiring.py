@@ -46,11 +46,17 @@ def wire_live_state(args: Any) -> list[Piece]:
     gone = ", ".join(internals.loop_gone(training))
     if inprocess_arguments(args).live_state == "auto":
         missing = f"Megatron-LM's loop does not have {gone}" if gone else ""
-        if reason := refused_arguments(args) or missing:
+        if reason := refused_arguments(args) or missing or _kept_besides(training):
             return [Piece(f"a restart goes on from a checkpoint, not from memory ({reason})", "")]
     if not gone:
         _Loop(live, training).install()
     return [Piece("a restart goes on from memory", "a restart goes on from a checkpoint", gone)]
+
+
+def _kept_besides(training: Any) -> str:
+    """Return why a checkpoint of this Megatron-LM has what memory does not; "" if it has not."""
+    besides = ", ".join(internals.kept_besides(training))
+    return f"a checkpoint of this Megatron-LM has {besides} besides, which is not kept in memory" if besides else ""
 
 
 class _Counters:
@@ -128,6 +134,7 @@ class _Loop:
         self._failed: Failure | None = None
         self._losses: dict[str, Any] = {}
         self._kept_losses: dict[str, Any] | None = None
+        self._of_checkpoints: dict[str, Any] = {}
 
     def install(self) -> None:
         """Replace the functions; a second call changes nothing."""
@@ -137,6 +144,13 @@ class _Loop:
                 replacement: Any = functools.wraps(original)(getattr(self, f"_{name}")(original))
                 replacement.__nvrx_live__ = True
                 setattr(self._training, name, replacement)
+        self._of_checkpoints = {name: getattr(self._training, name, None) for name in internals.CHECKPOINT_FUNCTIONS}
+
+    def _kept_by_script(self) -> str:
+        """Return why the script may keep a state of its own beside each checkpoint; "" if nothing says so."""
+        now = ((name, known, getattr(self._training, name, None)) for name, known in self._of_checkpoints.items())
+        names = " and ".join(name for name, known, found in now if found != known)
+        return f"the script has replaced {names}, and may keep a state of its own with checkpoints" if names else ""
 
     def _setup_model_and_optimizer(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def setup(*args: Any, **kwargs: Any) -> Any:
@@ -183,7 +197,7 @@ class _Loop:
         if gone := internals.arguments_gone_for_live_state(given):
             refused = f"Megatron-LM has no argument {', '.join(gone)}"
         else:
-            refused = refused_arguments(given)
+            refused = refused_arguments(given) or _kept_besides(self._training) or self._kept_by_script()
         if not refused and type(scheduler).__name__ != "OptimizerParamScheduler":
             refused = f"it is not known what {type(scheduler).__name__} keeps"
         if not refused:

@@ -104,6 +104,7 @@ class Agent(NodeEvents, ControlEvents):
         options: the job.
         config: the settings of rank monitors.
         environ: what workers inherit.
+        cleanup: releases what the launcher holds, once it has run.
         console: the launcher's streams.
         functions: starts workers that are functions; None: they are programs.
         specs: says where logs go, torch's `LogsSpecs`; None: what the options say.

@@ -40,7 +40,7 @@ log = logging.getLogger("nvrx_launcher")
 NOT_OURS: Final = (errno.EADDRNOTAVAIL, errno.EADDRINUSE, errno.EAFNOSUPPORT)
 """Errors of listening where another launcher may be the one that can."""
 PROBE: Final = 5.0
-PAUSES: Final = Backoff(0.1, 0.4)
+PAUSES: Final = Backoff(0.1, 0.2)
 """Between two attempts to connect again."""
 LEAST: Final = 1.0
 """Seconds that an attempt to connect has at least, also at the deadline."""

@@ -27,7 +27,7 @@ _ON_THE_WAY: Final = 256 << 20
 _LOOKS: Final = 8
 """How often in its patience a rank looks whether anything moves: that it looks shows that it lives, and one that was
 paused itself has not looked."""
-_KEY: Final = "transferred"
+_KEY: Final = "nvrx/transferred"
 
 
 class Movement:

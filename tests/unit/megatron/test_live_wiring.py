@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import importlib
 import sys
 import types
 from dataclasses import replace
@@ -294,3 +296,29 @@ def test_counters_that_are_taken_over_are_those_of_the_interrupted_loop(loop):
     assert loop.args.num_floating_point_operations_so_far == 40.0, "with those of the step of the vote"
     assert loop.machine.max_values == {"loss": 4.0}
     assert loop.machine.first_iteration_complete, "losses are looked at from the first step on"
+
+
+def test_a_script_that_replaces_the_functions_of_checkpoints_goes_on_from_them(loop):
+    loop.save_checkpoint = lambda: None
+    live_wiring.wire_live_state(ON)
+    replaced = loop.train_step
+    owner = next(each.cell_contents for each in replaced.__closure__ if hasattr(each.cell_contents, "_resumed"))
+    assert owner._kept_by_script() == ""
+    loop.load_checkpoint = functools.wraps(loop.load_checkpoint)(lambda: None)
+    loop.save_checkpoint = lambda: None
+    reason = "the script has replaced load_checkpoint and save_checkpoint, and may keep a state of its own"
+    assert owner._kept_by_script().startswith(reason)
+
+
+def test_a_megatron_that_writes_more_to_a_checkpoint_goes_on_from_it(loop, monkeypatch, tmp_path):
+    (tmp_path / "forked_checkpointing.py").write_text(
+        "def save_checkpoint(state_dict):\n"
+        "    state_dict['iteration'], found = 3, state_dict['curriculum'] == 0\n"
+        "    state_dict['rng_state'] = found\n"
+        "    state_dict['ema'] = {}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    loop.save_checkpoint = importlib.import_module("forked_checkpointing").save_checkpoint
+    assert internals.kept_besides(loop) == ["ema"]
+    (piece,) = live_wiring.wire_live_state(argparse.Namespace(nvrx_live_state="auto"))
+    assert "a checkpoint of this Megatron-LM has ema besides" in piece.effect
