@@ -94,6 +94,7 @@ _PARAMETERS: Final = {
         "process_non_loss_data_func", "config", "checkpointing_context", "non_loss_data_func",
     ),
     "checkpoint_and_decide_exit": ("iteration", "num_floating_point_operations_so_far"),
+    "load_checkpoint": ("optimizer", "opt_param_scheduler"),
 }  # fmt: skip
 CHECKPOINT_FUNCTIONS: Final = ("load_checkpoint", "save_checkpoint")
 """Functions of `megatron.training.training` that checkpoints are loaded and saved with."""

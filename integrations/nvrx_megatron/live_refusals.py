@@ -22,7 +22,8 @@ _SET: Final = (
     "virtual_pipeline_model_parallel_size", "step_batch_size_schedule", "use_layer_wise_distributed_optimizer",
     "te_rng_tracker", "inference_rng_tracker", "log_straggler", "multi_latent_attention", "mtp_num_layers",
     "adlr_autoresume", "non_persistent_ckpt_type", "finetune", "pretrained_checkpoint", "sft",
-    "data_parallel_random_init", "fim_data", "logits_load_dir", "logits_save_dir", "init_model_with_meta_device",
+    "data_parallel_random_init", "dataloader_save", "fim_data", "logits_load_dir", "logits_save_dir",
+    "init_model_with_meta_device",
     "encoder_tensor_model_parallel_size", "encoder_pipeline_model_parallel_size",
 )  # fmt: skip
 """Options that are refused if they are given."""
@@ -43,6 +44,8 @@ _OF_DDP: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 """Options of megatron-core's DDP that are refused with any other value, as loops of one's own give them."""
 NOT_ON_GPU: Final = "it has not run on a GPU"
+MAX_BUFFERS: Final = 1 << 20
+"""Bytes: those that are persistent go with each vote."""
 _OPTIMIZERS: Final = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
@@ -82,6 +85,12 @@ def _refused_model(model: Sequence[torch.nn.Module]) -> str:
     config = model[0].ddp_config
     if name := next((name for name, usual in _OF_DDP.items() if getattr(config, name, usual) != usual), ""):
         return f"{name}={getattr(config, name)} of DDP has not been shown to be exact"
+    size = sum(
+        each.nbytes for module in model[0].modules() for name, each in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set
+    )  # fmt: skip
+    if size > MAX_BUFFERS:
+        return f"{size / (1 << 20):.1f} MB of buffers would be copied to all ranks at each step"
     for each in model[0].modules():
         is_own = type(each).get_extra_state is not torch.nn.Module.get_extra_state
         if is_own and each.get_extra_state() is not None:  # megatron-core's own layers have one that is None

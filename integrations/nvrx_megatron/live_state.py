@@ -321,6 +321,8 @@ def _refused(model: Sequence[torch.nn.Module], optimizer: Any) -> str:
         )  # fmt: skip
     except (TypeError, ValueError) as error:
         return str(error)
+    except Exception as error:  # boundary: a module of the user, whose state_dict raises
+        return f"the model cannot be examined: {type(error).__name__}: {error}"
     return ""
 
 

@@ -160,7 +160,7 @@ class _Loop:
             self._set_up_in = call
             self._is_setting_up, self._has_tried, self._resumed = True, False, False
             try:
-                model, optimizer, scheduler = made = original(*args, **kwargs)
+                model, optimizer, scheduler, *_ = made = original(*args, **kwargs)
             finally:
                 self._is_setting_up = False
             if not self._has_tried:  # nothing was to be loaded
@@ -168,7 +168,7 @@ class _Loop:
             if not self._resumed:
                 given = self._training.get_args()
                 self._operations.__init__()  # type: ignore[misc]
-                self._operations.note(given.iteration, given.num_floating_point_operations_so_far)
+                self._operations.note(given.iteration, getattr(given, "num_floating_point_operations_so_far", 0.0))
                 self._losses, self._kept_losses = {}, None
                 if self._counters is not None:
                     self._counters.iteration = given.iteration

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from nvrx_megatron import internals
+import torch
+from nvrx_megatron import internals, live_state
 from nvrx_megatron.live_refusals import refused_arguments, refused_objects
 
 PROVED = {
@@ -62,3 +63,28 @@ def test_what_cannot_be_examined_is_refused(monkeypatch):
     assert refused_objects([], None).startswith("the model cannot be examined: ")
     monkeypatch.setattr(internals, "parallelism_besides", lambda: ["context", "expert"])
     assert refused_objects([], None) == "context and expert parallelism has not been shown to be exact"
+
+
+def test_large_buffers_that_would_go_with_each_vote_are_refused(monkeypatch):
+    for name, found in (("names_gone_for_live_state", ""), ("parallelism_besides", []), ("is_data_parallel", True)):
+        monkeypatch.setattr(internals, name, lambda *_, found=found: found)
+    model = torch.nn.Linear(1, 1)
+    model.ddp_config = argparse.Namespace()
+    model.register_buffer("cache", torch.zeros(1 << 20), persistent=False)
+    assert "of buffers" not in refused_objects([model], None), "it is in no checkpoint either"
+    model.register_buffer("table", torch.zeros(1 << 19))
+    assert refused_objects([model], None) == "2.0 MB of buffers would be copied to all ranks at each step"
+
+
+def test_a_model_whose_state_dict_raises_is_refused(monkeypatch):
+    class Model(torch.nn.Linear):
+        def state_dict(self, *args, **kwargs):
+            raise NotImplementedError("use sharded_state_dict")
+
+    monkeypatch.setattr(live_state, "refused_objects", lambda *_: "")
+    for name, found in (("chained_optimizers", []), ("part_of_model", 0), ("is_distributed", False)):
+        monkeypatch.setattr(internals, name, lambda *_, found=found: found)
+    chunk = argparse.Namespace(module=Model(1, 1))
+    assert live_state._refused([chunk], None) == (
+        "the model cannot be examined: NotImplementedError: use sharded_state_dict"
+    )

@@ -19,7 +19,7 @@ from nvrx_core.rank_assignment.identity import InitialRank
 
 LOOP = """
 def setup_model_and_optimizer(): return load_checkpoint()
-def load_checkpoint(): pass
+def load_checkpoint(ddp_model=None, optimizer=None, opt_param_scheduler=None): pass
 def train_step(): pass
 def training_log(): pass
 def build_train_valid_test_data_loaders(): return args.iteration
