@@ -224,15 +224,16 @@ def test_a_signal_that_ends_a_cycle_has_its_verdict_at_once_and_once(world: Worl
 
 
 def test_a_second_signal_waits_for_no_verdict(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    fifo = world.folder / "stderr.log"
-    os.mkfifo(fifo)
-    world.outputs[1] = WorkerOutput(b"", (str(fifo),))
+    world.path = str(world.folder / "fifo")
+    os.mkfifo(world.path)
     world.decided(run())
     world.stopped()
+    (thread,) = world.verdicts._threads
     world.stopped()
     world.verdicts.finish()
-    assert [each.message for each in caplog.records] == ["the verdict of a cycle was not made before a second signal"]
-    fifo.write_text("")  # the thread that reads it ends
+    assert caplog.messages == ["the verdict of a cycle was not made before a second signal"]
+    with open(world.path, "wb"):
+        thread.join(30.0)
 
 
 @pytest.mark.parametrize(
