@@ -24,7 +24,7 @@ from nvrx_core.settings.forms import (
 from nvrx_core.settings.parameter import NOT_NEGATIVE, POSITIVE, ValueRule, above, at_least, one_of, setting
 from nvrx_core.settings.process_forms import ENDS_A_PROCESS, LOG_LEVEL, SIGNAL
 
-__all__ = ["NOT_USED", "FaultToleranceConfig"]
+__all__ = ["FaultToleranceConfig"]
 
 _ON_THE_PAGE: Final = ValueRule(
     f"{MAX_SECTIONS} sections or fewer, with names of at most {NAME_BYTES} bytes, none of them zero",

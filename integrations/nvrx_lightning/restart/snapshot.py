@@ -221,7 +221,7 @@ class TrainerSnapshot:
     def _restore_precision(self) -> None:
         plugin = self._trainer.precision_plugin
         scaler = getattr(plugin, "scaler", None)
-        if scaler is not None:
+        if scaler is not None and scaler.is_enabled():
             scaler._per_optimizer_states.clear()
         if self._precision:
             plugin.load_state_dict(copy.deepcopy(self._precision))

@@ -520,7 +520,7 @@ def drop_interrupted(objects: Objects) -> None:
     for each in objects.parameters:
         each.grad = None
     for shared in objects.shared.values():
-        if isinstance(shared, torch.amp.GradScaler):
+        if isinstance(shared, torch.amp.GradScaler) and shared.is_enabled():
             shared._per_optimizer_states.clear()
 
 

@@ -186,6 +186,15 @@ def test_a_scaler_that_outlives_an_interrupted_step_can_unscale_the_next_one():
     scaled()
 
 
+def test_a_scaler_that_is_not_enabled_has_nothing_to_drop():
+    """As `GradScaler(enabled=use_amp)` of a training without it."""
+    model, scaler = torch.nn.Linear(3, 3), torch.amp.GradScaler("cpu", enabled=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 3)).sum().backward()
+    tensors.drop_interrupted(objects_of(model, optimizer, shared={"scaler": scaler}))
+    assert model.weight.grad is None
+
+
 def test_a_shared_object_whose_state_cannot_be_saved_is_refused():
     shared = {"rate": SimpleNamespace(state_dict=lambda: {"rule": lambda: 1})}
     with pytest.raises(TypeError, match="shared object 'rate' cannot be saved"):
