@@ -338,7 +338,8 @@ class _Settled:
             if isinstance(each, torch.optim.lr_scheduler.LRScheduler):
                 counted[name] = getattr(each, "last_epoch", None)
             elif isinstance(each, torch.amp.GradScaler):  # its `state_dict` waits
-                counted[name] = None if each._scale is None else each._scale._version
+                scale: torch.Tensor | None = getattr(each, "_scale", None)  # one that is not enabled has none
+                counted[name] = None if scale is None else scale._version
         return cls(left.settings, counted)
 
     def differs(self, other: _Settled, *, is_scheduled: bool) -> str:

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from nvrx_core.inprocess import live_state
 from nvrx_core.inprocess.live import objects as tensors, row
 from nvrx_core.inprocess.live.objects import Left, Objects
 
@@ -191,8 +192,10 @@ def test_a_scaler_that_is_not_enabled_has_nothing_to_drop():
     model, scaler = torch.nn.Linear(3, 3), torch.amp.GradScaler("cpu", enabled=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.ones(2, 3)).sum().backward()
-    tensors.drop_interrupted(objects_of(model, optimizer, shared={"scaler": scaler}))
+    objects = objects_of(model, optimizer, shared={"scaler": scaler})
+    tensors.drop_interrupted(objects)
     assert model.weight.grad is None
+    assert live_state._Settled.of(Left.of(objects)).counted == {"scaler": None}
 
 
 def test_a_shared_object_whose_state_cannot_be_saved_is_refused():
