@@ -43,13 +43,13 @@ def wire_live_state(args: Any) -> list[Piece]:
     if not live.is_on:
         return []
     training = importlib.import_module("megatron.training.training")
-    gone = ", ".join(internals.loop_gone(training))
+    gone, besides = ", ".join(internals.loop_gone(training)), _kept_besides(training)
     if inprocess_arguments(args).live_state == "auto":
         missing = f"Megatron-LM's loop does not have {gone}" if gone else ""
-        if reason := refused_arguments(args) or missing or _kept_besides(training):
+        if reason := refused_arguments(args) or missing or besides:
             return [Piece(f"a restart goes on from a checkpoint, not from memory ({reason})", "")]
     if not gone:
-        _Loop(live, training).install()
+        _Loop(live, training, besides).install()
     return [Piece("a restart goes on from memory", "a restart goes on from a checkpoint", gone)]
 
 
@@ -122,10 +122,16 @@ class _Operations:
 
 
 class _Loop:
-    """The replaced functions of the training loop."""
+    """The replaced functions of the training loop.
 
-    def __init__(self, live: MegatronLiveState, training: Any) -> None:
-        self._live, self._training = live, training
+    Args:
+        live: what they keep in memory.
+        training: the module of the loop.
+        besides: why a checkpoint has what memory does not; "" if it has not.
+    """
+
+    def __init__(self, live: MegatronLiveState, training: Any, besides: str) -> None:
+        self._live, self._training, self._besides = live, training, besides
         self._counters: _Counters | None = None
         self._operations = _Operations()
         self._is_setting_up = self._has_tried = self._resumed = False
@@ -197,7 +203,7 @@ class _Loop:
         if gone := internals.arguments_gone_for_live_state(given):
             refused = f"Megatron-LM has no argument {', '.join(gone)}"
         else:
-            refused = refused_arguments(given) or _kept_besides(self._training) or self._kept_by_script()
+            refused = refused_arguments(given) or self._besides or self._kept_by_script()
         if not refused and type(scheduler).__name__ != "OptimizerParamScheduler":
             refused = f"it is not known what {type(scheduler).__name__} keeps"
         if not refused:

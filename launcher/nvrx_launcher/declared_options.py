@@ -13,7 +13,16 @@ from typing import Any, Final, Generic, TypeVar
 from nvrx_core.errors import ConfigurationError
 
 __all__ = [
-    "OPTIONAL_INTEGER", "OPTIONAL_TEXT", "SECONDS", "TEXT", "Form", "Option", "declared", "flag", "option", "values_of",
+    "OPTIONAL_INTEGER",
+    "OPTIONAL_TEXT",
+    "SECONDS",
+    "TEXT",
+    "Option",
+    "OptionForm",
+    "declared",
+    "flag",
+    "option",
+    "values_of",
     "wrong",
 ]  # fmt: skip
 
@@ -23,7 +32,7 @@ KEY: Final = "option"
 
 
 @dataclass(frozen=True)
-class Form(Generic[Parsed, Value]):
+class OptionForm(Generic[Parsed, Value]):
     """How the value of an option is written.
 
     Attributes:
@@ -45,10 +54,10 @@ def _seconds(option: str, value: float) -> float:
     return value
 
 
-TEXT: Final = Form[str, str](str, _as_it_is)
-OPTIONAL_TEXT: Final = Form[str | None, str | None](str, _as_it_is)
-OPTIONAL_INTEGER: Final = Form[int | None, int | None](int, _as_it_is)
-SECONDS: Final = Form[float, float](float, _seconds)
+TEXT: Final = OptionForm[str, str](str, _as_it_is)
+OPTIONAL_TEXT: Final = OptionForm[str | None, str | None](str, _as_it_is)
+OPTIONAL_INTEGER: Final = OptionForm[int | None, int | None](int, _as_it_is)
+SECONDS: Final = OptionForm[float, float](float, _seconds)
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,7 @@ class Option:
     name: str
     help: str
     default: object
-    form: Form[Any, Any] | None
+    form: OptionForm[Any, Any] | None
     short: str = ""
     choices: tuple[str, ...] | None = None
     is_torchruns: bool = True
@@ -89,7 +98,7 @@ class Option:
 
 
 def option(
-    default: Parsed, form: Form[Parsed, Value], help: str, *, name: str = "", short: str = "",
+    default: Parsed, form: OptionForm[Parsed, Value], help: str, *, name: str = "", short: str = "",
     choices: tuple[str, ...] | None = None, is_torchruns: bool = True, is_jobs: bool = False,
 ) -> Value:  # fmt: skip
     """Declare an option that is a field; see `Option`. Without a name it has that of the field."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from nvrx_core.logs.node_buffer import LIMIT
 from nvrx_core.parsing import MAX_PORT
-from nvrx_launcher.declared_options import SECONDS, Form, option, values_of, wrong
+from nvrx_launcher.declared_options import SECONDS, OptionForm, option, values_of, wrong
 
 __all__ = ["LogOptions"]
 
@@ -32,9 +32,9 @@ def _count(option: str, count: int) -> int:
     return count
 
 
-_FILE: Final = Form[str | None, str](str, _file)
-_TEXT: Final = Form[str | None, str](str, lambda _, text: text or "")
-_INTEGER: Final = Form[int, int](int, lambda _, value: value)
+_FILE: Final = OptionForm[str | None, str](str, _file)
+_TEXT: Final = OptionForm[str | None, str](str, lambda _, text: text or "")
+_INTEGER: Final = OptionForm[int, int](int, lambda _, value: value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class LogOptions:
         "console as well.", name="ft-nvrx-logfile", is_torchruns=False,
     )  # fmt: skip
     has_server: bool = option(
-        None, Form[str | None, bool](str, lambda _, text: (text or "").strip().lower() not in FALSE),
+        None, OptionForm[str | None, bool](str, lambda _, text: (text or "").strip().lower() not in FALSE),
         "true: one process beside the rendezvous writes the per-cycle logs of all nodes; false: each node appends to "
         "them itself. Needs the extra grpc.", name="ft-enable-log-server", is_torchruns=False,
     )  # fmt: skip
@@ -69,8 +69,10 @@ class LogOptions:
         name="ft-log-server-port", is_torchruns=False,
     )  # fmt: skip
     leaves: int = option(
-        0, Form(int, _count), "Processes that collect logs: 1 for the root only, N for N leaves before it, 0 for a "
-        "leaf for every 1536 nodes.", name="ft-log-aggregator-count", is_torchruns=False,
+        0, OptionForm(int, _count),
+        "Processes that collect logs: 1 for the root only, N for N leaves before it, 0 for a leaf for every 1536 "
+        "nodes.",
+        name="ft-log-aggregator-count", is_torchruns=False,
     )  # fmt: skip
     leaf_queue: int = option(
         -1, _INTEGER, "Chunks that may wait in a leaf; -1: 256 for each of its nodes, 16384 at least, 1000000 at most.",

@@ -20,7 +20,7 @@ from nvrx_launcher.declared_options import (
     OPTIONAL_TEXT,
     SECONDS,
     TEXT,
-    Form,
+    OptionForm,
     flag,
     option,
     values_of,
@@ -31,7 +31,7 @@ from nvrx_launcher.log_options import LogOptions
 from nvrx_launcher.rank_order import DEFAULT_ORDER, infrastructure_rank, rank_sources
 from nvrx_launcher.rendezvous_settings import RendezvousSettings, backend_named
 
-__all__ = ["LaunchOptions", "Nodes", "StreamChoice", "Streams"]
+__all__ = ["LaunchOptions", "NodeRange", "StreamChoice", "Streams"]
 
 DEFAULT_PORT: Final = 29500
 MAX_RUN_ID: Final = 1000
@@ -47,7 +47,7 @@ STREAMS: Final = {"0": (False, False), "1": (True, False), "2": (False, True), "
 
 
 @dataclass(frozen=True)
-class Nodes:
+class NodeRange:
     """How many nodes take part."""
 
     least: int
@@ -92,12 +92,12 @@ class StreamChoice:
         return dict.fromkeys(range(workers), self.others) | dict(self.by_rank)
 
 
-def _nodes(option: str, text: str) -> Nodes:
+def _nodes(option: str, text: str) -> NodeRange:
     found = re.fullmatch(r"(\d+)(?::(\d+))?", text)
     least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 0 < least <= most:
         raise wrong(option, f"{text!r} is no number of nodes", "write 2, or 2:4 for 2 to 4 nodes")
-    return Nodes(least, most)
+    return NodeRange(least, most)
 
 
 def _workers(option: str, text: str) -> int:
@@ -149,13 +149,13 @@ def _address(text: str) -> str:
     return text.removeprefix("[").removesuffix("]")
 
 
-_STREAMS: Final = Form(str, _streams)
-_FILTERS: Final = Form[Sequence[str], tuple[str, ...]](
+_STREAMS: Final = OptionForm(str, _streams)
+_FILTERS: Final = OptionForm[Sequence[str], tuple[str, ...]](
     lambda text: [each.replace("\0", ",") for each in text.replace(",,", "\0").split(",")],
     lambda _, texts: tuple(texts),
 )
 """Texts with commas between them; two commas stand for one inside a text."""
-_OPTIONAL_SECONDS: Final = Form[float | None, float | None](
+_OPTIONAL_SECONDS: Final = OptionForm[float | None, float | None](
     float, lambda name, value: None if value is None else SECONDS.read(name, value)
 )
 
@@ -177,29 +177,29 @@ class LaunchOptions:
     The others are options, and are described where they are declared. One that is None is not given.
     """
 
-    nnodes: Nodes = option(
-        "1:1", Form(str, _nodes), "Number of nodes, or the range of nodes as <minimum_nodes>:<maximum_nodes>.",
+    nnodes: NodeRange = option(
+        "1:1", OptionForm(str, _nodes), "Number of nodes, or the range of nodes as <minimum_nodes>:<maximum_nodes>.",
         is_jobs=True,
     )  # fmt: skip
     workers: int = option(
-        "1", Form(str, _workers), "Number of workers per node; auto, cpu, gpu and xpu count what the node has.",
+        "1", OptionForm(str, _workers), "Number of workers per node; auto, cpu, gpu and xpu count what the node has.",
         name="nproc-per-node",
     )  # fmt: skip
     rdzv_backend: str = option(
-        "c10d", Form(str, lambda _, text: backend_named(text)),
+        "c10d", OptionForm(str, lambda _, text: backend_named(text)),
         "Rendezvous backend: c10d, etcd-v2, static, torch's etcd, or one that is registered.", is_jobs=True,
     )  # fmt: skip
     endpoint_text: str = option(
         "", TEXT, "Rendezvous endpoint, as <host>:<port>; an IPv6 address in brackets.", name="rdzv-endpoint"
     )
-    run_id: str = option("none", Form(str, _run_id), "Name of the job, up to 1000 characters.", name="rdzv-id")
+    run_id: str = option("none", OptionForm(str, _run_id), "Name of the job, up to 1000 characters.", name="rdzv-id")
     rdzv_conf: str = option("", TEXT, "Further rendezvous settings, as <key1>=<value1>,<key2>=<value2>.")
     standalone: bool = flag("Start a job of one node, with a rendezvous of its own.")
     max_restarts: int = option(
-        0, Form(int, _restarts), "How often the workers are restarted before the job fails.", is_jobs=True
+        0, OptionForm(int, _restarts), "How often the workers are restarted before the job fails.", is_jobs=True
     )
     monitor_interval: float = option(
-        0.1, Form(float, _interval),
+        0.1, OptionForm(float, _interval),
         "Seconds between two questions to a rendezvous handler that is not nvrx's; no effect elsewhere.",
     )  # fmt: skip
     start_method: str = option(
@@ -219,7 +219,7 @@ class LaunchOptions:
         "0", _STREAMS, "Streams that go to files and to the console; numbers as for --redirects.", short="t"
     )
     local_ranks_filter: frozenset[int] = option(
-        "", Form(str, _ranks), "Local ranks whose output goes to the console, as in 0,2; all by default."
+        "", OptionForm(str, _ranks), "Local ranks whose output goes to the console, as in 0,2; all by default."
     )
     duplicate_stdout_filters: tuple[str, ...] = option(
         (), _FILTERS, "Texts with commas between them, ,, for a comma; lines of a --tee of stdout with one of them go "
@@ -230,14 +230,14 @@ class LaunchOptions:
         None, OPTIONAL_INTEGER, "Rank of this node with static; else its place among the nodes."
     )
     master_addr: str = option(
-        "127.0.0.1", Form(str, lambda _, text: _address(text)),
+        "127.0.0.1", OptionForm(str, lambda _, text: _address(text)),
         "Address of the first node, where no rendezvous endpoint is given.",
     )  # fmt: skip
     master_port: int | None = option(
         None, OPTIONAL_INTEGER, "Port on the first node, where no rendezvous endpoint is given."
     )
     local_addr: str | None = option(
-        None, Form[str | None, str | None](str, lambda _, text: text and _address(text)), "Address of this node."
+        None, OptionForm[str | None, str | None](str, lambda _, text: text and _address(text)), "Address of this node."
     )
     logs_specs: str | None = option(
         None, OPTIONAL_TEXT, "Name of a torchrun.logs_specs entry point, which says where logs go."
@@ -247,7 +247,7 @@ class LaunchOptions:
         choices=("node", "socket", "exclusive", "core-complex"),
     )  # fmt: skip
     signals: tuple[str, ...] = option(
-        "SIGTERM,SIGINT,SIGHUP,SIGQUIT", Form(str, lambda _, text: tuple(filter(None, text.split(",")))),
+        "SIGTERM,SIGINT,SIGHUP,SIGQUIT", OptionForm(str, lambda _, text: tuple(filter(None, text.split(",")))),
         "Signals that the launcher passes on to its workers.", name="signals-to-handle",
     )  # fmt: skip
     shutdown_timeout: float | None = option(
@@ -271,7 +271,7 @@ class LaunchOptions:
         choices=("any-failed", "min-healthy"), is_torchruns=False, is_jobs=True,
     )  # fmt: skip
     rank_order: tuple[str, ...] = option(
-        DEFAULT_ORDER, Form(str, lambda _, text: rank_sources(text)),
+        DEFAULT_ORDER, OptionForm(str, lambda _, text: rank_sources(text)),
         "What orders the ranks of nodes without --node-rank, the first that a node has: slurm-procid, group-rank, "
         "cross-slurm-procid, array, topology, nodename, with commas between them; else the names of hosts.",
         name="ft-rank-order", is_torchruns=False,
@@ -396,7 +396,7 @@ def _endpoint(given: argparse.Namespace, *, is_one_node: bool) -> tuple[str, int
         raise wrong("--rdzv-endpoint", str(error), "write it as in node0:29500 or [fd00::2]:29500") from None
 
 
-def _fixed_rank(rank: int, nodes: Nodes) -> int:
+def _fixed_rank(rank: int, nodes: NodeRange) -> int:
     if nodes.least != nodes.most:
         raise wrong("--nnodes", f"{nodes} is a range; static needs one number", f"write {nodes.most}")
     if not 0 <= rank < nodes.most:

@@ -26,7 +26,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +37,18 @@ from tests.harness.process.job import Job, Template
 from tests.harness.process.workers.plan import Plan
 from tests.harness.process.workers.record import Record
 
-__all__ = ["SPARED", "Campaign", "Drawn", "Injected", "Instants", "drawn_plan", "follow", "frames", "main"]
+__all__ = [
+    "SPARED",
+    "Campaign",
+    "Drawn",
+    "Injected",
+    "Instants",
+    "drawn_plan",
+    "ended_otherwise",
+    "follow",
+    "frames",
+    "main",
+]
 
 PR_SET_CHILD_SUBREAPER = 36
 SPARED = frozenset({"__torch_dispatch__", "_acquireLock", "_releaseLock", "_clear_cache", "isEnabledFor"})
@@ -191,6 +202,12 @@ def frames(frame: Any) -> Iterator[Any]:
         frame = frame.f_back
 
 
+def ended_otherwise(job: Job, codes: Mapping[int, int]) -> str:
+    """Return what is to be said of ranks that have not ended with these codes; "" if all have."""
+    rank = next((rank for rank, code in job.codes.items() if code != codes[rank]), None)
+    return "" if rank is None else f"ranks have ended with {job.codes}: {job.errors(rank)[-3000:]}"
+
+
 def follow(owner: Any, name: str, tell: Callable[[str], None], before: str, after: str = "") -> None:
     """Tell of the points before and after each call of a function of a module or a class."""
     call: Callable[..., Any] = getattr(owner, name)
@@ -268,6 +285,24 @@ class Campaign(ABC):
             shutil.rmtree(job.directory)
         return found
 
+    def runs(
+        self, faults: int, each: int, seed: int, *, names: Sequence[str] = (), jobs: int | None = None
+    ) -> Iterator[tuple[str, int, list[str]]]:
+        """Run jobs of the variants in turn, until there were so many faults, or jobs; yield variant, seed, violations.
+
+        Args:
+            faults: how many, over all jobs.
+            each: iterations of a job that have faults.
+            seed: the first one.
+            names: of the variants; all by default.
+            jobs: at most so many.
+        """
+        for turn in itertools.count(seed):
+            for name in names or self.VARIANTS:
+                if self.faults >= faults or self.jobs == jobs:
+                    return
+                yield name, turn, self.run(name, turn, each)
+
     def job(self, name: str, world: int) -> Job:
         return Job(self.template, self.folder / name.replace(" ", "-").replace(",", ""), Plan(), world=world)
 
@@ -288,24 +323,21 @@ def main(campaign: type[Campaign[Any]], description: str | None, each: int) -> i
     """Run a campaign by the options of a command line; `each` iterations of a job have faults, unless one says else."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=500, help="how many, over all jobs")
-    parser.add_argument("--jobs", type=int, default=1 << 30, help="at most so many jobs")
+    parser.add_argument("--jobs", type=int, default=None, help="at most so many jobs")
     parser.add_argument("--each", type=int, default=each, help="iterations of a job that have faults")
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--variant", action="append", choices=list(campaign.VARIANTS))
     parser.add_argument("--keep", type=Path, default=None, help="a folder for the files of jobs with a violation")
     given = parser.parse_args()
     folder = given.keep or Path(tempfile.mkdtemp(prefix="nvrx-campaign-"))
-    names = given.variant or list(campaign.VARIANTS)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # the ranks are children of the template
     with closing(Template(campaign.TEMPLATE)) as template:
         running = campaign(template, folder)
-        for number in itertools.count():
-            if running.faults >= given.faults or running.jobs >= given.jobs:
-                break
-            name, seed = names[number % len(names)], given.seed + number // len(names)
-            before = running.faults
-            found = running.run(name, seed, given.each)
+        before = 0
+        runs = running.runs(given.faults, given.each, given.seed, names=given.variant or (), jobs=given.jobs)
+        for name, seed, found in runs:
             print(f"{name}, seed {seed}: {running.faults - before} faults", flush=True)
+            before = running.faults
             for violation in found:
                 print(f"  VIOLATION {violation}", flush=True)
     print(running.figure())

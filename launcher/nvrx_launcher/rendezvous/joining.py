@@ -197,10 +197,7 @@ def _rules(options: LaunchOptions, config: FaultToleranceConfig) -> Rules:
 
 def _given(options: LaunchOptions, config: FaultToleranceConfig) -> tuple[tuple[str, str], ...]:
     """Return the options whose values are the job's: those of the coordinator's launcher count."""
-    values = {
-        f"--{each.name}": getattr(owner, each.field)
-        for owner in (options, options.logs) for each in declared(type(owner)) if each.is_jobs
-    }  # fmt: skip
+    values = {f"--{each.name}": getattr(options, each.field) for each in declared(LaunchOptions) if each.is_jobs}
     values |= {
         config.spelling.flag(name): getattr(config, name)
         for name, (_, each) in declarations(config).items() if each.is_jobs

@@ -28,7 +28,7 @@ from nvrx_core.process.system_calls import waits_on
 from nvrx_core.store.connection import reconnect
 from nvrx_core.store.endpoint import StoreConnectionError
 
-__all__ = ["BlockedRead", "InterruptibleWork", "Waiting", "interruptible", "store_in_use"]
+__all__ = ["BlockedRead", "InterruptibleCall", "InterruptibleWork", "interruptible", "store_in_use"]
 
 
 log = logging.getLogger("nvrx_core.inprocess")
@@ -114,7 +114,7 @@ class InterruptibleWork:
         """
         if threading.current_thread() is not threading.main_thread():
             return self._work.wait(*args, **kwargs)
-        waiting = Waiting(lambda: self._work.wait(*args, **kwargs))
+        waiting = InterruptibleCall(lambda: self._work.wait(*args, **kwargs))
         waiting.done.acquire()  # in C: a handler that raises leaves nothing half done
         return waiting.outcome()
 
@@ -122,7 +122,7 @@ class InterruptibleWork:
         return getattr(self._work, name)
 
 
-class Waiting:
+class InterruptibleCall:
     """A call in its own thread, which is abandoned if nobody waits for it any more.
 
     Attributes:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from nvrx_core.inprocess.groups.blocked_read import Waiting
+from nvrx_core.inprocess.groups.blocked_read import InterruptibleCall
 
 __all__ = ["Movement", "Transfers"]
 
@@ -53,7 +53,7 @@ class Movement:
             TimeoutError: when no rank has moved anything for too long.
             BaseException: the exception of the call.
         """
-        waiting = Waiting(call)
+        waiting = InterruptibleCall(call)
         seen, quiet = (-1, -1), 0
         while not waiting.done.acquire(timeout=self._patience / _LOOKS):
             since = self._look()

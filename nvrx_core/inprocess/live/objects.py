@@ -56,7 +56,7 @@ Values = tuple[tuple[float, torch.Size], ...]
 Settings = list[list[dict[str, Any]]]
 
 
-class Transfers(Protocol):
+class TransferPort(Protocol):
     """Transfers with another rank, which has the counterparts in the same order."""
 
     def send(self, tensor: torch.Tensor) -> None:
@@ -643,7 +643,7 @@ def adopt(old: Objects, new: Objects) -> str:
     return require_gradients(new, [each.requires_grad for each in old.parameters])
 
 
-def send(objects: Objects, transfers: Transfers) -> None:
+def send(objects: Objects, transfers: TransferPort) -> None:
     """Send parameters and optimizer state to a rank, which calls `receive`."""
     states = [
         {key: _Described.of(each, parameter) for key, each in optimizer.state.get(parameter, {}).items()}
@@ -657,7 +657,7 @@ def send(objects: Objects, transfers: Transfers) -> None:
     transfers.finish()
 
 
-def receive(objects: Objects, transfers: Transfers) -> str:
+def receive(objects: Objects, transfers: TransferPort) -> str:
     """Receive parameters and optimizer state into objects that are not used yet: a fault here loses nothing.
 
     Returns what `require_gradients` does.

@@ -152,9 +152,8 @@ def violations(variant: Variant, job: Job, twin: Job, fallen: Sequence[str]) -> 
     codes = {rank: -signal.SIGKILL if rank in killed else 0 for rank in job.codes}
     # Torch may abort a process at its exit, with threads of groups that still run; without nvrx, too.
     codes |= {rank: code for rank, code in job.codes.items() if code == -signal.SIGABRT and rank in ended}
-    if job.codes != codes:
-        rank = next(rank for rank, code in job.codes.items() if code != codes[rank])
-        yield f"ranks have ended with {job.codes}: {job.errors(rank)[-3000:]}"
+    if told := instants.ended_otherwise(job, codes):
+        yield told
         return
     for reason in fallen:
         if not any(known in reason for known in (NOT_COPIED, *variant.falls_back)):

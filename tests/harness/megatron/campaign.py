@@ -110,9 +110,8 @@ def violations(job: Job, twin: Job) -> Iterator[str]:
     """Tell in what a training with faults is not what it has to be."""
     killed = {line["initial_rank"] for line in job.lines("fault", kind="kill")}
     codes = {rank: -signal.SIGKILL if rank in killed else 0 for rank in job.codes}
-    if job.codes != codes:
-        rank = next(rank for rank, code in job.codes.items() if code != codes[rank])
-        yield f"ranks have ended with {job.codes}: {job.errors(rank)[-3000:]}"
+    if told := instants.ended_otherwise(job, codes):
+        yield told
         return
     said = "".join(job.errors(rank) for rank in job.codes)
     yield from (f"a rank has said: {line}" for line in NOT_SAID if line in said)

@@ -59,7 +59,7 @@ faults = Faults(
     draw=draw_fault,
     last=lambda draw, world: Drawn(draw.randrange(world), "exception", "data", 5),
     spared=SPARED | {"__del__", "__enter__", "__exit__"},  # what `__del__` raises is dropped
-    unwatched=frozenset({"advance", "send", "receive", "send_row", "receive_row"}),  # as in `live_faults`
+    unwatched=frozenset({"advance"}),  # as in `live_faults`
     told=frozenset({"advance", "_advance"}),
 )  # fmt: skip
 

@@ -114,9 +114,8 @@ def violations(variant: Variant, job: Job, twin: Job | None, steps: int) -> Iter
         codes |= {
             rank: code for rank, code in job.codes.items() if rank in discarded and "RankDiscarded" in job.errors(rank)
         }
-    if job.codes != codes:
-        rank = next(rank for rank, code in job.codes.items() if code != codes[rank])
-        yield f"ranks have ended with {job.codes}: {job.errors(rank)[-3000:]}"
+    if told := instants.ended_otherwise(job, codes):
+        yield told
         return
     for line in ("was changed outside of commit()", "communicates with other ranks", "which have the same shard"):
         for rank in job.codes:

@@ -151,7 +151,7 @@ def restart(cause=FAILED, lost=(), step=4):
 def test_memory_with_which_the_same_failure_comes_up_again_is_not_used(
     loop, monkeypatch, tmp_path, second, used, distrusted
 ):
-    looping = live_wiring._Loop(MegatronLiveState(ON), loop)
+    looping = live_wiring._Loop(MegatronLiveState(ON), loop, "")
     monkeypatch.setattr(live_wiring, "last_restart", restart)
     (tmp_path / internals.TRACKER).write_text("2")
     assert looping._distrusted(str(tmp_path)) == "", "the first time"
@@ -184,7 +184,7 @@ def looping(loop, monkeypatch):
     monkeypatch.setattr(live_wiring, "current_call", lambda: loop.call)
     monkeypatch.setattr(live_wiring, "refused_arguments", lambda args: "")
     loop.call, loop.trained = object(), OptimizerParamScheduler()
-    looping = live_wiring._Loop(Live(), loop)
+    looping = live_wiring._Loop(Live(), loop, "")
 
     def load_checkpoint(ddp_model, optimizer, opt_param_scheduler, strict=True):
         return 3, 0.0
@@ -230,7 +230,7 @@ def test_validation_data_that_the_loop_does_not_count_are_not_kept(loop, looping
 
 @pytest.mark.parametrize("folder", [None, "", "/nowhere"])
 def test_without_a_checkpoint_memory_is_used_whatever_has_failed(loop, monkeypatch, folder):
-    looping = live_wiring._Loop(MegatronLiveState(ON), loop)
+    looping = live_wiring._Loop(MegatronLiveState(ON), loop, "")
     monkeypatch.setattr(live_wiring, "last_restart", restart)
     looping._used_memory = True
     assert [looping._distrusted(folder) for _ in range(3)] == ["", "", ""]
