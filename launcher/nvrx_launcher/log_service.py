@@ -13,6 +13,7 @@ import importlib.util
 import logging
 import math
 import os
+import ssl
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -180,6 +181,7 @@ class LogService:
             advice = "pip install 'nvrx[grpc]' on each node, or leave it out"
             raise ConfigurationError("command line", "--ft-enable-log-server", "grpcio is not installed", advice)
         token = self._token()
+        self._check_tls()
         common = ["--job", where.job]
         if options.tls_authority:
             common += ["--tls-authority", options.tls_authority]
@@ -240,6 +242,27 @@ class LogService:
         except OSError as error:
             advice = "write 16 to 1024 bytes into it, the same on each node"
             raise ConfigurationError("command line", "--ft-log-token-file", str(error), advice) from None
+
+    def _check_tls(self) -> None:
+        """Load the files for TLS that this node uses: a server that cannot would be started again without end.
+
+        Raises:
+            ConfigurationError: when one is missing, is no PEM, or they do not fit together.
+        """
+        options, context = self._options, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        checks = {}
+        if options.tls_certificate and self._where.is_host:  # without a question for a passphrase
+            pair = functools.partial(context.load_cert_chain, options.tls_certificate, options.tls_key, password="")
+            checks["--ft-log-tls-certificate", f"{options.tls_certificate} and {options.tls_key}"] = pair
+        if options.tls_authority:
+            authority = functools.partial(context.load_verify_locations, options.tls_authority)
+            checks["--ft-log-tls-authority", options.tls_authority] = authority
+        for (option, files), load in checks.items():
+            try:
+                load()
+            except OSError as error:  # also those of ssl
+                problem, advice = f"cannot use {files}: {error}", "give PEM files that this node can read"
+                raise ConfigurationError("command line", option, problem, advice) from None
 
 
 class _FileHandler(logging.Handler):

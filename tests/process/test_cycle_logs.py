@@ -168,6 +168,23 @@ def test_what_is_missing_for_the_log_server_is_said_before_anything_is_started(l
     assert "/missing/token" in log
 
 
+@pytest.mark.parametrize("option", ["--ft-log-tls-certificate", "--ft-log-tls-authority"])
+@pytest.mark.parametrize("text", [None, "no PEM"])
+def test_files_of_tls_that_cannot_be_used_are_said_before_anything_is_started(
+    launcher: Start, prefix: Path, tmp_path: Path, option: str, text: str | None
+) -> None:
+    file = tmp_path / "file.pem"
+    if text is not None:
+        file.write_text(text)
+    given = (option, str(file), "--ft-log-tls-key", str(file))[: 4 if option == "--ft-log-tls-certificate" else 2]
+    options = ("--ft-per-cycle-applog-prefix", str(prefix), *server_options(), *given)
+    code, log = launcher("prints", *options, **WORKER).finish()
+    assert code == 2, log
+    assert option in log
+    assert str(file) in log
+    assert "Traceback" not in log
+
+
 def test_without_the_options_nothing_of_it_is_started_or_imported(launcher: Start, tmp_path: Path) -> None:
     (tmp_path / "grpc.py").write_text("raise SystemExit('grpc is imported')")
     (tmp_path / "google").mkdir()
