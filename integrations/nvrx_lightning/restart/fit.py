@@ -38,7 +38,7 @@ from nvrx_lightning.restart.data import Position, TrainData, begins_epoch
 from nvrx_lightning.restart.drawn_order import EpochDraws
 from nvrx_lightning.restart.fit_warnings import FitWarnings
 from nvrx_lightning.restart.job import Job, Start, gathered
-from nvrx_lightning.restart.loggers import RESTARTS, CsvRows, logger_versions, use_logger_versions
+from nvrx_lightning.restart.loggers import RESTARTS, CsvRows, finalize_whole, logger_versions, use_logger_versions
 from nvrx_lightning.restart.loops import (
     at_vote,
     begin_epoch,
@@ -513,6 +513,7 @@ class RestartableFit(Finalize):
         self.memory.started()
         self._restore_random()
         self._rows.begin_training()
+        finalize_whole(self._trainer, self._family)
         self._warnings.unsynchronized = unsynchronized(self._trainer, self._family)
         self._settings, self._metrics = EpochSettings(self._trainer), metrics_in(self._trainer.lightning_module)
         rates = self._go_on(self._resumed or {}) if self._own else None

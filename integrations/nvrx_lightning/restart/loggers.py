@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from nvrx_lightning.families import lookup
 from nvrx_lightning.restart.checkpoint import atomic
-from nvrx_lightning.subclassing import become
+from nvrx_lightning.subclassing import become, keep_name
 
-__all__ = ["RESTARTS", "CsvRows", "logger_versions", "use_logger_versions"]
+__all__ = ["RESTARTS", "CsvRows", "finalize_whole", "logger_versions", "use_logger_versions"]
 
 RESTARTS: Final = "nvrx/restarts"
 Row = dict[str, str]
@@ -34,6 +34,25 @@ def use_logger_versions(trainer: Any, versions: list[Any]) -> None:
     for each, version in zip(trainer.loggers, versions, strict=True):
         if version is not None and vars(each).get("_experiment") is None:
             each._version = version
+
+
+def finalize_whole(trainer: Any, family: str) -> None:
+    """Let no restart interrupt the end of a `TensorBoardLogger`: its next attempt would write to a closed file."""
+    kind = lookup(family, "loggers.TensorBoardLogger")
+    for each in trainer.loggers:
+        if isinstance(each, kind):
+            become(each, finalizing_whole)
+
+
+def finalizing_whole(kind: Any) -> type[Any]:
+    """Return a subclass of a logger whose `finalize` no restart interrupts."""
+
+    class FinalizingWhole(kind):  # type: ignore[misc]
+        def finalize(self, *args: Any, **kwargs: Any) -> None:
+            with atomic():
+                super().finalize(*args, **kwargs)
+
+    return keep_name(FinalizingWhole, kind)
 
 
 class CsvRows:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from lightning.fabric.loggers.csv_logs import _ExperimentWriter
-from nvrx_lightning.restart.loggers import RESTARTS, CsvRows, logging_once
+from lightning.pytorch.loggers import TensorBoardLogger
+from nvrx_lightning.restart.loggers import RESTARTS, CsvRows, finalize_whole, logging_once
 from nvrx_lightning.subclassing import become
 
 FAMILY = "lightning.pytorch"
@@ -159,6 +161,23 @@ def test_nothing_is_made_where_nothing_was_written(rows, writer):
     rows.go_back(rows.counted(-1))
     rows.go_back(None)
     assert logged(writer) == []
+
+
+def test_a_writer_of_tensorboard_is_closed_in_an_atomic_section(tmp_path, monkeypatch):
+    logger, entered = TensorBoardLogger(tmp_path), []
+
+    @contextmanager
+    def atomic():
+        entered.append(True)
+        yield
+        assert logger.experiment.all_writers is None, "it is closed inside"
+
+    monkeypatch.setattr("nvrx_lightning.restart.loggers.atomic", atomic)
+    finalize_whole(SimpleNamespace(loggers=[logger, object()]), FAMILY)
+    logger.log_metrics({"loss": 1.0}, 0)
+    logger.finalize("success")
+    assert entered
+    assert type(logger).__name__ == "TensorBoardLogger"
 
 
 def test_no_row_is_lost_to_a_fault_while_a_new_metric_gets_its_column(writer, monkeypatch):
