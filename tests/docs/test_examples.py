@@ -63,3 +63,22 @@ def test_basic_example_under_torchrun(port: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(f"of {RANKS} has learned 1.000") == RANKS
     assert "RuntimeError: a fault" in done.stdout + done.stderr
+
+
+def test_the_example_of_live_state_goes_on_with_the_interrupted_step(tmp_path: Path) -> None:
+    """The weights are those of a training without a fault; a job that is started again has its checkpoint."""
+    example = EXAMPLE.with_name("live_state.py")
+    outputs = []
+    for folder, *more in (("faulty", "--fault"), ("whole",), ("faulty",)):
+        launcher = [sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", str(RANKS), "--max-restarts", "0"]
+        command = [*launcher, str(example), "--folder", str(tmp_path / folder), *more]
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        outputs.append(sorted(done.stdout.splitlines()))
+    faulty, whole, again = outputs
+    begun = [[line for line in lines if "goes on with" in line] for lines in outputs]
+    assert begun[0] == [f"rank {rank} goes on with step {step}" for rank in range(RANKS) for step in (0, 70)]
+    assert begun[2] == [f"rank {rank} goes on with step 50" for rank in range(RANKS)]
+    ended = [[line for line in lines if "with a loss of" in line] for lines in (faulty, whole, again)]
+    assert ended[0] == ended[1] == ended[2]
+    assert len(ended[0]) == RANKS
