@@ -55,6 +55,7 @@ def test_many_schedules_pass(capsys: pytest.CaptureFixture[str], block: int) -> 
     assert found.startswith(f"{BLOCK:,} schedules in ")
 
 
+@pytest.mark.exhaustive
 def test_a_large_job_passes() -> None:
     run(1, (1024, 1024))
 
@@ -83,6 +84,7 @@ def test_every_schedule_has_two_faults_or_more() -> None:
     assert {each.ranks for each in drawn} == set(range(3, 17))
 
 
+@pytest.mark.exhaustive
 def test_a_store_that_a_rank_hosts_is_lost_in_either_call_and_the_second_call_has_its_own() -> None:
     ends = set[tuple[int, str]]()
     for options in filter(lambda drawn: drawn.hosted, map(Options.draw, range(1500))):
