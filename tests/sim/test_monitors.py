@@ -17,6 +17,7 @@ def simulate(modules, seeds):
         Host(Scenario.draw(seed), modules).run()
 
 
+@pytest.mark.exhaustive
 def test_hung_ranks_are_ended_in_time_and_no_others():
     with mutated(None) as modules:
         simulate(modules, range(SEEDS))

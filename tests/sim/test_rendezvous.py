@@ -25,6 +25,7 @@ def simulate(machines, seeds):
         Job(Scenario.draw(seed), machines).run()
 
 
+@pytest.mark.exhaustive
 def test_jobs_end_with_one_code_on_all_nodes_and_cycles_do_not_overlap():
     simulate(mutated(None), range(SEEDS))
 

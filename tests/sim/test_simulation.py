@@ -44,7 +44,7 @@ def test_the_first_schedules_pass() -> None:
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.nightly) for block in range(1, 20))])
+@pytest.mark.parametrize("block", [0, 1, *(pytest.param(block, marks=pytest.mark.nightly) for block in range(2, 20))])
 def test_many_schedules_pass(capsys: pytest.CaptureFixture[str], block: int) -> None:
     seeds = ["--schedules", str(BLOCK), "--seed", str(1000 + block * BLOCK)]
     status = main([*seeds, "--jobs", str(os.cpu_count() or 1)])
@@ -55,6 +55,7 @@ def test_many_schedules_pass(capsys: pytest.CaptureFixture[str], block: int) -> 
     assert found.startswith(f"{BLOCK:,} schedules in ")
 
 
+@pytest.mark.exhaustive
 def test_a_large_job_passes() -> None:
     run(1, (1024, 1024))
 
@@ -83,6 +84,7 @@ def test_every_schedule_has_two_faults_or_more() -> None:
     assert {each.ranks for each in drawn} == set(range(3, 17))
 
 
+@pytest.mark.exhaustive
 def test_a_store_that_a_rank_hosts_is_lost_in_either_call_and_the_second_call_has_its_own() -> None:
     ends = set[tuple[int, str]]()
     for options in filter(lambda drawn: drawn.hosted, map(Options.draw, range(1500))):

@@ -9,6 +9,7 @@ from tests.harness.sim.succession import MUTANTS, Succession
 SEEDS = 300
 
 
+@pytest.mark.exhaustive
 def test_no_decision_of_a_term_follows_the_fence_of_a_later_one_and_terms_only_grow():
     for seed in range(SEEDS):
         Succession(seed).run()
