@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 from nvrx_core.parsing import parse_endpoint
 from nvrx_core.process.helper_thread import HelperThread
+from nvrx_core.process.signals import ignore_sent_to_all
 from nvrx_core.store.keys import LauncherKeys
 
 __all__ = ["ALIVE", "goes_on_without", "main"]
@@ -106,8 +106,7 @@ def _give_signs_of_life(hosted: tuple[str, int] | None) -> None:
 def main() -> None:
     """Host the store where that is asked for, and answer until the input ends."""
     where, job = sys.argv[1:]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    ignore_sent_to_all()
     with ExitStack() as cleanup:
         from nvrx_core.store.cpp_log_level import FATAL, quiet_for_good
 
