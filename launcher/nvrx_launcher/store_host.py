@@ -1,8 +1,8 @@
 """The store of in-process restart, beside the launcher: rank 0 may die like any other.
 
-The launcher of the job's coordinator listens. The program that hosts the store is started when the first rank connects,
-and takes the listening socket over: a job that does not use it pays nothing. The launchers of other nodes start the
-program then, too, to ask it.
+A launcher listens where its store would be, and each cycle has the store of one launcher: that of the coordinator. The
+program that hosts it is started when the first rank connects, and takes the listening socket over: a job that does not
+use it pays nothing. The launchers of other nodes start the program then, too, to ask it.
 
 A program that ends, or gives no sign of life (`StoreWatch`), is lost. With one that hosts the store the cycle is lost:
 the next one has another store at another endpoint. One that only asks is replaced.
@@ -178,12 +178,13 @@ class StoreHost:
     def own_endpoint(self) -> str:
         """Return the endpoint of this launcher's own store, which listens from then on.
 
+        A connection has an effect only in a cycle that has this store: others may not come from a rank.
+
         Raises:
             OSError: when the address cannot be used.
         """
         if not self._own:
             self._listener = listener_at(self._address, 0)
-            self._loop.watch(self._listener.fileno(), self._host)
             self._own = endpoint_text(self._address, self._listener.getsockname()[1])
         return self._own
 
@@ -206,9 +207,17 @@ class StoreHost:
             self._prepare()
         elif self.endpoint == self._own and self._program is not None:
             self._program.write("forget")
+        self._await_first_rank()
         if self.endpoint in self._lost:  # it was offered before its end was noticed
             reason = f"the store of in-process restart at {self.endpoint} was lost before the cycle began"
             self._events.append(HostedStoreLost(reason))
+
+    def _await_first_rank(self) -> None:
+        """Watch the listener in a cycle that has this launcher's store, and in no other."""
+        if self._listener is not None:
+            self._loop.forget(self._listener.fileno())
+            if self.endpoint == self._own:
+                self._loop.watch(self._listener.fileno(), self._host)
 
     def _prepare(self) -> None:
         """Start the program that queries another launcher's store, unless it runs: a rank uses that store."""
@@ -253,7 +262,6 @@ class StoreHost:
         """Start to host the store: the first rank connects."""
         assert self._listener is not None
         log.info("host the store of in-process restart at %s", self._own)
-        self._close_program()
         self._start(str(self._listener.fileno()), self._listener.fileno())
         self._stop_listening()
         self._events.append(StoreUsed())
