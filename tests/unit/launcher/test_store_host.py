@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from nvrx_launcher import store_host
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.store_host import StoreHost, StoreUsed
+from nvrx_launcher.store_host import HostedStoreLost, StoreHost, StoreUsed
 from nvrx_launcher.store_watch import StoreWatch
 
 from nvrx_core.parsing import parse_endpoint
@@ -57,6 +58,10 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     return started
 
 
+def refuse(*_: object, **__: object) -> Any:
+    raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
 def test_a_launcher_that_hosts_the_store_again_listens_where_it_has_listened_before() -> None:
     with listening() as (_, control):
         control.begin_cycle()
@@ -90,3 +95,28 @@ def test_a_stranger_leaves_the_program_alone_that_asks_the_store_of_another_laun
         with connect(own):
             loop.turn(0.0)
             assert (len(programs), programs[0].is_closed, list(control.events())) == (1, False, [])
+
+
+def test_a_store_whose_program_cannot_be_started_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cycle ends, and not the launcher: the next one has another store."""
+    monkeypatch.setattr(store_host, "start_guarded", refuse)
+    with listening() as (loop, control):
+        control.begin_cycle()
+        lost = control.endpoint
+        with connect(lost):
+            loop.turn(0.0)
+        (event,) = control.events()
+        assert isinstance(event, HostedStoreLost)
+        assert (lost in event.reason, "Resource temporarily unavailable" in event.reason) == (True, True)
+        assert (control.is_in_use, control.own_endpoint() == lost) == (False, False)
+
+
+def test_a_launcher_goes_on_that_cannot_ask_the_store_of_another_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(store_host, "start_guarded", refuse)
+    with listening() as (_, control):
+        control.begin_cycle(ELSEWHERE)
+        control.used_by_a_rank(ELSEWHERE)
+        assert (list(control.events()), control.is_in_use) == ([], False)
+    assert f"the program that asks the store at {ELSEWHERE} cannot be started" in caplog.text
