@@ -99,7 +99,10 @@ class LogPath(Protocol):
     """The log of all workers of a cycle (`LogService`)."""
 
     path: str
-    begins_at: int
+
+    @property
+    def begins_at(self) -> int:
+        """Where the output of the cycle begins in it; 0 until that is known."""
 
 
 @dataclass(frozen=True)
