@@ -132,7 +132,10 @@ class LogOfCycle(Protocol):
     """The log of all workers of the present cycle (`LogService`)."""
 
     path: str
-    begins_at: int
+
+    @property
+    def begins_at(self) -> int:
+        """Where the output of the cycle begins in it; 0 until that is known."""
 
 
 class Attribution:

@@ -15,6 +15,7 @@ from typing import Final
 
 from nvrx_core.parsing import count_in
 from nvrx_core.process.children import note_child
+from nvrx_core.process.lifeline import open_pidfd
 from nvrx_launcher.loop import EventLoop
 
 __all__ = ["CheckpointIteration"]
@@ -44,6 +45,7 @@ class CheckpointIteration:
         self._loop, self._path, self._timeout = loop, path, timeout
         self.iteration, self.deadline = -1, math.inf
         self._program: subprocess.Popen[bytes] | None = None
+        self._killed = dict[int, subprocess.Popen[bytes]]()  # those that have not ended yet, by pidfd
         self._output, self._logged = b"", ""
 
     @property
@@ -74,13 +76,15 @@ class CheckpointIteration:
     def tick(self, *, now: float) -> None:
         """Handle that time has passed: give up a reading that takes too long."""
         if now >= self.deadline:
-            self._end(kill=True)
+            self._give_up()
             self._unknown(f"it cannot be read within {self._timeout:g} s")
 
     def close(self) -> None:
         """End a reading."""
         if self.is_reading:
-            self._end(kill=True)
+            self._give_up()
+        for ended, program in list(self._killed.items()):
+            self._reap(ended, program, KILL_TIMEOUT)
 
     def _read(self) -> None:
         assert self._program is not None
@@ -89,7 +93,7 @@ class CheckpointIteration:
         if data:
             self._output += data
             return
-        code = self._end()
+        code = _reaped(self._detach(), KILL_TIMEOUT)
         text = self._output.decode(errors="replace").strip()
         if code:
             self._unknown(text[:200])
@@ -103,17 +107,34 @@ class CheckpointIteration:
             log.warning("the iteration of the last checkpoint is unknown, so that no cycle counts: %s", reason)
         self._logged = reason
 
-    def _end(self, *, kill: bool = False) -> int:
-        """End the program; return its exit code. One in a call that does not return cannot be killed, and is left."""
+    def _give_up(self) -> None:
+        """Kill the program, and do not wait for it: in a call that does not return it cannot be killed."""
+        program = self._detach()
+        program.kill()
+        ended = open_pidfd(program.pid)
+        self._killed[ended] = program
+        self._loop.watch(ended, lambda: self._reap(ended, program, 0.0))
+
+    def _reap(self, ended: int, program: subprocess.Popen[bytes], within: float) -> None:
+        del self._killed[ended]
+        self._loop.forget(ended)
+        os.close(ended)
+        _reaped(program, within)
+
+    def _detach(self) -> subprocess.Popen[bytes]:
+        """Return the program, whose output is of no interest any more."""
         assert self._program is not None
         program, self._program, self.deadline = self._program, None, math.inf
         assert program.stdout is not None
         self._loop.forget(program.stdout.fileno())
         program.stdout.close()
-        if kill:  # the loop does not turn meanwhile: one that waits for the file system is not waited for
-            program.kill()
-        with suppress(subprocess.TimeoutExpired):
-            return program.wait(KILL_TIMEOUT)
-        program.kill()
-        program.returncode = program.returncode or 0
-        return program.returncode
+        return program
+
+
+def _reaped(program: subprocess.Popen[bytes], within: float) -> int:
+    """Return the exit code of a program that is about to end; one that does not is killed, and left."""
+    with suppress(subprocess.TimeoutExpired):
+        return program.wait(within)
+    program.kill()
+    program.returncode = program.returncode or 0
+    return program.returncode

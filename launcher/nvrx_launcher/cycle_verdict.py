@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -99,7 +99,10 @@ class LogPath(Protocol):
     """The log of all workers of a cycle (`LogService`)."""
 
     path: str
-    begins_at: int
+
+    @property
+    def begins_at(self) -> int:
+        """Where the output of the cycle begins in it; 0 until that is known."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,25 @@ class CycleEvidence:
     is_at_limit: bool = False
 
 
+@dataclass(frozen=True)
+class _CycleEnd:
+    """The end of the cycle that runs: what has ended it first counts.
+
+    Attributes:
+        reason: that of the decision; "": a signal to this launcher has.
+        at: when, monotonic seconds.
+        is_here: the verdict is this launcher's, which ran the coordinator then.
+        gives_up_at: until when the verdict may wait for nodes that are silent.
+        stopped_by: the signal to this launcher that has ended it; "" for none.
+    """
+
+    reason: str
+    at: float
+    is_here: bool
+    gives_up_at: float = math.inf
+    stopped_by: str = ""
+
+
 class CycleVerdicts:
     """Gives the verdicts of a launcher.
 
@@ -160,15 +182,14 @@ class CycleVerdicts:
         self._cycle_log, self._host, self._events, self._time_limit = cycle_log, host, events, time_limit
         self._ends_job = ends_job
         self._running: Decision | None = None
-        self._began, self._failures, self._reason = 0.0, dict[int, str](), ""
+        self._began, self._failures = 0.0, dict[int, str]()
+        self._end: _CycleEnd | None = None
         self._hang: HangVerdict | None = None
         self._kernel, self._recorded = NewRecords(), deque[str](maxlen=MAX_RECORDS)
-        self._hang_judged_at = self._ended_at = 0.0
-        self._lost, self._gives_up_at = dict[int, str](), math.inf
-        self._signal, self._stopped_by, self.deadline = "", "", math.inf
+        self._hang_judged_at, self._lost = 0.0, dict[int, str]()
+        self._signal, self.deadline = "", math.inf
         self._is_urgent = False  # a second signal has come
         self._orphaned = False  # the coordinator is lost, and nobody takes over
-        self._is_here = False  # the verdict is this launcher's, which ran the coordinator when the cycle has ended
         self._collected = list[CycleEvidence]()
         self._threads = list[HelperThread]()
         self._stops = set[int]()
@@ -189,7 +210,7 @@ class CycleVerdicts:
             case DecisionKind.LOST:
                 self._lost[decision.node] = decision.reason
                 self._take_over(now)
-                if self._reason and self._is_here and not self._silent():
+                if self._end is not None and self._end.is_here and not self._silent():
                     self.deadline = now
             case DecisionKind.END:
                 if decision.code == FAILED:
@@ -227,10 +248,8 @@ class CycleVerdicts:
         self._signal = signal_name(signum)
         if self._running is None:
             return
-        if not self._reason or now < self._ended_at + SAME_SIGNAL:
-            self._stopped_by = self._signal
-        self._ended_at = self._ended_at if self._reason else now
-        self._is_here = self._is_here if self._reason else self._has_reports()
+        end = self._end or _CycleEnd("", now, self._has_reports())
+        self._end = replace(end, stopped_by=self._signal) if now < end.at + SAME_SIGNAL else end
         self._collect()
 
     def coordinator_lost(self, coordinator: int, reason: str, *, node: int) -> None:
@@ -249,8 +268,8 @@ class CycleVerdicts:
             others = {member.node for member in running.members} - {coordinator}
         if coordinator < 0 or running is None or self._has_reports() or node != min(others, default=-1):
             return
-        self._reason, self._orphaned = self._reason or f": {LOST_STORE}: {reason}", True
-        self._is_here = True
+        end = self._end or _CycleEnd(f": {LOST_STORE}: {reason}", -math.inf, is_here=True)
+        self._end, self._orphaned = replace(end, is_here=True), True
 
     def records(self) -> tuple[str, ...]:
         """Return what the kernel of this node has recorded in the cycle: Xids, and that it has killed a worker.
@@ -288,8 +307,8 @@ class CycleVerdicts:
         """Make a verdict that the next cycle, or a node that is silent, has kept waiting."""
         if now < self.deadline:
             return
-        if now < self._gives_up_at and self._silent():
-            self.deadline = self._gives_up_at
+        if self._end is not None and now < self._end.gives_up_at and self._silent():
+            self.deadline = self._end.gives_up_at
             return
         self._collect()
         self.make()
@@ -323,10 +342,8 @@ class CycleVerdicts:
         """Handle the end of the cycle that runs, once; that more nodes join is no fault."""
         is_fault = not self._signal and not decision.reason.endswith(NODES_WAIT)
         if is_fault and self._running is not None and decision.cycle == self._running.cycle:
-            self._gives_up_at = due + SILENT_TIMEOUT if not self._reason else self._gives_up_at
-            self._ended_at = self._ended_at if self._reason else now
-            self._is_here = self._is_here if self._reason else self._has_reports()
-            self._reason, self.deadline = self._reason or decision.reason, due if self._is_here else math.inf
+            self._end = self._end or _CycleEnd(decision.reason, now, self._has_reports(), due + SILENT_TIMEOUT)
+            self.deadline = due if self._end.is_here else math.inf
 
     def _has_reports(self) -> bool:
         return self._running is not None and self._nodes.failures(self._running.cycle) is not None
@@ -336,9 +353,9 @@ class CycleVerdicts:
 
         One that has left in order has given it.
         """
-        if self._reason and not self._is_here and self._has_reports():
-            self._is_here, self._gives_up_at = True, now + NEXT_CYCLE_TIMEOUT + SILENT_TIMEOUT
+        if self._end is not None and not self._end.is_here and self._has_reports():
             self.deadline = now + NEXT_CYCLE_TIMEOUT
+            self._end = replace(self._end, is_here=True, gives_up_at=self.deadline + SILENT_TIMEOUT)
 
     def _silent(self) -> set[int]:
         """Return the nodes of the cycle that neither say that they have stopped nor are lost."""
@@ -349,12 +366,12 @@ class CycleVerdicts:
 
     def _collect(self) -> None:
         """Collect what is known of the cycle that has ended, if there is one that has no verdict yet."""
-        running, reason, stopped_by = self._running, self._reason, self._stopped_by
-        if running is None or not (reason or stopped_by):
+        running, end = self._running, self._end
+        if running is None or end is None:
             return
-        self._running, self._reason, self._stopped_by, self.deadline = None, "", "", math.inf
+        self._running, self._end, self.deadline = None, None, math.inf
         reported = CycleFailures({}) if self._orphaned else self._nodes.failures(running.cycle)
-        if reported is None or not self._is_here:
+        if reported is None or not end.is_here:
             return
         place = self._workers.placement
         is_here = place is not None and place.cycle == running.cycle
@@ -370,11 +387,12 @@ class CycleVerdicts:
             kernel[host] = tuple(dict.fromkeys([*kernel.get(host, ()), *reported.records[node]]))
         output = self._workers.output() if is_here else {}
         own = self._failures.values() if is_here else ()
-        failures = _failures(reason, reported, self._host, own, lost=self._lost) if reason else ()
+        failures = _failures(end.reason, reported, self._host, own, lost=self._lost) if end.reason else ()
         is_at_limit = -BEFORE_LIMIT < time.time() - self._time_limit < AFTER_LIMIT
+        stopped_by = end.stopped_by
         if stopped_by and not self._ends_job and not is_at_limit:
             failures, stopped_by = (*failures, (self._host, f"{LEFT} {stopped_by}")), ""
-        is_fresh = self._ended_at < self._hang_judged_at + HANG_TIMEOUT
+        is_fresh = end.at < self._hang_judged_at + HANG_TIMEOUT
         ended_by_hang = is_fresh or any(HUNG in text for _, text in failures)
         self._collected.append(
             CycleEvidence(

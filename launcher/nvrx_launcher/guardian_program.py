@@ -21,6 +21,7 @@ from contextlib import suppress
 
 __all__ = [
     "KILL_TIMEOUT",
+    "SENT_TO_ALL",
     "TAG",
     "await_ends",
     "descendants",
@@ -39,12 +40,14 @@ SWEEP_TIMEOUT = 10.0
 KILL_TIMEOUT = 0.05
 """Seconds that the processes killed in one pass have until the next pass looks for others."""
 EMPTY_TIMEOUT = 1.0
+SENT_TO_ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Those of `nvrx_core.process.signals`."""
 
 
 def main() -> None:
     """Wait for the end of the launcher, and end what it has left."""
     launcher, fd, launch, folder, cgroup = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+    for number in SENT_TO_ALL:
         signal.signal(number, signal.SIG_IGN)
     _leave(cgroup)
     _await_end(launcher, fd)

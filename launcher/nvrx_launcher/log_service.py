@@ -2,8 +2,8 @@
 
 Without a log server a thread appends to the cycle's file. With one, a process of this node keeps the lines and sends
 them (`nvrx_core.logs.node`); the launcher that hosts the rendezvous also has the server and its leaves. A process that
-exits is started again after a pause. Nothing here waits for a destination: a thread writes, and what it cannot pass on
-is counted (`nvrx_launcher.outlet`).
+exits is started again after a pause. Nothing here waits for a destination once the job runs: a thread opens files and
+writes, and what it cannot pass on is counted (`nvrx_launcher.outlet`).
 """
 
 from __future__ import annotations
@@ -59,6 +59,41 @@ class Where:
     job: str
 
 
+class _CycleFile:
+    """The file of a cycle, which its file system may hold up: for the thread that writes.
+
+    Attributes:
+        begins_at: the size that it had at the begin of the cycle, which is not 0 if an earlier run had this prefix; 0
+            until that is known.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path, self._fd, self.begins_at = path, -1, 0
+
+    def write(self, data: bytes) -> int:
+        """Append bytes; the first call opens the file.
+
+        Raises:
+            OSError: when it cannot be opened or written.
+        """
+        if self._fd < 0:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._fd = os.open(self._path, flags, 0o640)
+            self.begins_at = os.fstat(self._fd).st_size
+        return to_descriptor(self._fd)(data)
+
+    def measure(self, _: bytes) -> int:
+        """Look at its size only: the log server writes it."""
+        with suppress(OSError):  # there is none yet
+            self.begins_at = os.stat(self._path).st_size
+        return 0
+
+    def close(self) -> None:
+        """Close it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
 class LogService:
     """The destinations of per-cycle logs, if the options ask for them.
 
@@ -80,7 +115,8 @@ class LogService:
     def __init__(self, options: LogOptions, loop: EventLoop, where: Where, environ: Mapping[str, str]) -> None:
         self._options, self._where, self._writer = options, where, Writer()
         self._environ = {"GRPC_VERBOSITY": "NONE", **environ}
-        self.path, self.begins_at, self._outlet = "", 0, Outlet(None, "", self._writer, Backlog(0))
+        self._measures = Writer()  # lines do not wait for it
+        self.path, self._file, self._outlet = "", _CycleFile(""), Outlet(None, "", self._writer, Backlog(0))
         self._handler: _FileHandler | None = None
         self._servers = list[ServiceProgram]()
         self._sender: ServiceProgram | None = None
@@ -101,6 +137,11 @@ class LogService:
             root.addHandler(self._handler)
 
     @property
+    def begins_at(self) -> int:
+        """Where the output of the present cycle begins in its file; 0 until that is known."""
+        return self._file.begins_at
+
+    @property
     def deadline(self) -> float:
         """When `tick` is due, monotonic seconds."""
         return min((each.deadline for each in self._programs()), default=math.inf)
@@ -112,24 +153,17 @@ class LogService:
 
     def begin(self, cycle: int) -> None:
         """Write to the file of a cycle from now on."""
-        self.path, self.begins_at = cycle_file(self._options.prefix, cycle), 0
-        with suppress(OSError):  # there is none, unless an earlier run has had this prefix
-            self.begins_at = os.stat(self.path).st_size
+        self.path = cycle_file(self._options.prefix, cycle)
+        self._file = file = _CycleFile(self.path)
         log.info("output of the workers of cycle %d is in %s", cycle, self.path)
         if self._options.has_server:
+            if self._where.is_host:  # the coordinator is here, and asks for it
+                Outlet(file.measure, self.path, self._measures, Backlog(0), is_opened=True).close()
             return
         self._outlet.close()
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        try:
-            fd = os.open(self.path, flags, 0o640)
-        except OSError as error:
-            log.warning("output of the workers of cycle %d is lost: %s", cycle, error)
-            self._outlet = Outlet(None, self.path, self._writer, Backlog(0))
-            return
         self._outlet = Outlet(
-            to_descriptor(fd), self.path, self._writer, Backlog(self._options.buffer),
-            release=functools.partial(os.close, fd),
-        )  # fmt: skip
+            file.write, self.path, self._writer, Backlog(self._options.buffer), release=file.close, is_opened=True
+        )
 
     def write(self, lines: bytes) -> None:
         """Append whole lines to the file of the cycle; from the thread of the loop."""
@@ -148,6 +182,7 @@ class LogService:
         self._outlet.close()
         if not self._writer.close(self._options.ends_within):
             self._writer.say_lost()
+        self._measures.close(0.0)
         self._loop.forget(self._writer.room)
         self._await_sender(deadline)
         for each in self._programs():

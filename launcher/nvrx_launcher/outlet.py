@@ -161,15 +161,19 @@ class Outlet:
         writer: writes its backlog.
         backlog: what waits.
         release: called once everything is written after `close`.
+        is_opened: the sink is called with b"" before there is something to write: it opens the destination.
     """
 
     def __init__(
         self, sink: Sink | None, name: str, writer: Writer, backlog: Backlog, *,
-        release: Callable[[], object] | None = None,
+        release: Callable[[], object] | None = None, is_opened: bool = False,
     ) -> None:  # fmt: skip
         self._sink, self._name, self._writer, self._backlog = sink, name, writer, backlog
         self._release, self._is_closing, self._is_failing = release, False, False
+        self._is_unopened = is_opened
         writer.add(self)
+        if is_opened:
+            writer.wake(self)
 
     def write(self, data: bytes, *, is_own: bool = False) -> None:
         """Append bytes to the backlog; what finds no room is lost, and the log says so later."""
@@ -199,7 +203,8 @@ class Outlet:
         """Write the next part of the backlog, in the writer's thread."""
         with self._writer.changed:
             data = self._backlog.peek(CHUNK)
-        if data:
+        if data or self._is_unopened:
+            self._is_unopened = False
             self._write(data)
         with self._writer.changed:
             rest = self._backlog.size

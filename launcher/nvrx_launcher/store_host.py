@@ -1,8 +1,8 @@
 """The store of in-process restart, beside the launcher: rank 0 may die like any other.
 
-The launcher of the job's coordinator listens. The program that hosts the store is started when the first rank connects,
-and takes the listening socket over: a job that does not use it pays nothing. The launchers of other nodes start the
-program then, too, to ask it.
+A launcher listens where its store would be, and each cycle has the store of one launcher: that of the coordinator. The
+program that hosts it is started when the first rank connects, and takes the listening socket over: a job that does not
+use it pays nothing. The launchers of other nodes start the program then, too, to ask it.
 
 A program that ends, or gives no sign of life (`StoreWatch`), is lost. With one that hosts the store the cycle is lost:
 the next one has another store at another endpoint. One that only asks is replaced.
@@ -178,12 +178,13 @@ class StoreHost:
     def own_endpoint(self) -> str:
         """Return the endpoint of this launcher's own store, which listens from then on.
 
+        A connection has an effect only in a cycle that has this store: others may not come from a rank.
+
         Raises:
             OSError: when the address cannot be used.
         """
         if not self._own:
             self._listener = listener_at(self._address, 0)
-            self._loop.watch(self._listener.fileno(), self._host)
             self._own = endpoint_text(self._address, self._listener.getsockname()[1])
         return self._own
 
@@ -206,14 +207,22 @@ class StoreHost:
             self._prepare()
         elif self.endpoint == self._own and self._program is not None:
             self._program.write("forget")
+        self._await_first_rank()
         if self.endpoint in self._lost:  # it was offered before its end was noticed
             reason = f"the store of in-process restart at {self.endpoint} was lost before the cycle began"
             self._events.append(HostedStoreLost(reason))
 
+    def _await_first_rank(self) -> None:
+        """Watch the listener in a cycle that has this launcher's store, and in no other."""
+        if self._listener is not None:
+            self._loop.forget(self._listener.fileno())
+            if self.endpoint == self._own:
+                self._loop.watch(self._listener.fileno(), self._host)
+
     def _prepare(self) -> None:
         """Start the program that queries another launcher's store, unless it runs: a rank uses that store."""
         if self._program is None and self.endpoint in self._used and self.endpoint != self._own:
-            self._start(self.endpoint)
+            self._ask_at(self.endpoint)
 
     def ask(self, rank: int, cycle: int, within: float) -> None:
         """Query whether the job continues without a rank; only when the store is in use. A `RoundAnswer` follows.
@@ -253,15 +262,27 @@ class StoreHost:
         """Start to host the store: the first rank connects."""
         assert self._listener is not None
         log.info("host the store of in-process restart at %s", self._own)
-        self._close_program()
-        self._start(str(self._listener.fileno()), self._listener.fileno())
+        failure = self._start(str(self._listener.fileno()), self._listener.fileno())
         self._stop_listening()
-        self._events.append(StoreUsed())
+        if failure:
+            self._own_lost(f"cannot be hosted: {failure}")
+        else:
+            self._events.append(StoreUsed())
 
-    def _start(self, where: str, *keep: int) -> None:
-        program = self._program = _Program(where, self._job, *keep)
+    def _ask_at(self, endpoint: str) -> None:
+        """Start to ask another launcher's store; while nobody asks, a failure of a worker ends the cycle."""
+        if failure := self._start(endpoint):
+            log.error("the program that asks the store at %s cannot be started: %s", endpoint, failure)
+
+    def _start(self, where: str, *keep: int) -> str:
+        """Start the program; return why it cannot be started, "" if it is."""
+        try:
+            program = self._program = _Program(where, self._job, *keep)
+        except OSError as error:
+            return str(error)
         self._loop.watch(program.said, lambda: self._read(program))
         self._loop.watch(program.ended, lambda: self._ended(program))
+        return ""
 
     def _read(self, program: _Program) -> None:
         """Deliver the answers."""
@@ -289,18 +310,12 @@ class StoreHost:
         pid = self._program.pid
         self._close_program()
         if self.endpoint == self._own:
-            reason = f"the store of in-process restart at {self.endpoint} (pid {pid}) {why}"
-            self._lost.add(self.endpoint)
-            self._own = ""
-            self._events.append(HostedStoreLost(reason))
+            self._own_lost(f"(pid {pid}) {why}")
         elif self._replaced < MAX_REPLACED:
             log.warning("the program that asks the store at %s (pid %d) %s: it is replaced", self.endpoint, pid, why)
             self._replaced += 1
-            try:
-                self._start(self.endpoint)
-            except OSError as error:
-                log.error("the program that asks the store at %s cannot be started: %s", self.endpoint, error)
-            else:
+            self._ask_at(self.endpoint)
+            if self._program is not None:
                 for rank, question in self._questions.items():
                     left = max(0.0, question.deadline - ANSWERS_LATE - time.monotonic())
                     self._program.write(f"{rank} {left}")
@@ -309,6 +324,12 @@ class StoreHost:
             log.error("the program that asks the store at %s (pid %d) %s, once more", self.endpoint, pid, why)
         for rank in list(self._questions):
             self._answer(rank, found=False)
+
+    def _own_lost(self, why: str) -> None:
+        """Handle the loss of the current cycle's store, which is this launcher's."""
+        self._lost.add(self.endpoint)
+        self._own = ""
+        self._events.append(HostedStoreLost(f"the store of in-process restart at {self.endpoint} {why}"))
 
     def _answer(self, rank: int, *, found: bool) -> None:
         if question := self._questions.pop(rank, None):

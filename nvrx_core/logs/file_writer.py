@@ -7,23 +7,16 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from nvrx_core.logs.chunks import Chunk, file_under
 from nvrx_core.logs.log_folder import LogFolders
 from nvrx_core.logs.reception import Reception
-from nvrx_core.logs.write_queue import Ticket, WriteQueue, is_passing
+from nvrx_core.logs.write_queue import WriteQueue, is_passing
 from nvrx_core.process.helper_thread import HelperThread
 
 __all__ = ["FileWriter"]
 
 log = logging.getLogger("nvrx_core.logs")
-
-
-@dataclass(frozen=True)
-class _Wait:
-    tickets: tuple[Ticket, ...]
-    settled: Callable[[str], object]
 
 
 class FileWriter:
@@ -39,7 +32,7 @@ class FileWriter:
 
     def __init__(self, folders: LogFolders, nodes: int = 0) -> None:
         self._folders, self.reception = folders, Reception(nodes)
-        self._queue, self._waits, self._is_closing = WriteQueue(), list[_Wait](), False
+        self._queue, self._is_closing = WriteQueue[Callable[[str], object]](), False
         self.changed = threading.Condition()
         self._thread = HelperThread(self._run, name="nvrx-log-writer")
         self._thread.start()
@@ -57,20 +50,18 @@ class FileWriter:
         """
         file_under(self._folders.roots, path)
 
-    def put(self, chunk: Chunk) -> Ticket:
-        """Accept a chunk whose path is checked, and return what to wait for until it is in its file."""
+    def put(self, chunk: Chunk, settled: Callable[[str], object]) -> None:
+        """Accept a chunk whose path is checked.
+
+        Args:
+            chunk: the chunk.
+            settled: called, in any thread, once everything up to it is in the file, with "", or lost, with the reason.
+        """
         with self.changed:
             data = self.reception.accept(chunk, now=time.monotonic())
-            ticket = self._queue.put(chunk.path, data)
-            if data:
+            if self._queue.put(chunk.path, data, settled):  # else the thread is at work for the file, or waits with it
                 self.changed.notify_all()
-            return ticket
-
-    def when_settled(self, tickets: tuple[Ticket, ...], settled: Callable[[str], object]) -> None:
-        """Call `settled`, in any thread, with the reason of a failure, once everything is written or lost."""
-        with self.changed:
-            self._waits.append(_Wait(tickets, settled))
-            self.changed.notify_all()
+            self._call_back()
 
     def close(self, within: float) -> int:
         """Write what waits, for `within` seconds; return how many bytes are not written."""
@@ -83,7 +74,6 @@ class FileWriter:
     def _run(self) -> None:
         while True:
             with self.changed:
-                self._call_back()
                 now = time.monotonic()
                 write = self._queue.take(now=now)
                 if write is None:
@@ -106,6 +96,7 @@ class FileWriter:
             with self.changed:
                 passing = is_passing(number)
                 is_news = self._queue.failed(path, f"{path}: {error}", now=time.monotonic(), is_passing=passing)
+                self._call_back()
             if is_news:
                 then = "it is tried again, and the nodes keep their lines" if passing else "lines for it are lost"
                 log.warning("cannot write %s: %s; %s", path, error, then)
@@ -113,14 +104,10 @@ class FileWriter:
         with self.changed:
             was_failing = self._queue.failure(path)
             self._queue.wrote(path, count)
+            self._call_back()
         if was_failing:
             log.warning("%s is written again", path)
 
     def _call_back(self) -> None:
-        waits, self._waits = self._waits, []
-        for wait in waits:
-            if all(map(self._queue.is_settled, wait.tickets)):
-                failures = [self._queue.failure(ticket.path) for ticket in wait.tickets]
-                wait.settled(next(filter(None, failures), ""))
-            else:
-                self._waits.append(wait)
+        for settled, failure in self._queue.take_settled():
+            settled(failure)

@@ -71,9 +71,8 @@ class Root:
             if not settled.done():  # its call was cancelled
                 settled.set_result(status)
 
-        ticket = self._writer.put(chunk)
+        self._writer.put(chunk, lambda status: loop.call_soon_threadsafe(settle, status))
         self.heard.set()
-        self._writer.when_settled((ticket,), lambda status: loop.call_soon_threadsafe(settle, status))
         return settled
 
     def connected(self) -> int:

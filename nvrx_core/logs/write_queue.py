@@ -11,12 +11,13 @@ import errno
 import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from nvrx_core.values import value
 
-__all__ = ["Ticket", "Write", "WriteQueue", "is_passing"]
+__all__ = ["Write", "WriteQueue", "is_passing"]
 
+Waiter = TypeVar("Waiter")
 LIMIT: Final = 64 << 20
 """Bytes that wait for the disk."""
 WRITE: Final = 4 << 20
@@ -37,14 +38,6 @@ def is_passing(number: int | None) -> bool:
 
 
 @value
-class Ticket:
-    """A position in a file's queue: it is settled when everything before it is written, or lost."""
-
-    path: str
-    end: int
-
-
-@value
 class Write:
     """What is to be appended to a file."""
 
@@ -53,16 +46,17 @@ class Write:
 
 
 @dataclass
-class _File:
+class _File(Generic[Waiter]):
     parts: deque[bytes] = field(default_factory=deque)
+    waiters: deque[tuple[int, Waiter]] = field(default_factory=deque)
     put: int = 0
     settled: int = 0
     not_before: float = -math.inf
     failure: str = ""
 
 
-class WriteQueue:
-    """The queues of all files.
+class WriteQueue(Generic[Waiter]):
+    """The queues of all files, and who waits until what they have put is settled: written, or lost.
 
     Args:
         limit: bytes that may wait.
@@ -73,30 +67,38 @@ class WriteQueue:
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
-        self._limit, self._files = limit, OrderedDict[str, _File]()
-        self.size, self.lost, self._begin = 0, 0, 0
+        self._limit, self._files = limit, OrderedDict[str, _File[Waiter]]()
+        self._settled = list[tuple[Waiter, str]]()
+        self.size, self.lost = 0, 0
 
     @property
     def has_room(self) -> bool:
         """Whether more may be put."""
         return self.size < self._limit
 
-    def put(self, path: str, data: bytes) -> Ticket:
-        """Append to the queue of a file; with b"", wait for what is there."""
+    def put(self, path: str, data: bytes, waiter: Waiter) -> bool:
+        """Append to the queue of a file; with b"", wait for what is there.
+
+        Returns:
+            Whether there is something to write for the file, and was nothing before: `deadline` may be earlier now.
+        """
         file = self._files.get(path)
         if file is None:
             self._forget_idle()
-            file = self._files[path] = _File(put=self._begin, settled=self._begin)
+            file = self._files[path] = _File()
+        was_idle = not file.parts
         if data:
             file.parts.append(data)
             file.put += len(data)
             self.size += len(data)
-        return Ticket(path, file.put)
+        file.waiters.append((file.put, waiter))
+        self._settle(file, 0)
+        return was_idle and bool(data)
 
-    def is_settled(self, ticket: Ticket) -> bool:
-        """Whether everything up to a ticket is written, or lost."""
-        file = self._files.get(ticket.path)
-        return file is None or file.settled >= ticket.end
+    def take_settled(self) -> list[tuple[Waiter, str]]:
+        """Return whose data was settled since the last call, each with why it is lost; "" if it is written."""
+        settled, self._settled = self._settled, []
+        return settled
 
     def failure(self, path: str) -> str:
         """Return why a file could not be written last, "" if it could."""
@@ -146,15 +148,17 @@ class WriteQueue:
         return is_new
 
     def _forget_idle(self) -> None:
-        """Forget the file that was idle for longest, if there are many; a later one begins at a higher position."""
+        """Forget the file that was idle for longest, if there are many."""
         if len(self._files) >= MAX_FILES:
             idle = next((path for path, file in self._files.items() if not file.parts), None)
             if idle is not None:
-                self._begin = max(self._begin, self._files.pop(idle).put)
+                del self._files[idle]
 
-    def _settle(self, file: _File, count: int) -> None:
+    def _settle(self, file: _File[Waiter], count: int) -> None:
         file.settled += count
         self.size -= count
+        while file.waiters and file.waiters[0][0] <= file.settled:
+            self._settled.append((file.waiters.popleft()[1], file.failure))
         while count:
             part = file.parts.popleft()
             if count < len(part):

@@ -32,7 +32,7 @@ from nvrx_core.backoff import Backoff
 from nvrx_core.process.descriptors import give_up
 from nvrx_core.process.lifeline import ParentDeathSignal, open_pidfd, send
 from nvrx_core.process.orphan import Orphan
-from nvrx_core.process.signals import signal_name
+from nvrx_core.process.signals import SENT_TO_ALL, signal_name
 from nvrx_core.process.waiting import readable
 from nvrx_core.values import value
 
@@ -57,8 +57,6 @@ LINGERS: Final = 0.05
 """Seconds between the end of an orphan's work and its own: to free its memory takes the CPU that its caller may need to
 end, and callers on the same node end together."""
 
-NOT_OURS: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2})
-"""Signals that schedulers send to all processes of a job; server and worker last as long as their caller."""
 MAX_MESSAGE: Final = 256
 POSTPONED: Final = b"postponed "
 LATE: Final = b"late "
@@ -151,11 +149,11 @@ def _tell(channel: socket.socket, what: bytes, error: BaseException) -> None:
 
 
 def _reset_signals() -> None:
-    """Reset them, for the worker as well; those that a scheduler sends to all processes are for the caller alone."""
+    """Reset them, for the worker as well; server and worker last as long as their caller, whatever all are sent."""
     signal.set_wakeup_fd(-1)
     for signum in signal.valid_signals():
         with suppress(OSError, ValueError):
-            if signum in NOT_OURS:
+            if signum in SENT_TO_ALL:
                 signal.signal(signum, signal.SIG_IGN)
             elif signal.getsignal(signum) not in (signal.SIG_DFL, signal.SIG_IGN):
                 signal.signal(signum, signal.SIG_DFL)

@@ -9,19 +9,18 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
 from nvrx_core.process.log_lines import TEXT, log_formatter
+from nvrx_core.process.signals import ignore_sent_to_all
 from nvrx_core.process.unblocked_log import UnblockedHandler
 
 __all__ = ["add_service_options", "input_ends", "read_token", "start_service"]
 
 STDERR: Final = 2
-SENT_TO_ALL: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 MIN_TOKEN: Final = 16
 MAX_TOKEN: Final = 1024
 
@@ -35,8 +34,7 @@ def add_service_options(parser: argparse.ArgumentParser) -> None:
 
 def start_service(program: str, job: str, level: int = logging.INFO) -> None:
     """Ignore the signals that a scheduler sends to all processes of a job, and log to standard error."""
-    for number in SENT_TO_ALL:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_sent_to_all()
     handler = UnblockedHandler(STDERR)
     handler.setFormatter(log_formatter(TEXT, program, job, several_nodes=True))
     logging.basicConfig(level=level, handlers=[handler])

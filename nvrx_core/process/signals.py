@@ -1,4 +1,4 @@
-"""Signals: what one is called, and which exceptions their handlers have raised."""
+"""Signals: what one is called, which a scheduler sends, and which exceptions their handlers have raised."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import inspect
 import signal
 import traceback
 from types import FrameType
+from typing import Final
 
-__all__ = ["raised_by_handler", "signal_name"]
+__all__ = ["SENT_TO_ALL", "ignore_sent_to_all", "raised_by_handler", "signal_name"]
+
+SENT_TO_ALL: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that a scheduler or a terminal sends to all processes of a job, to warn or to stop it."""
 
 
 def signal_name(number: int) -> str:
@@ -16,6 +20,12 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
+
+
+def ignore_sent_to_all() -> None:
+    """Ignore them, in the main thread of a process that lasts as long as the one that it serves."""
+    for number in SENT_TO_ALL:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def raised_by_handler(error: BaseException) -> bool:

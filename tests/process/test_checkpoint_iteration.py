@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nvrx_launcher import checkpoint_iteration
@@ -63,9 +66,8 @@ def test_the_file_has_the_iteration_or_the_log_says_why_it_is_unknown(
 
 
 def test_a_file_system_that_does_not_answer_is_given_up(
-    loop: EventLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    loop: EventLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(checkpoint_iteration, "KILL_TIMEOUT", math.inf)  # the program is killed, and not waited for
     os.mkfifo(tmp_path / "fifo")
     reader = CheckpointIteration(loop, str(tmp_path / "fifo"), timeout=0.2)
     assert read(loop, reader) == -1
@@ -73,6 +75,43 @@ def test_a_file_system_that_does_not_answer_is_given_up(
     assert reader.begin()
     reader.close()
     reader.close()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_program_that_cannot_be_killed_is_not_waited_for(
+    loop: EventLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """It is reaped when the file system answers, if the launcher is there by then."""
+    started, waits = list[subprocess.Popen[bytes]](), list[float | None]()
+    start, wait = subprocess.Popen.__init__, subprocess.Popen.wait
+
+    def record(program: subprocess.Popen[bytes], *arguments: Any, **options: Any) -> None:
+        started.append(program)
+        start(program, *arguments, **options)
+
+    def record_wait(program: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        waits.append(timeout)
+        return wait(program, timeout)
+
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = CheckpointIteration(loop, str(fifo), timeout=0.2)
+    monkeypatch.setattr(checkpoint_iteration, "KILL_TIMEOUT", 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess.Popen, "__init__", record)
+        patched.setattr(subprocess.Popen, "wait", record_wait)
+        patched.setattr(subprocess.Popen, "kill", lambda _: None)
+        assert read(loop, reader) == -1
+        assert waits == []
+    (program,) = started
+    if ends:
+        fifo.write_text("")
+        while program.returncode is None:
+            loop.turn(math.inf)
+    reader.close()
+    if not ends:
+        os.kill(program.pid, signal.SIGKILL)
+        os.waitpid(program.pid, 0)
 
 
 def test_without_a_file_or_a_program_nothing_is_read(

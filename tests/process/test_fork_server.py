@@ -20,6 +20,7 @@ import pytest
 from nvrx_core.process import fork_server as module
 from nvrx_core.process.fork_server import ForkServer, ForkServerError, Postponement
 from nvrx_core.process.lifeline import ParentDeathSignal
+from nvrx_core.process.signals import SENT_TO_ALL
 from tests.harness.process import host
 
 Ready = Callable[[], None]
@@ -664,7 +665,7 @@ def test_a_caller_that_ignores_sigchld_starts_and_ends_its_server(how: str, dies
             _ended(server)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("signum", SENT_TO_ALL)
 def test_a_signal_for_all_processes_of_a_job_ends_neither_server_nor_worker(
     started: Callable[..., ForkServer], signum: signal.Signals
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nvrx_core.process.signals import SENT_TO_ALL
 from tests.harness.process.host import eventually, stop
 from tests.harness.process.launch import Launch, Nodes, Start, events_of, left_in
 
@@ -116,9 +117,9 @@ def test_the_store_ignores_the_signals_of_a_scheduler(launcher: Start, tmp_path:
     job = launcher(NOBODY, worker=WORKER)
     store = await_program(tmp_path)
     job.read(2, "enter")
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for signum in SENT_TO_ALL:
         os.kill(store, signum)
     (tmp_path / "gate").touch()
     code, log = job.finish()
     assert code == 0, log
-    assert "is lost" not in log
+    assert not events_of(tmp_path, "control_store_lost"), log

@@ -16,7 +16,7 @@ from nvrx_launcher.rendezvous.messages import Decision, Message, MessageKind, No
 from nvrx_launcher.rendezvous.progress import NodeProgress
 from nvrx_launcher.store_host import StoreHost
 
-__all__ = ["Coordination", "LocalCoordination", "NodeEvents"]
+__all__ = ["Coordination", "LocalCoordination", "NodeEvents", "OwnNodeOnly"]
 
 Value = TypeVar("Value")
 
@@ -115,7 +115,46 @@ class Coordination(Protocol):
         """Handle that this launcher has stood still until now: its own silence is not the store's."""
 
 
-class LocalCoordination:
+class OwnNodeOnly:
+    """What a launcher does that knows nothing of other nodes: its job has one, or a rendezvous without a coordinator.
+
+    Args:
+        node: handles the events.
+        deliver: calls what delivers one, at once or later.
+    """
+
+    def __init__(self, node: NodeEvents, deliver: Callable[[Callable[[], object]], object]) -> None:
+        self._node, self._deliver, self._evidence = node, deliver, b""
+
+    def join_again(self) -> None:
+        """Join the job again: without leases, no other node considers this one lost."""
+        self._node.joined(0)
+
+    def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
+        """Answer that nothing is known of other nodes."""
+        answer(())
+
+    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
+        """Answer with the section times of this node."""
+        answer([text.encode()])
+
+    def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
+        """Keep what the ranks of this node show of a hang: it is all that is judged by."""
+        self._evidence = text.encode()
+        self._deliver(lambda: self._node.evidence_received(cycle, hang))
+
+    def gather_evidence(
+        self, nodes: Sequence[int], judged: Callable[[Sequence[bytes]], Value], answer: Callable[[Value], object]
+    ) -> None:
+        """Answer with the verdict by the ranks of this node, which count as those of each node."""
+        verdict = judged([self._evidence] * len(nodes))
+        self._deliver(lambda: answer(verdict))
+
+    def paused(self, *, now: float) -> None:
+        """Do nothing: there is no lease."""
+
+
+class LocalCoordination(OwnNodeOnly):
     """The coordinator of a job of one node, in the launcher itself.
 
     Args:
@@ -135,10 +174,10 @@ class LocalCoordination:
         *,
         store: StoreHost,
     ) -> None:
-        self._coordinator, self._describe, self._node = coordinator, describe, node
+        super().__init__(node, lambda call: call())
+        self._coordinator, self._describe = coordinator, describe
         self.store, self.hosts_store = store, False
         self._decisions, self._reports, self._hangs = deque[Decision](), FailureReports({}), HangRelay()
-        self._evidence = b""
 
     @property
     def deadline(self) -> float:
@@ -150,10 +189,6 @@ class LocalCoordination:
         self._coordinator.start(now=time.monotonic())
         self._node.joined(0)
 
-    def join_again(self) -> None:
-        """Join the job again: nothing is between a node and a coordinator in one launcher."""
-        self._node.joined(0)
-
     def tell(self, kind: MessageKind, cycle: int, reason: str, records: tuple[str, ...] = ()) -> None:
         """Send a message to the coordinator."""
         description = self._describe() if kind is MessageKind.READY else None
@@ -163,34 +198,12 @@ class LocalCoordination:
         self._decisions += self._hangs.received(message, cycle=self._coordinator.cycle, judge=0, now=now)
         self._decisions += self._coordinator.received(message, now=now)
 
-    def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
-        """Say that there are no other nodes."""
-        answer(())
-
-    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
-        """Answer with the section times of this node, which is the only one."""
-        answer([text.encode()])
-
-    def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
-        """Keep what the ranks of this node show of a hang: there are no other nodes."""
-        self._evidence = text.encode()
-        self._node.evidence_received(cycle, hang)
-
-    def gather_evidence(
-        self, nodes: Sequence[int], judged: Callable[[Sequence[bytes]], Value], answer: Callable[[Value], object]
-    ) -> None:
-        """Answer with the verdict by the ranks of this node."""
-        answer(judged([self._evidence]))
-
     def store_used(self) -> None:
         """Do nothing: there are no other nodes."""
 
     def failures(self, cycle: int) -> CycleFailures:
         """Return what this node has reported of the failures of a cycle."""
         return self._reports.of(cycle)
-
-    def paused(self, *, now: float) -> None:
-        """Do nothing: there is no lease."""
 
     def tick(self, *, now: float) -> None:
         """Handle that time has passed, and deliver the decisions."""

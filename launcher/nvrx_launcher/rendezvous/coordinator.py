@@ -285,13 +285,18 @@ class Coordinator:
             self.deadline = self._stop_deadline()
         if self._phase is not JobPhase.GATHERING:
             return ()
-        count = usable(self._nodes, self.rules.segment, self.rules.node_ranks)
-        self._gathering.ready(len(self._nodes), count, now=now)
+        self._gathering.ready(len(self._nodes), has_enough=self._has_enough(), now=now)
         self.deadline = self._gathering.deadline(self._budget.begins_at)
         if now >= self._budget.begins_at and self._gathering.is_complete(now=now):
             return self._run(now)
         too_few = self._gathering.overdue(self._nodes, now=now)
         return self._end(FAILED, too_few) if too_few else ()
+
+    def _has_enough(self) -> bool:
+        """Return whether enough of the nodes that are ready can take part at once."""
+        rules = self.rules
+        is_possible = len(self._nodes) >= rules.min_nodes  # else without looking at each of them, at each arrival
+        return is_possible and usable(self._nodes, rules.segment, rules.node_ranks) >= rules.min_nodes
 
     def _run(self, now: float) -> tuple[Decision, ...]:
         nodes, former, segment = self._nodes, self._former, self.rules.segment
@@ -351,10 +356,10 @@ class Gathering:
         self._rules, self._last_call = rules, rules.last_call_timeout if is_first else 0.0
         self.since, self.enough_since, self.count = since, math.inf, 0
 
-    def ready(self, count: int, usable: int, *, now: float) -> None:
-        """Record how many nodes are ready, and how many of them can take part."""
+    def ready(self, count: int, *, has_enough: bool, now: float) -> None:
+        """Record how many nodes are ready, and whether enough of them can take part."""
         self.count = count
-        self.enough_since = min(self.enough_since, now) if usable >= self._rules.min_nodes else math.inf
+        self.enough_since = min(self.enough_since, now) if has_enough else math.inf
 
     @property
     def short_since(self) -> float:

@@ -94,7 +94,7 @@ def members_of(ranked: Sequence[int], nodes: Mapping[int, NodeDescription]) -> t
 
 
 def change(
-    ranked: Collection[int],
+    ranked: Iterable[int],
     nodes: Mapping[int, NodeDescription],
     former: Collection[int],
     left: Iterable[tuple[str, str]],
@@ -107,6 +107,7 @@ def change(
         former: those of them that have taken part in the last cycle.
         left: hosts of the last cycle that are not in the job any more, and why.
     """
+    ranked = set(ranked)
     gone = [f"{host} ({reason})" for host, reason in left]
     gone += [f"{nodes[node].host} (a spare now: its segment lacks a node)" for node in former if node not in ranked]
     came = [nodes[node].host for node in ranked if node not in former]

@@ -59,11 +59,12 @@ class RollCall:
         self._compared.add(node)
         for text in _differences(self._rules, description):
             self._note(DecisionKind.WARNING, text, (node,), now)
-        is_rank = 0 <= description.order < self._rules.node_ranks
-        for other, each in self._coordinator.descriptions.items():
-            if is_rank and other != node and each.order == description.order:
-                text = f"{description.host} has --node-rank {each.order} like {each.host}, and can only take its place"
-                self._note(DecisionKind.WARNING, text, (node, other), now)
+        host, rank = description.host, description.order
+        if 0 <= rank < self._rules.node_ranks:
+            for other, each in self._coordinator.descriptions.items():
+                if other != node and each.order == rank:
+                    text = f"{host} has --node-rank {rank} like {each.host}, and can only take its place"
+                    self._note(DecisionKind.WARNING, text, (node, other), now)
         if self._coordinator.active:
             self._add_spares({node}, now)
 

@@ -17,7 +17,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 400), st.sampled_fr
 class Run:
     def __init__(self) -> None:
         self.nodes = [NodeBuffer(f"n{number}", "s", limit=3000) for number in range(2)]
-        self.server, self.queue, self.files = Reception(), WriteQueue(), dict[str, bytes]()
+        self.server, self.queue, self.files = Reception(), WriteQueue[None](), dict[str, bytes]()
         self.now, self.count = 0.0, [0, 0]
 
     def put(self, node: int, count: int) -> None:
@@ -31,7 +31,7 @@ class Run:
             return
         received = {"lost before": 0, "half": len(batch) // 2}.get(outcome, len(batch))
         for chunk in batch[:received]:
-            self.queue.put(chunk.path, self.server.accept(chunk, now=self.now))
+            self.queue.put(chunk.path, self.server.accept(chunk, now=self.now), None)
         if outcome == "written":
             self.nodes[node].written(now=self.now)
         else:

@@ -11,12 +11,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final, TypeVar
+from typing import Final
 
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import (
@@ -28,12 +28,11 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from nvrx_core.errors import first_line
-from nvrx_core.fault_tolerance.peers import Progress
 from nvrx_core.process.helper_thread import HelperThread
 from nvrx_core.process.sockets import bound_reading, tcp_sockets
 from nvrx_launcher.exit_codes import FAILED, STORE_LOST
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.rendezvous.coordination import NodeEvents
+from nvrx_launcher.rendezvous.coordination import NodeEvents, OwnNodeOnly
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.handlers.agreement import Agreement, JoiningNode, conclusion
 from nvrx_launcher.rendezvous.handlers.cycle import HandlerCycle
@@ -45,7 +44,6 @@ from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["HandlerCoordination"]
 
-Value = TypeVar("Value")
 log = logging.getLogger("nvrx_launcher")
 END_TIMEOUT: Final = 5.0
 """The maximum number of seconds for a launcher's last message, and to shut the handler down."""
@@ -58,7 +56,7 @@ OF_ALL_NODES: Final = (MessageKind.DONE, MessageKind.ALL_FAILED, MessageKind.MIS
 BEFORE: Final = Decision(DecisionKind.STOP, -1, "no cycle yet")
 
 
-class HandlerCoordination:
+class HandlerCoordination(OwnNodeOnly):
     """A node's participation in the cycles of a handler.
 
     Args:
@@ -87,13 +85,13 @@ class HandlerCoordination:
         interval: float,
         close_timeout: float,
     ) -> None:
-        self._handler, self._mailbox, self._node, self._describe = handler, mailbox, node, describe
+        super().__init__(node, mailbox.post)
+        self._handler, self._mailbox, self._describe = handler, mailbox, describe
         self.store, self._rules, self._interval = control, rules, interval
         self._close_timeout = close_timeout
         self._requests = SimpleQueue[Callable[[], object] | None]()
         self._cycle: HandlerCycle | None = None
         self._agreed, self._begins_at = Agreement(BEFORE, BudgetState()), 0.0
-        self._evidence = b""
         self._host, self._ending, self._is_entering = "", threading.Event(), False
         self._thread = HelperThread(
             self._run, name="nvrx-handler",
@@ -103,10 +101,6 @@ class HandlerCoordination:
     def join(self) -> None:
         """Join the job: each node uses its own numbering, in which it is 0."""
         self._thread.start()
-        self._node.joined(0)
-
-    def join_again(self) -> None:
-        """Join the job again: without leases, no other node considers this one lost."""
         self._node.joined(0)
 
     def tell(self, kind: MessageKind, cycle: int, reason: str, records: tuple[str, ...] = ()) -> None:
@@ -120,25 +114,6 @@ class HandlerCoordination:
         else:
             self._requests.put(partial(self._say, kind, cycle, f"{self._host}: {reason}"))
 
-    def ask_progress(self, answer: Callable[[Sequence[Progress]], object]) -> None:
-        """Answer that nothing is known of other nodes."""
-        answer(())
-
-    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
-        """Answer with the section times of this node: nothing is known of other nodes."""
-        answer([text.encode()])
-
-    def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
-        """Keep what the ranks of this node show of a hang: it is all that is judged by."""
-        self._evidence = text.encode()
-        self._post(self._node.evidence_received, cycle, hang)
-
-    def gather_evidence(
-        self, nodes: Sequence[int], judged: Callable[[Sequence[bytes]], Value], answer: Callable[[Value], object]
-    ) -> None:
-        """Answer with the verdict by the ranks of this node; to each launcher it is the only one of its job."""
-        self._post(answer, judged([self._evidence] * len(nodes)))
-
     def store_used(self) -> None:
         """Announce to the other nodes that a rank has connected to this launcher's store of in-process restart."""
         endpoint = self.store.own_endpoint()
@@ -147,9 +122,6 @@ class HandlerCoordination:
     def failures(self, _: int) -> CycleFailures:
         """Return nothing: no node has the reports of all, so that each gives the verdict by its own."""
         return CycleFailures({})
-
-    def paused(self, *, now: float) -> None:
-        """Do nothing: there is no lease."""
 
     def tick(self, *, now: float) -> None:
         """Do nothing: there is no deadline."""

@@ -7,10 +7,11 @@ import json
 
 import pytest
 from hypothesis import given, strategies as st
+from nvrx_launcher.rendezvous import coordinator
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import DecisionKind, Message, MessageKind, NodeDescription
-from nvrx_launcher.rendezvous.placement import NAMED, choose, named, usable
+from nvrx_launcher.rendezvous.placement import NAMED, change, choose, named, usable
 from nvrx_launcher.rendezvous.roll_call import RollCall
 from nvrx_launcher.rendezvous.rules import MIN_HEALTHY, Rules
 
@@ -52,6 +53,41 @@ def restarted(made, nodes, *, now=2.0):
 
 def hosts(decision):
     return [member.node for member in decision.members]
+
+
+class Number(int):
+    """A node's number that counts the comparisons with others."""
+
+    compared = 0
+
+    def __eq__(self, other):
+        Number.compared += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_to_name_who_has_changed_does_not_compare_each_node_with_each():
+    nodes = {Number(number): described(number) for number in range(100)}
+    former = [Number(number) for number in range(50, 150)]
+    nodes |= {node: described(node) for node in former}
+    assert change(tuple(nodes), nodes, frozenset(former), []).startswith("; left: none; joined: host00, ")
+    assert change(tuple(former[:90]), nodes, frozenset(former), []).endswith("; joined: none")
+    assert Number.compared < 1000
+
+
+def test_segments_are_looked_for_once_there_are_enough_nodes(monkeypatch):
+    """Many nodes join at a time: what is done for one must not grow with their number."""
+    counted = []
+
+    def count(nodes, *rules):
+        counted.append(len(nodes))
+        return usable(nodes, *rules)
+
+    monkeypatch.setattr(coordinator, "usable", count)
+    nodes = made_of("AABBCC")
+    _, (decision,) = started(Rules(6, 6, 0, segment=2), nodes)
+    assert (decision.kind, hosts(decision), counted) == (DecisionKind.RUN, [*range(6)], [6])
 
 
 @pytest.mark.parametrize("arrivals", [range(8), range(7, -1, -1), (3, 7, 6, 0, 1, 5, 2, 4)])

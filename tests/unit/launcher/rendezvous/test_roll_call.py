@@ -63,6 +63,27 @@ def test_every_10_s_all_that_wait_say_who_has_joined_and_how_many_are_missing():
     assert job.tick(now=30.0) == []
 
 
+def test_a_node_without_a_fixed_rank_is_compared_with_no_other():
+    """Many nodes join at a time: what is done for one must not grow with their number."""
+
+    class Walked(dict):
+        walks = 0
+
+        def items(self):
+            self.walks += 1
+            return super().items()
+
+    class Described(Coordinator):
+        descriptions = Walked()
+
+    coordinator = Described(Rules(100, 100, 1))
+    roll_call = RollCall(coordinator)
+    for node in range(100):
+        coordinator.descriptions[node] = NodeDescription(f"host{node}", "a", 1, 2)
+        roll_call.joined(node, now=0.0)
+    assert coordinator.descriptions.walks == 0
+
+
 def test_of_many_nodes_that_differ_some_are_named_at_a_time_and_none_after_the_end():
     """A value of etcd is bounded."""
     job = Job(least=500, most=500)
