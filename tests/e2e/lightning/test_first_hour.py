@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+
+from tests.harness.process.job import Template
+from tests.harness.process.launch import FORKING_LAUNCHER, ForkedProcess
 
 SCRIPT = """\
 from lightning.pytorch import Trainer
@@ -33,18 +35,18 @@ if __name__ == "__main__":
 """
 
 
-def run(
-    script: Path, *, fails: bool, callbacks: str, text: str = SCRIPT, command: Sequence[str] = ()
-) -> tuple[int, list[str]]:
-    """Run the script, which starts its second rank itself or by a launcher; return the exit code and all lines."""
-    script.write_text(text.format(fails=fails, callbacks=callbacks))
+def run(script: Path, *, fails: bool, callbacks: str) -> tuple[int, list[str]]:
+    """Run the script, which starts its second rank itself; return the exit code and all lines."""
+    script.write_text(SCRIPT.format(fails=fails, callbacks=callbacks))
     with (terminal := script.with_suffix(".txt")).open("w") as written:
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(("NVRX_", "MASTER_"))}
-        ours["PYTHONPATH"] = os.pathsep.join(sys.path)
-        done = subprocess.run(
-            [sys.executable, *command, script], env=ours, stdout=written, stderr=written, check=False, timeout=120
-        )
+        command = [sys.executable, script]
+        done = subprocess.run(command, env=environment(), stdout=written, stderr=written, check=False, timeout=120)
     return done.returncode, terminal.read_text().splitlines()
+
+
+def environment() -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("NVRX_", "MASTER_"))}
+    return ours | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def test_a_type_error_is_few_lines_which_end_at_the_users_own(tmp_path: Path) -> None:
@@ -61,11 +63,22 @@ def test_a_type_error_is_few_lines_which_end_at_the_users_own(tmp_path: Path) ->
     assert told.count(f"at {script}:12 on initial rank") == 2, told
 
 
-def test_a_type_error_under_the_launcher_is_one_traceback_and_a_line_for_each_rank_and_attempt(tmp_path: Path) -> None:
-    script, command = tmp_path / "script.py", ["-m", "nvrx_launcher", "--nproc-per-node", "2", "--max-restarts", "1"]
+def test_a_type_error_under_the_launcher_is_one_traceback_and_a_line_for_each_rank_and_attempt(
+    tmp_path: Path, lightning_template: Template
+) -> None:
+    script, terminal = tmp_path / "script.py", tmp_path / "terminal.txt"
     text = SCRIPT.replace("strategy=InProcessDDPStrategy()", 'strategy="ddp"')
-    code, lines = run(script, fails=True, callbacks="[FaultToleranceCallback()]", text=text, command=command)
-    told = "\n".join(lines)
+    script.write_text(text.format(fails=True, callbacks="[FaultToleranceCallback()]"))
+    arguments = ["--nproc-per-node", "2", "--max-restarts", "1", "--ft-warm-workers", "off", str(script)]
+    with (
+        terminal.open("a") as written,
+        ForkedProcess(
+            lightning_template, FORKING_LAUNCHER, arguments, environment(), stdout=written, stderr=written
+        ) as launcher,
+    ):
+        code = launcher.wait(120)
+    told = terminal.read_text()
+    lines = told.splitlines()
     assert code == 1
     ours = [line for line in lines if re.match(r"\[rank\d\]: |.*\[ft_launcher\]", line)]
     assert 20 <= len(ours) <= 40, told
