@@ -47,7 +47,15 @@ def launched(
 
     Both are forked from the template, if there is one: it has imported Lightning, by its name `lightning.pytorch`.
     """
-    arguments = ["--nproc-per-node", str(workers), *options, str(WORKERS / script), str(folder)]
+    arguments = [
+        "--nproc-per-node",
+        str(workers),
+        "--ft-warm-workers",
+        "off",
+        *options,
+        str(WORKERS / script),
+        str(folder),
+    ]
     return _run(folder, "nvrx_launcher" if template is None else FORKING_LAUNCHER, arguments, template, environment)
 
 

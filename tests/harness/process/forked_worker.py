@@ -41,7 +41,8 @@ def main(launcher: str, program: str, *arguments: str) -> None:
     sys.stdout = sys.__stdout__ = write_through(1)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = write_through(2)  # type: ignore[misc]
     sys.argv[:] = [program, *arguments]
-    sys.path.insert(0, os.path.dirname(program))
+    named = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    sys.path[:] = [os.path.dirname(program), *named, *(each for each in sys.path if each not in named)]
     loader = importlib.machinery.SourceFileLoader("__main__", program)
     code = loader.get_code("__main__")
     names = {"__name__": "__main__", "__file__": program, "__loader__": loader, "__builtins__": __builtins__}

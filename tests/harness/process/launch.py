@@ -19,6 +19,7 @@ from tests.harness.process.monitored import RUNTIME, environment_of
 
 __all__ = [
     "FORKING_LAUNCHER",
+    "TORCH_WORKERS",
     "WORKERS",
     "ForkedProcess",
     "Launch",
@@ -33,6 +34,11 @@ __all__ = [
 WORKERS = Path(__file__).parent / "workers"
 FORKING_LAUNCHER = "tests.harness.process.forking_launcher"
 """The launcher with workers that are forked, as a module for a template with what they import."""
+TORCH_WORKERS = frozenset((
+    "hangs_of_monitors.py", "launcher_left_call.py", "launcher_meets.py", "launcher_named.py", "launcher_training.py",
+    "launcher_wrapped.py", "peers_inprocess.py", "stragglers.py",
+))  # fmt: skip
+"""The workers that import torch: they are forked with their launcher from a template, if there is one."""
 
 
 class ForkedProcess(subprocess.Popen[str]):
@@ -76,7 +82,7 @@ class Launch:
     Args:
         folder: for the sockets of the launch, and for its events, which go to `events` in it.
         case: what its workers do, a function of `workers.launcher_worker`.
-        options: of the launcher.
+        options: of the launcher; it has no standby workers unless they say so.
         worker: another script, whose argument is the case.
         host: what is put before its command to run it on another host.
         launcher: the module that is run as the launcher.
@@ -97,10 +103,12 @@ class Launch:
         **environment: str,
     ) -> None:
         self.folder = folder
-        self.arguments = ["--nproc-per-node", "2", *options, str(WORKERS / worker), case]
+        standbys = () if "--ft-warm-workers" in options else ("--ft-warm-workers", "off")
+        self.arguments = ["--nproc-per-node", "2", *standbys, *options, str(WORKERS / worker), case]
         ours = {"NVRX_TEST_GATE": str(folder / "gate"), "NVRX_EVENTS_DIR": str(folder / "events"), **environment}
         variables = environment_of(folder, **ours)
         if template is not None and not host and "PYTHONPATH" not in environment:
+            launcher = FORKING_LAUNCHER if (launcher, worker in TORCH_WORKERS) == ("nvrx_launcher", True) else launcher
             self.process: subprocess.Popen[str] = ForkedProcess(template, launcher, self.arguments, variables)
         else:
             command = [*host, sys.executable, "-m", launcher, *self.arguments]
