@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.harness.process import host
 from tests.harness.process.history import history
 from tests.harness.process.host import alive, eventually
-from tests.harness.process.job import Job, Template
+from tests.harness.process.job import LIVE_TEMPLATE, Job, Template
 from tests.harness.process.launch import (
     TORCH_WORKERS,
     Launch as LaunchedJob,
@@ -44,8 +43,8 @@ def template() -> Iterator[Template]:
 
 @pytest.fixture(scope="session")
 def live_template() -> Iterator[Template]:
-    """The template of ranks with a live state; a module uses it by a fixture `template` of its own."""
-    with closing(Template(Path(host.__file__).with_name("live_template.py"))) as template:
+    """The template of ranks with a live state, or an optimizer; a module uses it by a fixture `template` of its own."""
+    with closing(Template(LIVE_TEMPLATE)) as template:
         yield template
 
 

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.harness.process.job import Template
-from tests.harness.process.launch import ForkedProcess
+from tests.harness.process.launch import RUN_SCRIPT, ForkedProcess
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "tests" / "harness" / "lightning" / "programs"
 LIMIT, LIMIT_OF_A_NIGHT = 280, 1400
-RUN_SCRIPT = "tests.harness.process.workers.script"
 PARTS = ("optimization", "weights", "ends", "data", "state", "refusals")
 HOOKS = (
     "on_train_start", "on_train_epoch_start", "on_train_batch_start", "backward", "optimizer_step",

@@ -28,10 +28,11 @@ from nvrx_core.testing import failpoints
 from . import host
 from .workers.plan import INJECTIONS, Plan
 
-__all__ = ["Forks", "Job", "Template"]
+__all__ = ["LIVE_TEMPLATE", "Forks", "Job", "Template"]
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).with_name("template.py")
+LIVE_TEMPLATE = Path(__file__).with_name("live_template.py")
 PATHS = (ROOT, ROOT / "integrations", ROOT / "launcher")
 TRAIN = "tests.harness.process.workers.train"
 _INHERITED = (

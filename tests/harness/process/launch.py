@@ -19,6 +19,7 @@ from tests.harness.process.monitored import RUNTIME, environment_of
 
 __all__ = [
     "FORKING_LAUNCHER",
+    "RUN_SCRIPT",
     "TORCH_WORKERS",
     "WORKERS",
     "ForkedProcess",
@@ -34,6 +35,8 @@ __all__ = [
 WORKERS = Path(__file__).parent / "workers"
 FORKING_LAUNCHER = "tests.harness.process.forking_launcher"
 """The launcher with workers that are forked, as a module for a template with what they import."""
+RUN_SCRIPT = "tests.harness.process.workers.script"
+"""A script, with its arguments, as a module for a template."""
 TORCH_WORKERS = frozenset((
     "hangs_of_monitors.py", "launcher_left_call.py", "launcher_meets.py", "launcher_named.py", "launcher_training.py",
     "launcher_wrapped.py", "peers_inprocess.py", "stragglers.py",
