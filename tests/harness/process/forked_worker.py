@@ -14,7 +14,7 @@ from contextlib import suppress
 from nvrx_core.process.lifeline import ParentDeathSignal
 from nvrx_core.process.waiting import readable
 
-__all__: list[str] = []
+__all__ = ["await_adoption", "follow_path", "write_through"]
 
 
 def await_adoption(launcher: int) -> None:
@@ -33,6 +33,12 @@ def write_through(descriptor: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, encoding=text.encoding, errors=text.errors, write_through=True)  # type: ignore[arg-type]
 
 
+def follow_path(first: str) -> None:
+    """Search modules in a folder first, then in PYTHONPATH, as an interpreter that begins with this environment."""
+    named = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    sys.path[:] = [first, *named, *(each for each in sys.path if each not in named)]
+
+
 def main(launcher: str, program: str, *arguments: str) -> None:
     """Prepare the process, and run the program."""
     await_adoption(int(launcher))
@@ -41,8 +47,7 @@ def main(launcher: str, program: str, *arguments: str) -> None:
     sys.stdout = sys.__stdout__ = write_through(1)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = write_through(2)  # type: ignore[misc]
     sys.argv[:] = [program, *arguments]
-    named = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    sys.path[:] = [os.path.dirname(program), *named, *(each for each in sys.path if each not in named)]
+    follow_path(os.path.dirname(program))
     loader = importlib.machinery.SourceFileLoader("__main__", program)
     code = loader.get_code("__main__")
     names = {"__name__": "__main__", "__file__": program, "__loader__": loader, "__builtins__": __builtins__}
