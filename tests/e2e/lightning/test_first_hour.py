@@ -6,10 +6,11 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.harness.process.job import Template
-from tests.harness.process.launch import FORKING_LAUNCHER, ForkedProcess
+from tests.harness.process.launch import FORKING_LAUNCHER, RUN_SCRIPT, ForkedProcess
 
 SCRIPT = """\
 from lightning.pytorch import Trainer
@@ -35,13 +36,26 @@ if __name__ == "__main__":
 """
 
 
-def run(script: Path, *, fails: bool, callbacks: str) -> tuple[int, list[str]]:
-    """Run the script, which starts its second rank itself; return the exit code and all lines."""
-    script.write_text(SCRIPT.format(fails=fails, callbacks=callbacks))
+def run(script: Path) -> tuple[int, list[str]]:
+    """Run the script, which fails and starts its second rank itself; return the exit code and all lines."""
+    script.write_text(SCRIPT.format(fails=True, callbacks="[]"))
     with (terminal := script.with_suffix(".txt")).open("w") as written:
         command = [sys.executable, script]
         done = subprocess.run(command, env=environment(), stdout=written, stderr=written, check=False, timeout=120)
     return done.returncode, terminal.read_text().splitlines()
+
+
+def forked(template: Template, module: str, arguments: Sequence[str], terminal: Path) -> tuple[int, list[str]]:
+    """Run a module in a process that has imported Lightning; return the exit code and all lines."""
+    with (
+        terminal.open("a") as written,
+        ForkedProcess(template, module, arguments, environment(), stdout=written, stderr=written) as process,
+    ):
+        try:
+            process.wait(120)
+        finally:
+            process.kill()
+    return process.returncode, terminal.read_text().splitlines()
 
 
 def environment() -> dict[str, str]:
@@ -50,7 +64,7 @@ def environment() -> dict[str, str]:
 
 
 def test_a_type_error_is_few_lines_which_end_at_the_users_own(tmp_path: Path) -> None:
-    code, lines = run(script := tmp_path / "script.py", fails=True, callbacks="[]")
+    code, lines = run(script := tmp_path / "script.py")
     told = "\n".join(lines)
     assert code == 1
     assert told.count("All distributed processes registered") == 1, told
@@ -66,19 +80,11 @@ def test_a_type_error_is_few_lines_which_end_at_the_users_own(tmp_path: Path) ->
 def test_a_type_error_under_the_launcher_is_one_traceback_and_a_line_for_each_rank_and_attempt(
     tmp_path: Path, lightning_template: Template
 ) -> None:
-    script, terminal = tmp_path / "script.py", tmp_path / "terminal.txt"
-    text = SCRIPT.replace("strategy=InProcessDDPStrategy()", 'strategy="ddp"')
+    script, text = tmp_path / "script.py", SCRIPT.replace("strategy=InProcessDDPStrategy()", 'strategy="ddp"')
     script.write_text(text.format(fails=True, callbacks="[FaultToleranceCallback()]"))
     arguments = ["--nproc-per-node", "2", "--max-restarts", "1", "--ft-warm-workers", "off", str(script)]
-    with (
-        terminal.open("a") as written,
-        ForkedProcess(
-            lightning_template, FORKING_LAUNCHER, arguments, environment(), stdout=written, stderr=written
-        ) as launcher,
-    ):
-        code = launcher.wait(120)
-    told = terminal.read_text()
-    lines = told.splitlines()
+    code, lines = forked(lightning_template, FORKING_LAUNCHER, arguments, tmp_path / "terminal.txt")
+    told = "\n".join(lines)
     assert code == 1
     ours = [line for line in lines if re.match(r"\[rank\d\]: |.*\[ft_launcher\]", line)]
     assert 20 <= len(ours) <= 40, told
@@ -90,10 +96,11 @@ def test_a_type_error_under_the_launcher_is_one_traceback_and_a_line_for_each_ra
     assert len(re.findall(r"ERROR \[ft_launcher\] rank .* exit code 1: TypeError: ", told)) == 2, told
 
 
-def test_a_second_callback_is_one_line(tmp_path: Path) -> None:
-    code, lines = run(
-        tmp_path / "script.py", fails=False, callbacks="[FaultToleranceCallback(), FaultToleranceCallback()]"
+def test_a_second_callback_is_one_line(tmp_path: Path, lightning_template: Template) -> None:
+    (script := tmp_path / "script.py").write_text(
+        SCRIPT.format(fails=False, callbacks="[FaultToleranceCallback(), FaultToleranceCallback()]")
     )
+    code, lines = forked(lightning_template, RUN_SCRIPT, [str(script)], tmp_path / "terminal.txt")
     assert code == 0, lines
     (told,) = [line for line in lines if "callbacks report to the rank monitor" in line]
     assert told.startswith("2 callbacks report to the rank monitor; only the first one does now: remove this ")
