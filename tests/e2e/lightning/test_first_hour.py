@@ -34,6 +34,19 @@ if __name__ == "__main__":
     )
     trainer.fit(Model())
 """
+FIT = "    trainer.fit(Model())\n"
+LEAVES_WITH_THE_OTHER = """\
+    import atexit, os, pathlib, time
+
+    def leave():
+        rank, attempt = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+        pathlib.Path(f"{__file__}.{rank}.{attempt}").touch()
+        while not pathlib.Path(f"{__file__}.{1 - rank}.{attempt}").exists():
+            time.sleep(0.02)
+
+    atexit.register(leave)
+"""
+"""Has a rank end when the other has printed its error as well: the launcher ends what is left at the first end."""
 
 
 def run(script: Path) -> tuple[int, list[str]]:
@@ -81,7 +94,8 @@ def test_a_type_error_under_the_launcher_is_one_traceback_and_a_line_for_each_ra
     tmp_path: Path, lightning_template: Template
 ) -> None:
     script, text = tmp_path / "script.py", SCRIPT.replace("strategy=InProcessDDPStrategy()", 'strategy="ddp"')
-    script.write_text(text.format(fails=True, callbacks="[FaultToleranceCallback()]"))
+    text = text.format(fails=True, callbacks="[FaultToleranceCallback()]")
+    script.write_text(text.replace(FIT, LEAVES_WITH_THE_OTHER + FIT))
     arguments = ["--nproc-per-node", "2", "--max-restarts", "1", "--ft-warm-workers", "off", str(script)]
     code, lines = forked(lightning_template, FORKING_LAUNCHER, arguments, tmp_path / "terminal.txt")
     told = "\n".join(lines)
