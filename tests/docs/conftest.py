@@ -1,13 +1,24 @@
-"""The site, built once."""
+"""The site, built once; the template of ranks that run examples and code blocks."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
+from tests.harness.process.job import LIVE_TEMPLATE, Template
+
 ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def template() -> Iterator[Template]:
+    """That of ranks with optimizers, whose first one imports torch._dynamo."""
+    with contextlib.closing(Template(LIVE_TEMPLATE)) as template:
+        yield template
 
 
 @pytest.fixture(scope="session")

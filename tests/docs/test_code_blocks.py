@@ -3,7 +3,6 @@
 It runs as the one rank of a job of its own, in an empty folder; torch is imported once for all of them.
 """
 
-import contextlib
 import os
 import pathlib
 import re
@@ -16,9 +15,8 @@ import pytest
 
 from tests.harness.process.host import free_ports
 from tests.harness.process.job import Template
-from tests.harness.process.launch import ForkedProcess
+from tests.harness.process.launch import RUN_SCRIPT, ForkedProcess
 
-RUN_SCRIPT = "tests.harness.process.workers.script"
 ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
@@ -72,12 +70,6 @@ def test_blocks_import_what_they_use(tmp_path):
     command = [sys.executable, "-m", "ruff", "check", *rules, tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def template():
-    with contextlib.closing(Template()) as template:
-        yield template
 
 
 def run(block: Block, folder: pathlib.Path, template: Template) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.process.host import free_ports
+from tests.harness.process.job import Template
+from tests.harness.process.launch import RUN_SCRIPT, ForkedProcess
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inprocess" / "basic_example.py"
 LIMIT = 120
@@ -27,23 +29,19 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("NVRX_", "TORCHELASTIC_"))}
 
 
-def start_bare(port: int, *arguments: str) -> list[subprocess.Popen[str]]:
+def start_bare(template: Template, port: int, *arguments: str) -> list[ForkedProcess]:
     job = {**environment(), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(RANKS)}
     return [
-        subprocess.Popen(
-            [sys.executable, EXAMPLE, *arguments],
-            env={**job, "RANK": str(rank)},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+        ForkedProcess(
+            template, RUN_SCRIPT, [str(EXAMPLE), *arguments], {**job, "RANK": str(rank)}, stderr=subprocess.STDOUT
         )
         for rank in range(RANKS)
     ]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--fault"]], ids=["undisturbed", "with a fault"])
-def test_basic_example_as_bare_processes(port: int, arguments: list[str]) -> None:
-    ranks = start_bare(port, *arguments)
+def test_basic_example_as_bare_processes(template: Template, port: int, arguments: list[str]) -> None:
+    ranks = start_bare(template, port, *arguments)
     try:
         outputs = [rank.communicate(timeout=LIMIT)[0] for rank in ranks]
     finally:

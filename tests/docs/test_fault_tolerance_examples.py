@@ -7,15 +7,19 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from nvrx_core.fault_tolerance import FaultToleranceConfig, RankMonitorServer
 from tests.harness.process.host import free_ports
+from tests.harness.process.job import Template
+from tests.harness.process.launch import RUN_SCRIPT, ForkedProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "fault_tolerance"
 LIMIT = 120
+RunRanks = Callable[..., list[tuple[int, str]]]
 NOT_OURS = ("NVRX_", "FT_", "TORCHELASTIC_")
 
 
@@ -26,41 +30,41 @@ def runtime(tmp_path: Path) -> dict[str, str]:
     return inherited | {"NVRX_RUNTIME_DIR": str(tmp_path / "run")}
 
 
-def run_ranks(world_size: int, environment: dict[str, str], example: str, *arguments: str) -> list[tuple[int, str]]:
-    """Run an example as bare processes; returns exit code and output of each rank."""
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports()), "WORLD_SIZE": str(world_size)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, EXAMPLES / example, *arguments],
-            env={**environment, **address, "RANK": str(rank)},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(world_size)
-    ]
-    try:
-        return [(rank.wait(LIMIT), rank.communicate(timeout=LIMIT)[0]) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
+@pytest.fixture
+def run_ranks(template: Template, runtime: dict[str, str]) -> RunRanks:
+    """Runs an example as bare processes; returns exit code and output of each rank."""
+
+    def run_ranks(world_size: int, example: str, *arguments: str, **more: str) -> list[tuple[int, str]]:
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports()), "WORLD_SIZE": str(world_size)}
+        script = [str(EXAMPLES / example), *arguments]
+        job = {**runtime, **more, **address}
+        ranks = [
+            ForkedProcess(template, RUN_SCRIPT, script, {**job, "RANK": str(rank)}, stderr=subprocess.STDOUT)
+            for rank in range(world_size)
+        ]
+        try:
+            return [(rank.wait(LIMIT), rank.communicate(timeout=LIMIT)[0]) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.communicate()
+
+    return run_ranks
 
 
-def test_the_heartbeat_example_ends_the_rank_that_hangs_and_not_the_one_that_waits(runtime: dict[str, str]) -> None:
-    (_, waiting), (code, hung) = run_ranks(2, runtime, "basic_ft_example.py", "--hang")
+def test_the_heartbeat_example_ends_the_rank_that_hangs_and_not_the_one_that_waits(run_ranks: RunRanks) -> None:
+    (_, waiting), (code, hung) = run_ranks(2, "basic_ft_example.py", "--hang")
     assert code == -signal.SIGKILL, hung
     verdict = r"rank 1 \(pid \d+\) is hung: no heartbeat for \S+ s \(timeout 5 s\), at .* train .*; it is sent SIGKILL"
     assert re.search(verdict, hung), hung
     assert "is hung" not in waiting
 
 
-def test_the_heartbeat_example_uses_the_monitor_of_its_launcher(runtime: dict[str, str], tmp_path: Path) -> None:
+def test_the_heartbeat_example_uses_the_monitor_of_its_launcher(run_ranks: RunRanks, tmp_path: Path) -> None:
     path = tmp_path / "monitor.socket"
     monitor = RankMonitorServer.run_in_subprocess(FaultToleranceConfig(), path)
     try:
-        launched = {**runtime, "FT_RANK_MONITOR_IPC_SOCKET": str(path)}
-        [(code, output)] = run_ranks(1, launched, "basic_ft_example.py")
+        [(code, output)] = run_ranks(1, "basic_ft_example.py", FT_RANK_MONITOR_IPC_SOCKET=str(path))
     finally:
         monitor.terminate()
     assert code == 0, output
@@ -68,15 +72,15 @@ def test_the_heartbeat_example_uses_the_monitor_of_its_launcher(runtime: dict[st
     assert not (tmp_path / "run").exists(), "it has started a monitor of its own"
 
 
-def test_the_section_example_goes_on_with_learned_timeouts(runtime: dict[str, str], tmp_path: Path) -> None:
+def test_the_section_example_goes_on_with_learned_timeouts(run_ranks: RunRanks, tmp_path: Path) -> None:
     checkpoint = ("--checkpoint", str(tmp_path / "example.pt"))
-    first = run_ranks(2, runtime, "section_example.py", *checkpoint)
+    first = run_ranks(2, "section_example.py", *checkpoint)
     assert [code for code, _ in first] == [0, 0], first
     assert "from step 0 on, step may take 60.000 s" in first[0][1]
     learned = [re.findall(r"has learned: (\w+) (\S+) s", output) for _, output in first]
     assert learned[0] == learned[1], "the ranks have different timeouts"
     assert [section for section, _ in learned[0]] == ["checkpoint", "setup", "step"]
-    [(code, second)] = run_ranks(1, runtime, "section_example.py", *checkpoint)
+    [(code, second)] = run_ranks(1, "section_example.py", *checkpoint)
     assert code == 0, second
     assert f"from step 20 on, step may take {dict(learned[0])['step']} s" in second
 

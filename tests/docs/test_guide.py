@@ -5,13 +5,14 @@ import pathlib
 import re
 import signal
 import subprocess
-import sys
 
 import torch
 
 from nvrx_core.events import timeline
 from nvrx_core.store import serve
 from tests.harness.process.host import free_ports
+from tests.harness.process.job import Template
+from tests.harness.process.launch import RUN_SCRIPT, ForkedProcess
 
 HERE = pathlib.Path(__file__).parent
 GUIDE = HERE.parents[1] / "docs" / "how-to" / "plain-pytorch.md"
@@ -31,26 +32,20 @@ def test_each_line_that_the_conversion_adds_belongs_to_a_step_of_the_guide() -> 
     assert steps | start_it == set(STEPS.findall(GUIDE.read_text()))
 
 
-def start(folder: pathlib.Path, endpoint: str) -> list[subprocess.Popen[str]]:
-    """The commands of the guide's last step, with all output in one file for each rank."""
+def start(template: Template, folder: pathlib.Path, endpoint: str) -> list[ForkedProcess]:
+    """The commands of the guide's last step, with all output in one pipe for each rank."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("NVRX_", "TORCHELASTIC_"))}
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports()), "WORLD_SIZE": str(RANKS)}
     job |= {"NVRX_STORE_ENDPOINT": endpoint, "NVRX_EVENTS_DIR": str(folder / "events"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(CONVERTED), "--epochs", str(EPOCHS), "--workers", "1"]
+    script = [str(CONVERTED), "--epochs", str(EPOCHS), "--workers", "1"]
+    ranks = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(RANKS))
     return [
-        subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**clean, **job, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(RANKS)
+        ForkedProcess(template, RUN_SCRIPT, script, {**clean, **job, **rank}, str(folder), stderr=subprocess.STDOUT)
+        for rank in ranks
     ]
 
 
-def outputs_after_the_loss_of_rank_0(ranks: list[subprocess.Popen[str]]) -> list[str]:
+def outputs_after_the_loss_of_rank_0(ranks: list[ForkedProcess]) -> list[str]:
     """Kill rank 0 when it has written its second checkpoint, which is before it prints the third epoch."""
     first, *others = ranks
     try:
@@ -64,9 +59,9 @@ def outputs_after_the_loss_of_rank_0(ranks: list[subprocess.Popen[str]]) -> list
             rank.communicate()
 
 
-def test_the_converted_script_continues_without_rank_0(tmp_path: pathlib.Path) -> None:
+def test_the_converted_script_continues_without_rank_0(template: Template, tmp_path: pathlib.Path) -> None:
     with serve() as server:
-        ranks = start(tmp_path, server.endpoint)
+        ranks = start(template, tmp_path, server.endpoint)
         told = "".join(outputs_after_the_loss_of_rank_0(ranks))
     assert [rank.returncode for rank in ranks] == [-signal.SIGKILL, 0, 0], told
     (restart,) = timeline.restarts(timeline.read(tmp_path / "events"))

@@ -11,11 +11,17 @@ from typing import Any
 
 import pytest
 
-from tests.harness.process import host
 from tests.harness.process.history import history
 from tests.harness.process.host import alive, eventually
-from tests.harness.process.job import Job, Template
-from tests.harness.process.launch import Launch as LaunchedJob, Nodes, Start, left_in, rendezvous_options
+from tests.harness.process.job import LIVE_TEMPLATE, Job, Template
+from tests.harness.process.launch import (
+    TORCH_WORKERS,
+    Launch as LaunchedJob,
+    Nodes,
+    Start,
+    left_in,
+    rendezvous_options,
+)
 from tests.harness.process.template import WHOLE_END
 from tests.harness.process.workers.plan import Plan, schedule_text
 
@@ -37,8 +43,8 @@ def template() -> Iterator[Template]:
 
 @pytest.fixture(scope="session")
 def live_template() -> Iterator[Template]:
-    """The template of ranks with a live state; a module uses it by a fixture `template` of its own."""
-    with closing(Template(Path(host.__file__).with_name("live_template.py"))) as template:
+    """The template of ranks with a live state, or an optimizer; a module uses it by a fixture `template` of its own."""
+    with closing(Template(LIVE_TEMPLATE)) as template:
         yield template
 
 
@@ -52,13 +58,14 @@ def whole_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 def launcher(template: Template, tmp_path: Path) -> Iterator[Start]:
     """Starts launchers with the workers of a case; they are ended after the test, and nothing is left of them.
 
-    A launcher of several nodes begins with the import of torch, which takes seconds of CPU time: it is forked from the
-    template, unless its test says `template=None`.
+    A launcher of several nodes begins with the import of torch, which takes seconds of CPU time, as some workers do: it
+    is forked from the template, with these workers, unless its test says `template=None`.
     """
     launched: list[LaunchedJob] = []
 
     def start(case: str, *options: str, **more: Any) -> LaunchedJob:
-        imported = {"template": template} if "--nnodes" in options else {}
+        imports_torch = "--nnodes" in options or more.get("worker") in TORCH_WORKERS
+        imported = {"template": template} if imports_torch else {}
         launched.append(LaunchedJob(tmp_path, case, *options, **imported | more))
         return launched[-1]
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.harness.process.job import Template
 from tests.harness.process.launch import Launch, Nodes, Start, events_of, rendezvous_options
 
 UNKNOWN = "unknown cause"
@@ -49,13 +50,13 @@ FAULTS = (
 
 
 @pytest.fixture(scope="module")
-def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+def verdicts(template: Template, tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """The verdicts of the job's cycles, by their numbers; rank 0 and rank 1 fail in turn."""
     folder = tmp_path_factory.mktemp("named")
     faults = ",".join(f"{fault.name}:{cycle % 2}" for cycle, fault in enumerate(FAULTS))
     options = ("--max-restarts", str(len(FAULTS)), "--ft-restart-backoff", "none", "--ft-warm-workers", "off")
     files = ("--log-dir", str(folder / "logs"), "-r", "3")
-    job = Launch(folder, faults, *options, *files, worker="launcher_named.py")
+    job = Launch(folder, faults, *options, *files, worker="launcher_named.py", template=template)
     try:
         code, log = job.finish(within=300.0)
     finally:
@@ -119,26 +120,21 @@ def test_a_signal_to_all_processes_of_a_job_has_one_verdict_and_names_no_rank(no
     assert sum(log.count("verdict of cycle 0: ") for _, log in ends) == 1, ends
 
 
-OF_NODE = """
-import os, socket
-from pathlib import Path
-from nvrx_core.process.kernel_log import NewRecords
+OF_HOST = "tests.harness.process.launcher_of_host"
 
-socket.gethostname = lambda: os.environ["NVRX_TEST_HOST"]
-NewRecords.__init__.__defaults__ = (Path(os.environ["NVRX_TEST_KMSG"]),)
-"""
+
+def variables_of(folder: Path, count: int) -> list[dict[str, str]]:
+    """Return the variables of launchers on hosts n0, n1, ..., with kernel logs in a folder."""
+    return [{"NVRX_TEST_HOST": f"n{node}", "NVRX_TEST_KMSG": str(folder / f"kmsg{node}")} for node in range(count)]
 
 
 def test_what_the_kernel_of_another_node_has_recorded_makes_the_verdict(ordered: Nodes, tmp_path: Path) -> None:
-    (tmp_path / "path").mkdir()
-    (tmp_path / "path" / "sitecustomize.py").write_text(OF_NODE)
     logs = [tmp_path / f"kmsg{node}" for node in range(2)]
     old = "4,1,1,-;NVRM: Xid (PCI:0000:01:00): 79, an earlier one\n"
     for log in logs:
         log.write_text(old)
-    variables = [{"NVRX_TEST_HOST": f"n{node}", "NVRX_TEST_KMSG": str(log)} for node, log in enumerate(logs)]
-    path = os.pathsep.join([str(tmp_path / "path"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    jobs = ordered(2, "killed_then_gated", "--nnodes", "2", "--max-restarts", "1", variables=variables, PYTHONPATH=path)
+    options = ("--nnodes", "2", "--max-restarts", "1")
+    jobs = ordered(2, "killed_then_gated", *options, variables=variables_of(tmp_path, 2), launcher=OF_HOST)
     for job in jobs:
         job.read(2, "start")
     with logs[1].open("a") as file:
@@ -153,25 +149,15 @@ def test_what_the_kernel_of_another_node_has_recorded_makes_the_verdict(ordered:
     assert "earlier" not in str(verdict["evidence"])
 
 
-def variables_of(folder: Path, count: int) -> tuple[str, list[dict[str, str]]]:
-    """Return the path with names and kernel logs of hosts, and each launcher's variables for them."""
-    (folder / "path").mkdir()
-    (folder / "path" / "sitecustomize.py").write_text(OF_NODE)
-    path = os.pathsep.join([str(folder / "path"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return path, [
-        {"NVRX_TEST_HOST": f"n{node}", "NVRX_TEST_KMSG": str(folder / f"kmsg{node}")} for node in range(count)
-    ]
-
-
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_the_loss_of_the_launcher_with_the_coordinator_has_one_verdict(
     launcher: Start, store_endpoint: str, tmp_path: Path, signum: int
 ) -> None:
-    path, variables = variables_of(tmp_path, 3)
+    variables = variables_of(tmp_path, 3)
     options = (*rendezvous_options(store_endpoint), "--nnodes", "2:3", "--max-restarts", "1")
-    first = launcher("cut_off", *options, PYTHONPATH=path, **variables[0])
+    first = launcher("cut_off", *options, launcher=OF_HOST, **variables[0])
     first.await_log("this launcher runs the coordinator")
-    others = [launcher("cut_off", *options, PYTHONPATH=path, **each) for each in variables[1:]]
+    others = [launcher("cut_off", *options, launcher=OF_HOST, **each) for each in variables[1:]]
     first.read(2, "start")
     first.process.send_signal(signum)
     for job in others:

@@ -17,6 +17,7 @@ import pytest
 
 import nvrx_core
 from tests.harness.process.job import Job
+from tests.harness.process.launch import RUN_SCRIPT
 from tests.harness.process.netns import network
 from tests.harness.process.oracle import assert_no_process_left
 
@@ -39,7 +40,6 @@ from nvrx_core.inprocess.store import TCPStore
 
 {body}
 """
-RUN_SCRIPT = "tests.harness.process.workers.script"
 PACKAGE = str(Path(nvrx_core.__file__).parent)
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.harness.process.etcd import etcd_in
 from tests.harness.process.host import eventually, free_ports
+from tests.harness.process.job import Template
+from tests.harness.process.launch import RUN_SCRIPT, ForkedProcess
 
 WORKERS = Path(__file__).parent.parent / "harness" / "process" / "workers"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -25,21 +27,25 @@ main()
 """
 
 
-def run(backend: str, endpoint: str) -> list[str]:
+def run(template: Template, backend: str, endpoint: str) -> list[str]:
     """Return the cases that hold for a backend."""
-    command = [sys.executable, str(WORKERS / "rendezvous_handlers.py"), backend, endpoint]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=150)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.split()
+    script = [str(WORKERS / "rendezvous_handlers.py"), backend, endpoint]
+    with ForkedProcess(template, RUN_SCRIPT, script, ENVIRONMENT) as process:
+        try:
+            out, errors = process.communicate(timeout=150)
+        finally:
+            process.kill()
+    assert process.returncode == 0, out + errors
+    return out.split()
 
 
-def test_it_keeps_what_torch_promises_over_tcp() -> None:
-    assert len(run("nvrx-c10d", f"127.0.0.1:{free_ports(CASES)}")) == CASES
+def test_it_keeps_what_torch_promises_over_tcp(template: Template) -> None:
+    assert len(run(template, "nvrx-c10d", f"127.0.0.1:{free_ports(CASES)}")) == CASES
 
 
-def test_it_keeps_what_torch_promises_over_etcd(tmp_path: Path) -> None:
+def test_it_keeps_what_torch_promises_over_etcd(template: Template, tmp_path: Path) -> None:
     with etcd_in(tmp_path) as etcd:
-        assert len(run("nvrx-etcd-v2", etcd.endpoint)) == CASES
+        assert len(run(template, "nvrx-etcd-v2", etcd.endpoint)) == CASES
 
 
 def test_agents_of_torchrun_restart_by_it(tmp_path: Path) -> None:

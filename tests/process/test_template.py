@@ -8,11 +8,10 @@ import sys
 
 import pytest
 
-from tests.harness.process.launch import ForkedProcess
+from tests.harness.process.launch import RUN_SCRIPT, ForkedProcess
 
 from .conftest import Launch
 
-RUN_SCRIPT = "tests.harness.process.workers.script"
 PRELUDE = "import atexit, os, signal, sys, threading, time\natexit.register(print, 'at exit')\nprint('begins')\n"
 ENDS = {
     "returns": ("", 0),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.process.job import Job
+from tests.harness.process.job import Job, Template
 from tests.harness.process.oracle import assert_nothing_left
 from tests.harness.process.workers.collective_saves import FAULTY_SAVE, SAVES
 from tests.harness.process.workers.features import FEATURES, TARGET
@@ -23,6 +23,12 @@ TRAININGS = ("fsdp1", "fsdp2", "hsdp", "tensor parallel", "zero", "compile", "me
 LOADERS = ("loader fork", "loader spawn", "loader forkserver")
 KILLED = -signal.SIGKILL
 nightly = pytest.mark.nightly
+
+
+@pytest.fixture
+def template(live_template: Template) -> Template:
+    """Its ranks have optimizers, whose first one imports torch._dynamo."""
+    return live_template
 
 
 def assert_went_on(job: Job, restarts: int, fault: str) -> None:

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from tests.harness.process.job import Template
 from tests.harness.process.oracle import assert_nothing_lost, restart
 from tests.harness.process.workers.trainers import RESTARTS
 
@@ -18,6 +19,12 @@ SLOW: dict[str, float] = {
     "hard_timeout": 90, "termination_grace_time": 1,
 }  # fmt: skip
 """The defaults of a trainer for large language models, seconds: longer than those of `Wrapper`."""
+
+
+@pytest.fixture
+def template(live_template: Template) -> Template:
+    """Its ranks have optimizers, whose first one imports torch._dynamo."""
+    return live_template
 
 
 @pytest.mark.parametrize("case", ["cyclic", "plain"])

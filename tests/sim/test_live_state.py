@@ -28,7 +28,16 @@ def explore(name=None, **sizes):
         return figures
 
 
-@pytest.mark.parametrize("sizes", [ONCE, SHARDED, LOST, UNTOLD], ids=["replicas", "shards", "a lost rank", "untold"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        ONCE,
+        LOST,
+        pytest.param(SHARDED, marks=pytest.mark.exhaustive),
+        pytest.param(UNTOLD, marks=pytest.mark.exhaustive),
+    ],
+    ids=["replicas", "a lost rank", "shards", "untold"],
+)
 def test_a_fault_anywhere_costs_no_step(sizes):
     assert explore(**sizes).rounds == 1
 

@@ -12,13 +12,14 @@ import pytest
 from nvrx_lightning.monitoring.sections import phase_of, section_of
 
 from tests.harness.lightning.run import Run, alone, launched
+from tests.harness.process.job import Template
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "lightning_callback.py"
 PEERS_CONFIGURATION = ("--ft-rank-section-timeouts", "setup:60,step:77", "--ft-rank-out-of-section-timeout", "60")
 
 
-def test_two_ranks_report_their_training(tmp_path: Path) -> None:
-    run = launched(tmp_path, "reporting.py")
+def test_two_ranks_report_their_training(tmp_path: Path, lightning_template: Template) -> None:
+    run = launched(tmp_path, "reporting.py", template=lightning_template)
     assert run.code == 0, run.log
     assert [each["step"] for each in run.said("fitted")] == [16, 16]
     assert not any(each["watched"] for each in run.said("fitted"))
@@ -33,9 +34,11 @@ def test_two_ranks_report_their_training(tmp_path: Path) -> None:
 MOVED = "Lightning names its profiler's actions otherwise: update nvrx_lightning/monitoring/sections.py"
 
 
-def test_lightning_announces_what_the_sections_and_phases_come_from(tmp_path: Path) -> None:
+def test_lightning_announces_what_the_sections_and_phases_come_from(
+    tmp_path: Path, lightning_template: Template
+) -> None:
     """The canary: these names are Lightning's own affair. The user's profiler hears them, too."""
-    run = launched(tmp_path, "reporting.py", *PEERS_CONFIGURATION, workers=1)
+    run = launched(tmp_path, "reporting.py", *PEERS_CONFIGURATION, workers=1, template=lightning_template)
     assert run.code == 0, run.log
     (actions,) = run.said("actions")
     assert actions["open"] == []
@@ -112,19 +115,24 @@ def test_a_flag_that_is_asked_for_needs_no_variable(endings: Run) -> None:
 
 
 @pytest.mark.nightly  # tests/docs/test_lightning_examples.py has the same, with an example
-def test_a_rank_that_hangs_in_backward_is_ended_and_the_job_goes_on(tmp_path: Path) -> None:
+def test_a_rank_that_hangs_in_backward_is_ended_and_the_job_goes_on(
+    tmp_path: Path, lightning_template: Template
+) -> None:
     options = ("--max-restarts", "1", "--ft-rank-section-timeouts", "step:4")
-    run = launched(tmp_path, "surviving.py", *options, NVRX_TEST_FAULTS="1:5:backward=hang_sleep")
+    run = launched(
+        tmp_path, "surviving.py", *options, template=lightning_template, NVRX_TEST_FAULTS="1:5:backward=hang_sleep"
+    )
     assert run.code == 0, run.log
     assert "is hung: section 'step' open for 4." in run.log
     assert [each["resumes"] for each in run.said("begins", cycle=1)] == [True, True]
     assert [(each["cycle"], each["step"]) for each in run.said("fitted")] == [(1, 16), (1, 16)]
 
 
-def test_a_policy_ends_the_job_and_the_log_has_the_exception(tmp_path: Path) -> None:
+def test_a_policy_ends_the_job_and_the_log_has_the_exception(tmp_path: Path, lightning_template: Template) -> None:
     flag = tmp_path / "finished"
     run = launched(
-        tmp_path, "surviving.py", "--max-restarts", "3", workers=1, NVRX_TEST_FAULTS="0:3:optimizer=exception",
+        tmp_path, "surviving.py", "--max-restarts", "3", workers=1, template=lightning_template,
+        NVRX_TEST_FAULTS="0:3:optimizer=exception",
         NVRX_TEST_ACTION="ShutdownWorkload", FAULT_TOL_FINISHED_FLAG_FILE=str(flag),
     )  # fmt: skip
     assert run.code == 93, run.log
@@ -135,18 +143,20 @@ def test_a_policy_ends_the_job_and_the_log_has_the_exception(tmp_path: Path) -> 
 
 
 @pytest.mark.nightly
-def test_a_policy_that_continues_leaves_the_job_to_its_launcher(tmp_path: Path) -> None:
+def test_a_policy_that_continues_leaves_the_job_to_its_launcher(tmp_path: Path, lightning_template: Template) -> None:
     run = launched(
-        tmp_path, "surviving.py", "--max-restarts", "1", NVRX_TEST_FAULTS="0:3:forward=exception",
-        NVRX_TEST_ACTION="Continue",
+        tmp_path, "surviving.py", "--max-restarts", "1", template=lightning_template,
+        NVRX_TEST_FAULTS="0:3:forward=exception", NVRX_TEST_ACTION="Continue",
     )  # fmt: skip
     assert run.code == 0, run.log
     assert "InjectedFault: injected" in run.log
     assert [each["step"] for each in run.said("fitted", cycle=1)] == [16, 16]
 
 
-def test_timeouts_are_learned_from_the_first_job_on_and_kept_for_the_next(tmp_path: Path) -> None:
-    first = launched(tmp_path, "learning.py")
+def test_timeouts_are_learned_from_the_first_job_on_and_kept_for_the_next(
+    tmp_path: Path, lightning_template: Template
+) -> None:
+    first = launched(tmp_path, "learning.py", template=lightning_template)
     assert first.code == 0, first.log
     for start, end in zip(first.said("start"), first.said("end"), strict=True):
         assert (start["learned"], start["heartbeat"]) == ([], False)
@@ -155,7 +165,9 @@ def test_timeouts_are_learned_from_the_first_job_on_and_kept_for_the_next(tmp_pa
     file = json.loads((tmp_path / "ft_timeouts.json").read_text())
     assert [path.name for path in tmp_path.glob(".ft_timeouts*")] == []
 
-    second = launched(tmp_path, "learning.py", "--ft-rank-section-timeouts", "step:77", workers=1)
+    second = launched(
+        tmp_path, "learning.py", "--ft-rank-section-timeouts", "step:77", workers=1, template=lightning_template
+    )
     assert second.code == 0, second.log
     for start, end in zip(second.said("start"), second.said("end"), strict=True):
         assert start["learned"] == ["checkpointing", "data", "validation"]

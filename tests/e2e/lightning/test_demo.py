@@ -8,23 +8,35 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.harness.process.launch import ForkedProcess
+
 DEMO = Path(__file__).parents[3] / "examples" / "lightning" / "demo.py"
+FORKED = "tests.harness.lightning.demo"
 LIMIT = 240
 
 
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
 def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, str(DEMO), *options]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False)
 
 
-def test_the_weights_after_three_faults_are_the_same_bits(tmp_path):
-    done = run_demo("--steps", "80", "--output", str(tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr + (tmp_path / "with-faults" / "launcher.log").read_text()
-    assert len(re.findall(r"✗ step \d+, rank \d: ", done.stdout)) == 3
-    assert len(re.findall(r"later both ranks have done step \d+, 0 steps repeated$", done.stdout, re.MULTILINE)) == 3
-    assert "\n  the same bits\n" in done.stdout
-    assert re.search(r"the same bits after each fault \(5 faults in \d+ s\)$", done.stdout, re.MULTILINE)
+def test_the_weights_after_three_faults_are_the_same_bits(lightning_template, tmp_path):
+    options = ["--steps", "80", "--output", str(tmp_path)]
+    with ForkedProcess(lightning_template, FORKED, options, environment()) as demo:
+        try:
+            out, errors = demo.communicate(timeout=LIMIT)
+        finally:
+            demo.kill()
+    logs = "".join(log.read_text() for log in sorted(tmp_path.rglob("*.log")))
+    assert demo.returncode == 0, out + errors + logs
+    assert len(re.findall(r"✗ step \d+, rank \d: ", out)) == 3
+    assert len(re.findall(r"later both ranks have done step \d+, 0 steps repeated$", out, re.MULTILINE)) == 3
+    assert "\n  the same bits\n" in out
+    assert re.search(r"the same bits after each fault \(5 faults in \d+ s\)$", out, re.MULTILINE)
 
 
 def test_wrong_options_end_with_code_2(tmp_path):

@@ -9,6 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.harness.process.job import Template
+from tests.harness.process.launch import FORKING_LAUNCHER, RUN_SCRIPT, ForkedProcess
+
 SCRIPT = """\
 from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
@@ -31,24 +34,50 @@ if __name__ == "__main__":
     )
     trainer.fit(Model())
 """
+FIT = "    trainer.fit(Model())\n"
+LEAVES_WITH_THE_OTHER = """\
+    import atexit, os, pathlib, time
+
+    def leave():
+        rank, attempt = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+        pathlib.Path(f"{__file__}.{rank}.{attempt}").touch()
+        while not pathlib.Path(f"{__file__}.{1 - rank}.{attempt}").exists():
+            time.sleep(0.02)
+
+    atexit.register(leave)
+"""
+"""Has a rank end when the other has printed its error as well: the launcher ends what is left at the first end."""
 
 
-def run(
-    script: Path, *, fails: bool, callbacks: str, text: str = SCRIPT, command: Sequence[str] = ()
-) -> tuple[int, list[str]]:
-    """Run the script, which starts its second rank itself or by a launcher; return the exit code and all lines."""
-    script.write_text(text.format(fails=fails, callbacks=callbacks))
+def run(script: Path) -> tuple[int, list[str]]:
+    """Run the script, which fails and starts its second rank itself; return the exit code and all lines."""
+    script.write_text(SCRIPT.format(fails=True, callbacks="[]"))
     with (terminal := script.with_suffix(".txt")).open("w") as written:
-        ours = {name: value for name, value in os.environ.items() if not name.startswith(("NVRX_", "MASTER_"))}
-        ours["PYTHONPATH"] = os.pathsep.join(sys.path)
-        done = subprocess.run(
-            [sys.executable, *command, script], env=ours, stdout=written, stderr=written, check=False, timeout=120
-        )
+        command = [sys.executable, script]
+        done = subprocess.run(command, env=environment(), stdout=written, stderr=written, check=False, timeout=120)
     return done.returncode, terminal.read_text().splitlines()
 
 
+def forked(template: Template, module: str, arguments: Sequence[str], terminal: Path) -> tuple[int, list[str]]:
+    """Run a module in a process that has imported Lightning; return the exit code and all lines."""
+    with (
+        terminal.open("a") as written,
+        ForkedProcess(template, module, arguments, environment(), stdout=written, stderr=written) as process,
+    ):
+        try:
+            process.wait(120)
+        finally:
+            process.kill()
+    return process.returncode, terminal.read_text().splitlines()
+
+
+def environment() -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("NVRX_", "MASTER_"))}
+    return ours | {"PYTHONPATH": os.pathsep.join(sys.path)}
+
+
 def test_a_type_error_is_few_lines_which_end_at_the_users_own(tmp_path: Path) -> None:
-    code, lines = run(script := tmp_path / "script.py", fails=True, callbacks="[]")
+    code, lines = run(script := tmp_path / "script.py")
     told = "\n".join(lines)
     assert code == 1
     assert told.count("All distributed processes registered") == 1, told
@@ -61,10 +90,14 @@ def test_a_type_error_is_few_lines_which_end_at_the_users_own(tmp_path: Path) ->
     assert told.count(f"at {script}:12 on initial rank") == 2, told
 
 
-def test_a_type_error_under_the_launcher_is_one_traceback_and_a_line_for_each_rank_and_attempt(tmp_path: Path) -> None:
-    script, command = tmp_path / "script.py", ["-m", "nvrx_launcher", "--nproc-per-node", "2", "--max-restarts", "1"]
-    text = SCRIPT.replace("strategy=InProcessDDPStrategy()", 'strategy="ddp"')
-    code, lines = run(script, fails=True, callbacks="[FaultToleranceCallback()]", text=text, command=command)
+def test_a_type_error_under_the_launcher_is_one_traceback_and_a_line_for_each_rank_and_attempt(
+    tmp_path: Path, lightning_template: Template
+) -> None:
+    script, text = tmp_path / "script.py", SCRIPT.replace("strategy=InProcessDDPStrategy()", 'strategy="ddp"')
+    text = text.format(fails=True, callbacks="[FaultToleranceCallback()]")
+    script.write_text(text.replace(FIT, LEAVES_WITH_THE_OTHER + FIT))
+    arguments = ["--nproc-per-node", "2", "--max-restarts", "1", "--ft-warm-workers", "off", str(script)]
+    code, lines = forked(lightning_template, FORKING_LAUNCHER, arguments, tmp_path / "terminal.txt")
     told = "\n".join(lines)
     assert code == 1
     ours = [line for line in lines if re.match(r"\[rank\d\]: |.*\[ft_launcher\]", line)]
@@ -77,10 +110,11 @@ def test_a_type_error_under_the_launcher_is_one_traceback_and_a_line_for_each_ra
     assert len(re.findall(r"ERROR \[ft_launcher\] rank .* exit code 1: TypeError: ", told)) == 2, told
 
 
-def test_a_second_callback_is_one_line(tmp_path: Path) -> None:
-    code, lines = run(
-        tmp_path / "script.py", fails=False, callbacks="[FaultToleranceCallback(), FaultToleranceCallback()]"
+def test_a_second_callback_is_one_line(tmp_path: Path, lightning_template: Template) -> None:
+    (script := tmp_path / "script.py").write_text(
+        SCRIPT.format(fails=False, callbacks="[FaultToleranceCallback(), FaultToleranceCallback()]")
     )
+    code, lines = forked(lightning_template, RUN_SCRIPT, [str(script)], tmp_path / "terminal.txt")
     assert code == 0, lines
     (told,) = [line for line in lines if "callbacks report to the rank monitor" in line]
     assert told.startswith("2 callbacks report to the rank monitor; only the first one does now: remove this ")

@@ -1,4 +1,4 @@
-"""A fit whose ranks a launcher has started, each with its own imports."""
+"""A fit whose ranks a launcher has started."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.harness.lightning.account import how_it_ended, resumed_steps, trained_on
 from tests.harness.lightning.setting import Fault, Setting
+from tests.harness.process.launch import FORKING_LAUNCHER
 
 FIT = "tests.harness.lightning.workers.fit"
 
@@ -16,9 +17,10 @@ def test_under_ft_launcher_rank_0_is_lost_like_any_other(prepare):
     steps = {"every_n_train_steps": 3, "save_top_k": -1}
     setting = Setting(samples=120, faults=(Fault(0, 5, "kill"),), checkpoint=steps, callback=True)
     job = prepare(3, store=False)
-    launcher = ("-m", "nvrx_launcher", "--nproc-per-node", "3", "--max-restarts", "0")
+    arguments = ["--nproc-per-node", "3", "--max-restarts", "0", "-m", FIT]
     with tempfile.TemporaryDirectory(prefix="nvrx-", dir="/tmp") as runtime:  # the path of a socket is short
-        job.run_command("launcher", *launcher, "-m", FIT, key=0, NVRX_RUNTIME_DIR=runtime, **setting.written())
+        environment = job.environment(NVRX_RUNTIME_DIR=runtime, **setting.written())
+        job.pids[0] = job.template.fork(FORKING_LAUNCHER, arguments, environment, job.directory / "launcher")
         job.finish(180)
     assert job.codes == {0: 0}, job.errors("launcher")
     assert resumed_steps(job) == {0: 0, 1: 3}

@@ -7,9 +7,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.harness.process.job import Template
+from tests.harness.process.launch import RUN_SCRIPT, ForkedProcess
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = ROOT / "tests" / "harness" / "lightning" / "programs"
@@ -37,36 +41,54 @@ if __name__ == "__main__":
 """
 
 
-def run(*arguments: str, limit: float = LIMIT) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
-    line = [sys.executable, *arguments]
-    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=limit, check=False)
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Unmet = Callable[..., dict[str, list[str]]]
 
 
-def unmet(
-    folder: Path, hooks: str, *names: str, resume: str = "checkpoint", limit: float = LIMIT
-) -> dict[str, list[str]]:
-    """Verify programs; return what is not as it is written beside each of them."""
-    done = run("-m", "tests.harness.lightning.verifying", str(folder / "reports"), hooks, resume, *names, limit=limit)
-    assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout)
-    lines = [json.loads(line) for line in (folder / "reports").read_text().splitlines()]
-    assert len(lines) >= len(names)
-    return {line["name"]: line["unmet"] for line in lines if line["unmet"]}
+@pytest.fixture
+def run(lightning_template: Template) -> Run:
+    """Runs a module in a process that has imported Lightning."""
+
+    def run(module: str, *arguments: str, limit: float = LIMIT) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
+        with ForkedProcess(lightning_template, module, arguments, environment) as process:
+            try:
+                out, errors = process.communicate(timeout=limit)
+            finally:
+                process.kill()
+        return subprocess.CompletedProcess([module, *arguments], process.returncode, out, errors)
+
+    return run
 
 
-def test_the_command_finds_the_same_bits_after_faults():
+@pytest.fixture
+def unmet(run: Run, tmp_path: Path) -> Unmet:
+    """Verifies programs; returns what is not as it is written beside each of them."""
+
+    def unmet(hooks: str, *names: str, resume: str = "checkpoint", limit: float = LIMIT) -> dict[str, list[str]]:
+        reports = tmp_path / "reports"
+        done = run("tests.harness.lightning.verifying", str(reports), hooks, resume, *names, limit=limit)
+        assert done.returncode == 0, done.stdout + done.stderr
+        print(done.stdout)
+        lines = [json.loads(line) for line in reports.read_text().splitlines()]
+        assert len(lines) >= len(names)
+        return {line["name"]: line["unmet"] for line in lines if line["unmet"]}
+
+    return unmet
+
+
+def test_the_command_finds_the_same_bits_after_faults(run):
     hooks = "setup,on_train_batch_start,save_checkpoint,on_validation_end"
-    done = run("-m", "nvrx_lightning.verify", f"{PROGRAMS / 'optimization.py'}:usual", "--hooks", hooks)
+    done = run("nvrx_lightning.verify", f"{PROGRAMS / 'optimization.py'}:usual", "--hooks", hooks)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"\bthe same$", done.stdout, re.MULTILINE)) == 4, done.stdout
     assert "the same bits after each fault (4 faults in" in done.stdout
 
 
-def test_the_function_names_a_list_that_keeps_leftovers_and_warns_of_it_with_what_to_write(tmp_path):
+def test_the_function_names_a_list_that_keeps_leftovers_and_warns_of_it_with_what_to_write(run, tmp_path):
     script = tmp_path / "training.py"
     script.write_text(SCRIPT)
-    done = run(str(script))
+    done = run(RUN_SCRIPT, str(script))
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"found module.losses at epoch \d, batch \d", done.stdout), done.stdout
     assert re.search(r"^InProcessDDPStrategy.backward .* module.losses differs at epoch", done.stdout, re.MULTILINE)
@@ -74,66 +96,64 @@ def test_the_function_names_a_list_that_keeps_leftovers_and_warns_of_it_with_wha
     assert re.search(warning, done.stdout, re.MULTILINE), done.stdout
 
 
-def test_a_handful_of_trainings_are_found_as_expected_and_what_cannot_be_verified_is_refused(tmp_path):
+def test_a_handful_of_trainings_are_found_as_expected_and_what_cannot_be_verified_is_refused(unmet):
     handful = (
         "data:random_transforms_in_workers",
         "data:persistent_workers_and_saves_of_epochs",
         "state:metrics_of_validations",
     )
-    assert unmet(tmp_path, "backward", "refusals", *handful) == {}
+    assert unmet("backward", "refusals", *handful) == {}
 
 
-def test_restarts_from_memory_leave_the_same_bits(tmp_path):
+def test_restarts_from_memory_leave_the_same_bits(unmet):
     trainings = "ends:two_saves_in_a_step", "optimization:accumulation"
-    assert unmet(tmp_path, "optimizer_step,save_checkpoint", *trainings, resume="memory") == {}
+    assert unmet("optimizer_step,save_checkpoint", *trainings, resume="memory") == {}
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", PARTS)
-def test_each_training_is_found_as_expected(part, tmp_path):
-    assert unmet(tmp_path, ",".join(HOOKS), part, limit=LIMIT_OF_A_NIGHT) == {}
+def test_each_training_is_found_as_expected(part, unmet):
+    assert unmet(",".join(HOOKS), part, limit=LIMIT_OF_A_NIGHT) == {}
 
 
 @pytest.mark.nightly
-def test_a_part_of_the_restart_that_is_switched_off_is_found(tmp_path):
+def test_a_part_of_the_restart_that_is_switched_off_is_found(unmet):
     """Each program patches its ranks, which are processes of their own."""
-    assert unmet(tmp_path, "on_train_epoch_start,backward,on_train_end", "unmended", limit=LIMIT_OF_A_NIGHT) == {}
+    assert unmet("on_train_epoch_start,backward,on_train_end", "unmended", limit=LIMIT_OF_A_NIGHT) == {}
 
 
 @pytest.mark.nightly
-def test_a_fault_at_each_hook_of_each_object_leaves_the_same_bits():
-    done = run(
-        "-m", "nvrx_lightning.verify", f"{PROGRAMS / 'optimization.py'}:usual", "--every", limit=LIMIT_OF_A_NIGHT
-    )
+def test_a_fault_at_each_hook_of_each_object_leaves_the_same_bits(run):
+    done = run("nvrx_lightning.verify", f"{PROGRAMS / 'optimization.py'}:usual", "--every", limit=LIMIT_OF_A_NIGHT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_function_that_is_called_by_its_own_import_is_told_so(tmp_path):
+def test_a_function_that_is_called_by_its_own_import_is_told_so(run, tmp_path):
     script = tmp_path / "training.py"
     script.write_text(SCRIPT.replace('if __name__ == "__main__":', "if True:"))
-    done = run(str(script))
+    done = run(RUN_SCRIPT, str(script))
     assert done.returncode == 1
     assert 'call it under `if __name__ == "__main__":`' in done.stderr
 
 
-def test_a_hook_that_is_not_called_ends_the_command_with_those_that_are():
+def test_a_hook_that_is_not_called_ends_the_command_with_those_that_are(run):
     options = ("--hooks", "on_train_batch_begin", "--epochs", "1", "--batches", "1")
-    done = run("-m", "nvrx_lightning.verify", f"{PROGRAMS / 'optimization.py'}:usual", *options)
+    done = run("nvrx_lightning.verify", f"{PROGRAMS / 'optimization.py'}:usual", *options)
     assert done.returncode == 2, done.stdout + done.stderr
     assert re.search("no hook is called on_train_batch_begin: write one of .*on_train_batch_start", done.stderr)
 
 
-def test_a_module_that_ends_its_process_ends_the_command_with_code_2_and_sees_no_arguments_of_it(tmp_path):
+def test_a_module_that_ends_its_process_ends_the_command_with_code_2_and_sees_no_arguments_of_it(run, tmp_path):
     script = tmp_path / "training.py"
     script.write_text("import sys\nprint(sys.argv)\nsys.exit(0)\n")
-    done = run("-m", "nvrx_lightning.verify", f"{script}:make", "--epochs", "1")
+    done = run("nvrx_lightning.verify", f"{script}:make", "--epochs", "1")
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout == f"['{script}']\n"
     assert 'write `if __name__ == "__main__":` before what trains' in done.stderr
 
 
 @pytest.mark.parametrize("source", ["gone.py:make", pytest.param("programs", marks=pytest.mark.nightly)])
-def test_a_source_that_is_none_ends_the_command_with_code_2(source):
-    done = run("-m", "nvrx_lightning.verify", source)
+def test_a_source_that_is_none_ends_the_command_with_code_2(run, source):
+    done = run("nvrx_lightning.verify", source)
     assert done.returncode == 2
     assert "not verified: " in done.stderr

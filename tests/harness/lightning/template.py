@@ -20,13 +20,21 @@ if __name__ == "__main__":
     begin()
     warnings.simplefilter("ignore")
     import nvrx_lightning
+    import torch.distributed.algorithms.ddp_comm_hooks
     import torch.distributed.fsdp
     import torch.optim
 
     from tests.harness.lightning.workers import fit
 
     preload()
-    _ = fit, nvrx_lightning.InProcessDDPStrategy, torch.optim.AdamW, torch.distributed.fsdp.fully_shard
+    _ = (
+        fit,
+        nvrx_lightning.InProcessDDPStrategy,
+        nvrx_lightning.FaultToleranceCallback,
+        torch.optim.AdamW,
+        torch.distributed.fsdp.fully_shard,
+        torch.distributed.algorithms.ddp_comm_hooks,
+    )
     freeze_imports()
     if (chosen := serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
         become(chosen)

@@ -28,10 +28,11 @@ from nvrx_core.testing import failpoints
 from . import host
 from .workers.plan import INJECTIONS, Plan
 
-__all__ = ["Job", "Template"]
+__all__ = ["LIVE_TEMPLATE", "Forks", "Job", "Template"]
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = Path(__file__).with_name("template.py")
+LIVE_TEMPLATE = Path(__file__).with_name("live_template.py")
 PATHS = (ROOT, ROOT / "integrations", ROOT / "launcher")
 TRAIN = "tests.harness.process.workers.train"
 _INHERITED = (
@@ -40,25 +41,17 @@ _INHERITED = (
 Line = dict[str, Any]
 
 
-class Template:
-    """The template process, and the tag that all processes of this test session carry."""
+class Forks:
+    """Asks a process that serves it (`template.serve`) for copies of itself.
 
-    def __init__(self, program: Path = PROGRAM) -> None:
-        self.tag = uuid.uuid4().hex
-        ours, theirs = socket.socketpair()
-        with theirs:
-            os.set_inheritable(theirs.fileno(), True)
-            arguments = [sys.executable, str(program), str(theirs.fileno())]
-            self.pid = os.posix_spawn(sys.executable, arguments, self.environment())
-        self._connection, self._answers = ours, ours.makefile("r")
+    Args:
+        connection: to that process; it is this object's.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._answers = connection, connection.makefile("r")
         if not self._answers.readline():
             raise RuntimeError("the template process ended before it was ready")
-
-    def environment(self) -> dict[str, str]:
-        """The base environment of every process of a job."""
-        kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-        single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        return {**kept, **single, "PYTHONPATH": os.pathsep.join(map(str, PATHS)), host.TAG: self.tag}
 
     def fork(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], output: Path) -> int:
         """Runs a module in a process that has torch imported. Its output goes to `output`.out and .err."""
@@ -77,6 +70,25 @@ class Template:
         request |= {"stdout": streams[0], "stderr": streams[1]}
         self._connection.sendall(f"{json.dumps(request)}\n".encode())
         return int(self._answers.readline())
+
+
+class Template(Forks):
+    """The template process, and the tag that all processes of this test session carry."""
+
+    def __init__(self, program: Path = PROGRAM) -> None:
+        self.tag = uuid.uuid4().hex
+        ours, theirs = socket.socketpair()
+        with theirs:
+            os.set_inheritable(theirs.fileno(), True)
+            arguments = [sys.executable, str(program), str(theirs.fileno())]
+            self.pid = os.posix_spawn(sys.executable, arguments, self.environment())
+        super().__init__(ours)
+
+    def environment(self) -> dict[str, str]:
+        """The base environment of every process of a job."""
+        kept = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        single = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        return {**kept, **single, "PYTHONPATH": os.pathsep.join(map(str, PATHS)), host.TAG: self.tag}
 
     def leftovers(self) -> dict[int, str]:
         """The surviving processes of any job."""

@@ -9,15 +9,18 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.harness.process import host
-from tests.harness.process.job import Template
+from tests.harness.process.job import Forks, Template
 from tests.harness.process.monitored import RUNTIME, environment_of
 
 __all__ = [
+    "FORKING_LAUNCHER",
+    "RUN_SCRIPT",
+    "TORCH_WORKERS",
     "WORKERS",
     "ForkedProcess",
     "Launch",
@@ -30,26 +33,50 @@ __all__ = [
 ]
 
 WORKERS = Path(__file__).parent / "workers"
+FORKING_LAUNCHER = "tests.harness.process.forking_launcher"
+"""The launcher with workers that are forked, as a module for a template with what they import."""
+RUN_SCRIPT = "tests.harness.process.workers.script"
+"""A script, with its arguments, as a module for a template."""
+TORCH_WORKERS = frozenset((
+    "hangs_of_monitors.py", "launcher_left_call.py", "launcher_meets.py", "launcher_named.py", "launcher_training.py",
+    "launcher_wrapped.py", "peers_inprocess.py", "stragglers.py",
+))  # fmt: skip
+"""The workers that import torch: they are forked with their launcher from a template, if there is one."""
 
 
 class ForkedProcess(subprocess.Popen[str]):
-    """`python -m MODULE ARGUMENTS`, forked from a template that has imported torch; all else is as of `Popen`."""
+    """`python -m MODULE ARGUMENTS`, forked from a process that has torch imported; all else is as of `Popen`.
+
+    Args:
+        forks: that process.
+        module: the module, and its `arguments`.
+        environment: all of it.
+        folder: that it works in, if not that of the template.
+        streams: `stdout` and `stderr` as of `Popen`, pipes unless they are given.
+    """
 
     def __init__(
-        self, template: Template, module: str, arguments: Sequence[str], environment: dict[str, str], folder: str = ""
+        self,
+        forks: Forks,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: str = "",
+        **streams: Any,
     ) -> None:
-        self.template, self.module = template, module
-        pipe = subprocess.PIPE
-        super().__init__(arguments, env=environment, cwd=folder, stdout=pipe, stderr=pipe, text=True)
+        self.forks, self.module = forks, module
+        whole = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
+        super().__init__(arguments, env=environment, cwd=folder, text=True, **whole)
 
     def _execute_child(self, *arguments: Any) -> None:
         given = inspect.signature(super()._execute_child).bind(*arguments).arguments  # type: ignore[misc]
-        pipes = [given[f"{which}write"] for which in ("c2p", "err")]
-        streams = tuple(f"/proc/{os.getpid()}/fd/{pipe}" for pipe in pipes)
-        self.pid = self.template.fork_to(self.module, given["args"], given["env"], streams, given["cwd"])
+        numbers = [given[f"{which}write"] for which in ("c2p", "err")]
+        outputs = [own if number == -1 else number for own, number in enumerate(numbers, 1)]
+        streams = (f"/proc/{os.getpid()}/fd/{outputs[0]}", f"/proc/{os.getpid()}/fd/{outputs[1]}")
+        self.pid = self.forks.fork_to(self.module, given["args"], given["env"], streams, given["cwd"])
         self._child_created = True
-        for pipe in pipes:
-            os.close(pipe)
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(given[name] for name in pipes))  # type: ignore[attr-defined]
 
 
 class Launch:
@@ -58,7 +85,7 @@ class Launch:
     Args:
         folder: for the sockets of the launch, and for its events, which go to `events` in it.
         case: what its workers do, a function of `workers.launcher_worker`.
-        options: of the launcher.
+        options: of the launcher; it has no standby workers unless they say so.
         worker: another script, whose argument is the case.
         host: what is put before its command to run it on another host.
         launcher: the module that is run as the launcher.
@@ -79,10 +106,12 @@ class Launch:
         **environment: str,
     ) -> None:
         self.folder = folder
-        self.arguments = ["--nproc-per-node", "2", *options, str(WORKERS / worker), case]
+        standbys = () if "--ft-warm-workers" in options else ("--ft-warm-workers", "off")
+        self.arguments = ["--nproc-per-node", "2", *standbys, *options, str(WORKERS / worker), case]
         ours = {"NVRX_TEST_GATE": str(folder / "gate"), "NVRX_EVENTS_DIR": str(folder / "events"), **environment}
         variables = environment_of(folder, **ours)
         if template is not None and not host and "PYTHONPATH" not in environment:
+            launcher = FORKING_LAUNCHER if (launcher, worker in TORCH_WORKERS) == ("nvrx_launcher", True) else launcher
             self.process: subprocess.Popen[str] = ForkedProcess(template, launcher, self.arguments, variables)
         else:
             command = [*host, sys.executable, "-m", launcher, *self.arguments]

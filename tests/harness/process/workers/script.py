@@ -1,4 +1,4 @@
-"""Runs a user's script in a rank, as `python script.py` would: the file is the one argument."""
+"""Runs a user's script in a rank, as `python SCRIPT ARGUMENTS...` would."""
 
 from __future__ import annotations
 

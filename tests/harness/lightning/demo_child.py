@@ -1,0 +1,21 @@
+"""A process of the demo, which `demo` has forked: `demo_child PARENT MODULE ARGUMENTS...`, as of `demo_parts.child`."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+from nvrx_core.process.lifeline import ParentDeathSignal
+from tests.harness.process.forked_worker import await_adoption, follow_path
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    _, parent, module, *_ = sys.argv
+    await_adoption(int(parent))
+    ParentDeathSignal(int(parent)).set()
+    os.setsid()
+    follow_path("")
+    sys.argv = sys.argv[2:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
