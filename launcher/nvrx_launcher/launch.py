@@ -48,8 +48,11 @@ class JobFailedError(RuntimeError):
     """
 
     def __init__(self, code: int, reason: str) -> None:
-        super().__init__(f"{reason} (code {code})")
-        self.code = code
+        super().__init__(code, reason)
+        self.code, self._reason = code, reason
+
+    def __str__(self) -> str:
+        return f"{self._reason} (code {self.code})"
 
 
 @dataclass
