@@ -142,8 +142,12 @@ class elastic_launch:  # noqa: N801 - torch's name
         environ, template = inherited(), self._config.log_line_prefix_template
         if template:
             environ[PREFIX_TEMPLATE] = template
-        options, settings = read_arguments(_command_line(self._config, self._entrypoint, arguments, logs), environ)
-        launch_options = LaunchOptions.of(options, count_devices, environ)
+        try:
+            options, settings = read_arguments(_command_line(self._config, self._entrypoint, arguments, logs), environ)
+            launch_options = LaunchOptions.of(options, count_devices, environ)
+        except BaseException:  # boundary: the error is the caller's; nothing was started that logs
+            shutil.rmtree(logs, ignore_errors=True)
+            raise
         starter = None
         if not isinstance(self._entrypoint, str):
             starter = FunctionStarter(self._entrypoint, arguments, launch_options, logs)

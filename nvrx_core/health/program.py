@@ -54,7 +54,12 @@ class _Running:
         self._is_closed = False
         self.fd, writer = os.pipe()
         mine = ParentDeathSignal(os.getpid())
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(self.fd)
+            os.close(writer)
+            raise
         if self.pid == 0:
             _run_child(probe, writer, mine)
         os.close(writer)
