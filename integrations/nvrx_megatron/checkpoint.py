@@ -27,6 +27,7 @@ from nvrx_core.errors import require
 from nvrx_core.failpoint import hit
 from nvrx_core.inprocess.call.current import interruptions
 from nvrx_core.inprocess.wrap import current_call
+from nvrx_megatron import internals
 from nvrx_megatron.atomic_file import section, synchronise_folder
 from nvrx_megatron.manifest import damage, write_manifest
 
@@ -127,12 +128,18 @@ class AtomicCheckpoint:
         return attempt.target
 
     def _write(self, write: Callable[[Path], object], folder: Path) -> None:
-        """Write this rank's part; an error names the folder and its free space, which writers in C do not."""
+        """Write this rank's part; an error names the folder and its free space, which writers in C do not.
+
+        An interrupt gets no note: a file system that has gone may hold `statvfs` up, or fail it.
+        """
         try:
             write(folder)
-        except BaseException as error:  # boundary: a user's save; torch's CheckpointException is no Exception
-            disk = os.statvfs(self.folder)
-            error.add_note(f"while {folder} was written, whose disk has {disk.f_bavail * disk.f_frsize} bytes left")
+        except BaseException as error:  # boundary: a user's save
+            if isinstance(error, (Exception, internals.checkpoint_exception())):
+                with contextlib.suppress(OSError):
+                    free = os.statvfs(self.folder)
+                    text = f"whose disk has {free.f_bavail * free.f_frsize} bytes left"
+                    error.add_note(f"while {folder} was written, {text}")
             raise
 
     def begin(self, step: int) -> Attempt:

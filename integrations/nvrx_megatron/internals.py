@@ -123,6 +123,11 @@ def loaded(module: str) -> Any:
     return sys.modules.get(module)
 
 
+def checkpoint_exception() -> type[BaseException] | tuple[()]:
+    """Return torch's `CheckpointException`, which is no `Exception`, for `isinstance`; () if it is not imported."""
+    return getattr(loaded("torch.distributed.checkpoint.api"), "CheckpointException", ())
+
+
 def destroyers() -> list[tuple[str, Callable[[], object]]]:
     """Return the functions of `DESTROYERS` whose modules are imported, and those of trackers of experts, by name."""
     found = ((name, getattr(loaded(module), name, None)) for module, name in DESTROYERS)

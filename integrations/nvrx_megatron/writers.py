@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import signal
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +19,8 @@ from typing import Any, Final
 from nvrx_core.inprocess.abort import Abort
 from nvrx_core.inprocess.call.current import interruptions
 from nvrx_core.inprocess.wrap import current_call
-from nvrx_core.process.children import descendants_of
+from nvrx_core.process.children import kill_tree
+from nvrx_core.process.lifeline import survivor
 from nvrx_core.rank_assignment.base import FrozenState
 from nvrx_megatron import internals
 from nvrx_megatron.installed import Piece
@@ -30,7 +30,7 @@ __all__ = ["AbortCheckpointWriters", "forget_saves", "observe_saves"]
 
 log = logging.getLogger("nvrx_megatron")
 
-_JOIN_SECONDS: Final = 2.0
+_END_SECONDS: Final = 2.0
 _OF_PERSISTENT_QUEUES: Final = ("_persistent_queue", "_persistent_preload_q", "_persistent_comp_q")
 _queues: weakref.WeakSet[Any] = weakref.WeakSet()
 _synchronous: list[frozenset[int]] = []
@@ -185,11 +185,10 @@ def _writers_of_this_process() -> list[Any]:
 
 
 def _kill_with_children(process: Any) -> None:
-    """Kill a process and its descendants, the ancestors first so that they start no more; wait for the process."""
-    for pid in (process.pid, *descendants_of(process.pid)):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.join(_JOIN_SECONDS)
+    """Kill a process and all processes below it, which may hold the files, and wait for them."""
+    if left := kill_tree(process.pid, _END_SECONDS):
+        log.warning("an interrupted checkpoint may still be written: %s", ", ".join(map(survivor, left)))
+    process.join(0)
 
 
 def _forget_persistent_process() -> None:

@@ -6,14 +6,15 @@ import http
 import http.client
 import json
 import logging
+import math
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -30,7 +31,7 @@ ANSWER_TIMEOUT: Final = 5.0
 MAX_ANSWER: Final = 1 << 20
 MAX_EXPLANATION: Final = 1_000
 RESULT_TIMEOUT: Final = 900.0
-"""Seconds for the result of a log; then the next one is asked for."""
+"""Seconds for the result of a log."""
 TRIES: Final = Backoff(0.1, 2.0)
 """Pauses between the tries of a request, for the service may just be started, and between questions for a result."""
 SUBMIT_TIMEOUT: Final = 20.0
@@ -76,6 +77,29 @@ class _Log:
     path: str
     offset: int
     is_final: bool
+
+
+@dataclass(eq=False)
+class _Awaited:
+    """A final log whose result is asked for, in turn with those of other cycles.
+
+    Attributes:
+        given: the log.
+        due: when it is submitted, and then asked for again, monotonic seconds.
+        deadline: when it is given up, monotonic seconds; `inf` before it is submitted.
+        tries: times that it was asked for.
+        submissions: times that it was submitted again.
+        known: the last answer with a recommendation.
+        problem: why there is no result.
+    """
+
+    given: _Log
+    due: float
+    deadline: float = math.inf
+    tries: int = 0
+    submissions: int = 0
+    known: dict[str, Any] = field(default_factory=dict)
+    problem: str = "the service is not done"
 
 
 class AttributionClient:
@@ -136,14 +160,36 @@ class AttributionClient:
     def _run(self) -> None:
         if (problem := self._tried("GET", "/healthz", None, self._starts_within)) and not self._ending.is_set():
             log.warning("the attribution service at %s does not answer: %s", self._url, problem)
-        while (given := self._queue.get()) is not None and not self._ending.is_set():
-            if given.is_final:
-                self._ending.wait(self._written_within)
-            problem = self._submit(given)
-            if given.is_final and not problem:
-                problem = self._await(given)
-            if problem and not self._ending.is_set():
-                log.warning("the log of cycle %d is not attributed: %s", given.cycle, problem)
+        awaited, is_open = list[_Awaited](), True
+        while (is_open or awaited) and not self._ending.is_set():
+            due = min((each.due for each in awaited), default=None)
+            pause = None if due is None else max(0.0, due - time.monotonic())
+            if is_open:
+                is_open = self._receive(awaited, pause)
+            else:
+                self._ending.wait(pause)
+            for each in [each for each in awaited if each.due <= time.monotonic()]:
+                if not self._ending.is_set() and self._is_settled(each):
+                    awaited.remove(each)
+        for each in awaited:
+            self._give_up(each)
+
+    def _receive(self, awaited: list[_Awaited], pause: float | None) -> bool:
+        """Wait for logs, and take all that there are; return whether there may be more.
+
+        Args:
+            awaited: gets the final ones.
+            pause: seconds to wait at most; None for no limit.
+        """
+        with suppress(Empty):
+            while (given := self._queue.get(timeout=pause)) is not None:
+                pause = 0.0
+                if given.is_final:
+                    awaited.append(_Awaited(given, due=time.monotonic() + self._written_within))
+                else:
+                    self._warn(given, self._submit(given))
+            return False
+        return True
 
     def _submit(self, given: _Log) -> str:
         """Submit a log; return why that has failed, else ""."""
@@ -165,38 +211,51 @@ class AttributionClient:
                 if time.monotonic() + pause >= deadline or self._ending.wait(pause):
                     return str(error) or type(error).__name__
 
-    def _await(self, given: _Log) -> str:
-        """Ask for the result of a log until it is there; return why there is none, else "".
+    def _is_settled(self, asked_for: _Awaited) -> bool:
+        """Submit a final log, then ask for its result; return whether there is nothing more to ask.
 
-        A service that was started again knows nothing of it, and gets it again. When the job ends, a result is taken of
-        which the model has said nothing yet.
+        A service that was started again knows nothing of it, and gets it again.
         """
-        deadline, problem, asked = time.monotonic() + RESULT_TIMEOUT, "the service is not done", 0
-        submissions = 0
-        known: dict[str, Any] = {}
-        while time.monotonic() < deadline and not self._ending.is_set():
-            try:
-                answer = parse_object(self._ask("GET", f"/logs?log_path={quote(given.path, safe='')}"))
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                answer, problem = {}, str(error) or type(error).__name__
-                if isinstance(error, _NotSubmittedError) and submissions < MOST_SUBMISSIONS:
-                    submissions += 1
-                    problem = self._submit(given) or problem
-            known = answer if "recommendation" in answer else known
-            match str(answer.get("status", "")).lower():
-                case "completed":
-                    self._advised(Advice.of(given.cycle, answer))
-                    return ""
-                case "failed":
-                    return shown(str(answer.get("error", "")))
-                case _:
-                    pass
-            asked += 1
-            self._ending.wait(TRIES.pause(asked))
-        if known:
-            self._advised(Advice.of(given.cycle, known))
-            return ""
-        return problem
+        given = asked_for.given
+        if asked_for.deadline == math.inf:
+            if problem := self._submit(given):
+                self._warn(given, problem)
+                return True
+            asked_for.deadline = time.monotonic() + RESULT_TIMEOUT
+        try:
+            answer = parse_object(self._ask("GET", f"/logs?log_path={quote(given.path, safe='')}"))
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            answer, asked_for.problem = {}, str(error) or type(error).__name__
+            if isinstance(error, _NotSubmittedError) and asked_for.submissions < MOST_SUBMISSIONS:
+                asked_for.submissions += 1
+                asked_for.problem = self._submit(given) or asked_for.problem
+        asked_for.known = answer if "recommendation" in answer else asked_for.known
+        match str(answer.get("status", "")).lower():
+            case "completed":
+                self._advised(Advice.of(given.cycle, answer))
+                return True
+            case "failed":
+                self._warn(given, shown(str(answer.get("error", ""))))
+                return True
+            case _:
+                pass
+        if time.monotonic() >= asked_for.deadline:
+            self._give_up(asked_for)
+            return True
+        asked_for.tries += 1
+        asked_for.due = time.monotonic() + TRIES.pause(asked_for.tries)
+        return False
+
+    def _give_up(self, asked_for: _Awaited) -> None:
+        """Take a result of which the model has said nothing yet, if there is one."""
+        if asked_for.known:
+            self._advised(Advice.of(asked_for.given.cycle, asked_for.known))
+        else:
+            self._warn(asked_for.given, asked_for.problem)
+
+    def _warn(self, given: _Log, problem: str) -> None:
+        if problem and not self._ending.is_set():
+            log.warning("the log of cycle %d is not attributed: %s", given.cycle, problem)
 
     def _ask(self, method: str, path: str, body: str | None = None) -> bytes:
         """Return the answer to a request; one that is not there after `ANSWER_TIMEOUT` is cut off.

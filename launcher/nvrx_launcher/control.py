@@ -16,6 +16,7 @@ from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlReques
 from nvrx_core.fault_tolerance.peers import HANG_REPORT, PROGRESS, RECOVERED, HungRank, Progress
 from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError
 from nvrx_core.parsing import integer
+from nvrx_core.values import value
 from nvrx_launcher.loop import EventLoop
 
 __all__ = ["Control", "ControlEvents"]
@@ -41,6 +42,50 @@ class ControlEvents(Protocol):
         """Handle a monitor's question for the progress of the slowest ranks of other nodes."""
 
 
+@value
+class _AskForProgress:
+    """Ask for the progress of the slowest ranks of other nodes."""
+
+
+@value
+class _Recovered:
+    """Take back that a rank is ended."""
+
+    rank: int
+
+
+@value
+class _ControlWorkload:
+    """A request of a rank, -1 for one that does not know its number."""
+
+    rank: int
+    wish: WorkloadControlRequest
+
+
+_Request = _AskForProgress | HungRank | _Recovered | _ControlWorkload
+
+
+def _read(message: dict[str, Any]) -> _Request:
+    """Return the request of a message.
+
+    Raises:
+        WireError, KeyError, ValueError: when it is malformed.
+    """
+    match message.get("type"):
+        case kind if kind == PROGRESS:
+            return _AskForProgress()
+        case kind if kind == HANG_REPORT:
+            return HungRank.from_json(message)
+        case kind if kind == RECOVERED:
+            return _Recovered(integer(message.get("rank"), 0))
+        case kind if kind == REQUEST:
+            action = WorkloadAction[str(message.get("action"))]
+            wish = WorkloadControlRequest(action, str(message.get("description", "")))
+            return _ControlWorkload(integer(message.get("rank", -1), -1), wish)
+        case other:
+            raise WireError(f"unknown type {other!r}")
+
+
 class Control:
     """Listens; a malformed message closes only its own connection.
 
@@ -53,7 +98,7 @@ class Control:
     def __init__(self, loop: EventLoop, path: Path, events: ControlEvents) -> None:
         self._loop, self._listener, self._events = loop, Listener(path), events
         self._clients = Clients(
-            self._listener, self._take, most=MAX_CONNECTIONS, closed=loop.forget,
+            self._listener, _read, self._take, most=MAX_CONNECTIONS, closed=loop.forget,
             opened=lambda fd: loop.watch(fd, lambda: self._clients.serve(fd)),
         )  # fmt: skip
         loop.watch(self._listener.fileno(), self._clients.accept)
@@ -80,27 +125,22 @@ class Control:
         self._listener.close()
         self._clients.close()
 
-    def _take(self, connection: Connection, message: dict[str, Any]) -> bool:
-        """Handle a message; return whether its connection can be closed."""
-        match message.get("type"):
-            case kind if kind == PROGRESS:
+    def _take(self, connection: Connection, request: _Request) -> bool:
+        """Handle a request; return whether its connection can be closed."""
+        match request:
+            case _AskForProgress():
                 self._events.asked_for_progress(
                     lambda ranks: self._answer(connection, {"type": "ok", "ranks": [each.to_json() for each in ranks]})
                 )
                 return False
-            case kind if kind == HANG_REPORT:
-                self._events.hung(HungRank.from_json(message), lambda: self._answer(connection, {"type": "ok"}))
+            case HungRank():
+                self._events.hung(request, lambda: self._answer(connection, {"type": "ok"}))
                 return False
-            case kind if kind == RECOVERED:
-                self._events.recovered(integer(message.get("rank"), 0))
-            case kind if kind == REQUEST:
-                request = WorkloadControlRequest(
-                    WorkloadAction[str(message.get("action"))], str(message.get("description", ""))
-                )
+            case _Recovered(rank):
+                self._events.recovered(rank)
+            case _ControlWorkload(rank, wish):
                 connection.send({"type": "ok"})
-                self._events.requested(int(message.get("rank", -1)), request)
-            case other:
-                raise WireError(f"unknown type {other!r}")
+                self._events.requested(rank, wish)
         return True
 
     def _answer(self, connection: Connection, message: dict[str, Any]) -> None:

@@ -31,6 +31,7 @@ from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, DecisionKind
+from nvrx_launcher.rendezvous.rules import NOT_RETRIED
 from nvrx_launcher.workers.environment import Placement
 from nvrx_launcher.workers.output import WorkerOutput
 
@@ -122,6 +123,7 @@ class CycleEvidence:
         is_at_limit: that signal came at the end of the job's time.
         begins_at: where the output of this cycle begins in it.
         events: the folder of the event files; None for none.
+        is_retried: the workers may be restarted.
     """
 
     cycle: int
@@ -136,6 +138,7 @@ class CycleEvidence:
     kernel: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stopped_by: str = ""
     is_at_limit: bool = False
+    is_retried: bool = True
 
 
 @dataclass(frozen=True)
@@ -399,6 +402,7 @@ class CycleVerdicts:
                 running.cycle, self._began, ranks | dict.fromkeys(output, self._host), failures,
                 output, self._cycle_log.path if is_here else "", self._cycle_log.begins_at, self._events,
                 self._hang if ended_by_hang else None, kernel, stopped_by, is_at_limit,
+                is_retried=not reason.endswith(NOT_RETRIED),
             )
         )  # fmt: skip
 
@@ -484,7 +488,7 @@ def judged(evidence: CycleEvidence) -> attribution.Verdict:
     failures = tuple(FailureReport(host, text) for host, text in evidence.failures)
     report = CycleReport(
         evidence.ranks, failures, evidence.kernel, events=tuple(events), logs=logs, hang=evidence.hang,
-        stopped_by=evidence.stopped_by, is_at_limit=evidence.is_at_limit,
+        stopped_by=evidence.stopped_by, is_at_limit=evidence.is_at_limit, is_retried=evidence.is_retried,
     )  # fmt: skip
     return verdict_of_cycle(report)
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,18 +44,18 @@ class _Guardian:
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self.channel, theirs = socket.socketpair()
-        with theirs:
+        with theirs, ExitStack() as failing:
+            failing.callback(self.channel.close)
             command = [sys.executable, "-S", "-P", PROGRAM, str(os.getpid()), str(theirs.fileno()), *arguments]
-            try:
-                self.process = subprocess.Popen(
-                    command, pass_fds=(theirs.fileno(),), start_new_session=True, stdin=subprocess.DEVNULL,
-                )  # fmt: skip
-            except OSError:
-                self.channel.close()
-                raise
-        note_child(self.process.pid)
-        self.channel.setblocking(False)
-        self.ended = open_pidfd(self.process.pid)
+            self.process = subprocess.Popen(
+                command, pass_fds=(theirs.fileno(),), start_new_session=True, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            note_child(self.process.pid)
+            failing.callback(self.process.wait, END_TIMEOUT)
+            failing.callback(self.process.kill)
+            self.channel.setblocking(False)
+            self.ended = open_pidfd(self.process.pid)
+            failing.pop_all()
 
     def end(self) -> str:
         """Kill it, unless it has ended, and return how it has ended."""

@@ -48,8 +48,11 @@ class JobFailedError(RuntimeError):
     """
 
     def __init__(self, code: int, reason: str) -> None:
-        super().__init__(f"{reason} (code {code})")
-        self.code = code
+        super().__init__(code, reason)
+        self.code, self._reason = code, reason
+
+    def __str__(self) -> str:
+        return f"{self._reason} (code {self.code})"
 
 
 @dataclass
@@ -139,8 +142,12 @@ class elastic_launch:  # noqa: N801 - torch's name
         environ, template = inherited(), self._config.log_line_prefix_template
         if template:
             environ[PREFIX_TEMPLATE] = template
-        options, settings = read_arguments(_command_line(self._config, self._entrypoint, arguments, logs), environ)
-        launch_options = LaunchOptions.of(options, count_devices, environ)
+        try:
+            options, settings = read_arguments(_command_line(self._config, self._entrypoint, arguments, logs), environ)
+            launch_options = LaunchOptions.of(options, count_devices, environ)
+        except BaseException:  # boundary: the error is the caller's; nothing was started that logs
+            shutil.rmtree(logs, ignore_errors=True)
+            raise
         starter = None
         if not isinstance(self._entrypoint, str):
             starter = FunctionStarter(self._entrypoint, arguments, launch_options, logs)

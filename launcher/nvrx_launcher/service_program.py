@@ -11,7 +11,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import IO, Final
 
 from nvrx_core.backoff import Backoff
@@ -68,13 +68,12 @@ class ServiceProgram:
         token = os.memfd_create("nvrx-token", os.MFD_CLOEXEC)
         try:
             os.write(token, self._token)
-            errors = open(self._log_file, "ab", buffering=0) if self._log_file else None  # noqa: SIM115
-            self._process = subprocess.Popen(
-                [*self._command, "--token-file", f"/proc/self/fd/{token}"], stdin=subprocess.PIPE, env=self._environ,
-                stdout=subprocess.DEVNULL, stderr=errors, pass_fds=[token, *self._inherits], start_new_session=True,
-            )  # fmt: skip
-            if errors is not None:
-                errors.close()
+            with open(self._log_file, "ab", buffering=0) if self._log_file else nullcontext() as errors:
+                self._process = subprocess.Popen(
+                    [*self._command, "--token-file", f"/proc/self/fd/{token}"], stdin=subprocess.PIPE,
+                    env=self._environ, stdout=subprocess.DEVNULL, stderr=errors, pass_fds=[token, *self._inherits],
+                    start_new_session=True,
+                )  # fmt: skip
         except OSError as error:
             log.warning("cannot start the %s: %s", self._name, error)
             self._again()

@@ -32,7 +32,6 @@ _CONFIDENCE: Final[Mapping[Kind, float]] = {
 _ADVICE: Final = {
     Action.RESTART: "restart", Action.EXCLUDE_NODE: "exclude the node", Action.STOP: "stop, and correct it first",
 }  # fmt: skip
-_NO_TEXT: Final = (Kind.MACHINE, Kind.SCHEDULER, Kind.ENDED)
 _OF_OTHERS: Final = (Kind.COLLECTIVE, Kind.STALLED, Kind.CONSEQUENCE)
 _WAITS_FOR_OTHERS: Final = re.compile(
     r"distributed_c10d|_engine_run_backward|all_?reduce|all_?gather|reduce_scatter|broadcast|barrier|wait_tensor|/distributed/"

@@ -58,6 +58,8 @@ class CycleReport:
         hang: the verdict on a hang, which launchers have given by the reports of all ranks; None for none.
         stopped_by: the signal that has ended the launcher, as SIGTERM; "" for none.
         is_at_limit: that signal came when the time of the job was over, as far as its scheduler has told.
+        is_retried: the launchers may restart the workers; they do not where all of them could not be started, or refuse
+            their arguments.
     """
 
     ranks: Mapping[int, str | None]
@@ -68,6 +70,7 @@ class CycleReport:
     hang: HangVerdict | None = None
     stopped_by: str = ""
     is_at_limit: bool = False
+    is_retried: bool = True
 
 
 def verdict_of_cycle(report: CycleReport) -> Verdict:
@@ -76,6 +79,14 @@ def verdict_of_cycle(report: CycleReport) -> Verdict:
     Args:
         report: what is known of the cycle.
     """
+    found = _by_evidence(report)
+    if report.is_retried or found.action is not Action.RESTART:
+        return found
+    sentence = re.sub("; restart[^;]*$", "; stop, and correct it first", found.sentence)
+    return replace(found, action=Action.STOP, sentence=sentence)
+
+
+def _by_evidence(report: CycleReport) -> Verdict:
     classifier = Classifier(report.ranks)
     is_stopped = all(_is_of_signal(each.text, report.stopped_by) for each in report.failures) and report.stopped_by
     if is_stopped:  # before what the workers have printed of the same signal

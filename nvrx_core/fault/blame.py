@@ -68,8 +68,8 @@ def behind(progress: Mapping[InitialRank, RankProgress], stalled: Collection[Ini
     """
     if not progress:
         return set()
-    rendezvous = min((each.rendezvous for each in progress.values()), default=0)
-    collectives = min((each.collectives for each in progress.values()), default=0)
+    rendezvous = min(each.rendezvous for each in progress.values())
+    collectives = min(each.collectives for each in progress.values())
     least = _least(progress.values())
     waiting = {
         rank
@@ -80,7 +80,7 @@ def behind(progress: Mapping[InitialRank, RankProgress], stalled: Collection[Ini
     }
     found = progress.keys() - waiting or set(progress)
     found = found & set(stalled) or found
-    step = min((progress[rank].step for rank in found), default=0)
+    step = min(progress[rank].step for rank in found)
     found = {rank for rank in found if progress[rank].step == step}
     return found if len(found) < len(progress) else set()
 

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
 from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, close_all
 
 __all__ = ["Clients"]
+
+MALFORMED: Final = (WireError, KeyError, ValueError, TypeError)
+Request = TypeVar("Request")
 
 
 def _ignore(_: int) -> None:
     """Do nothing."""
 
 
-class Clients:
+class Clients(Generic[Request]):
     """Accepts connections and serves them; the caller waits for their descriptors.
 
     Args:
         listener: the socket that clients connect to.
-        answer: handles a message; returns whether its connection is to be closed. What it raises for a malformed
-            message (`WireError`, `KeyError`, `ValueError`, `TypeError`) closes the connection.
+        read: returns the request of a message. For a malformed one it raises `WireError`, `KeyError`, `ValueError` or
+            `TypeError`, which closes the connection.
+        answer: handles a request; returns whether its connection is to be closed. A connection to which it cannot send
+            (`WireError`) is closed; every other exception of it is the caller's.
         most: the maximum number of connections; the oldest one is closed when there are more.
         opened: called with the descriptor of each new connection.
         closed: called with a descriptor before it is closed.
@@ -29,13 +34,14 @@ class Clients:
     def __init__(
         self,
         listener: Listener,
-        answer: Callable[[Connection, dict[str, Any]], bool],
+        read: Callable[[dict[str, Any]], Request],
+        answer: Callable[[Connection, Request], bool],
         *,
         most: int,
         opened: Callable[[int], object] = _ignore,
         closed: Callable[[int], object] = _ignore,
     ) -> None:
-        self._listener, self._answer, self._most = listener, answer, most
+        self._listener, self._read, self._answer, self._most = listener, read, answer, most
         self._opened, self._closed = opened, closed
         self._connections = dict[int, Connection]()
 
@@ -68,9 +74,15 @@ class Clients:
         try:
             message, descriptors = connection.receive()
             close_all(descriptors)
-            if self._answer(connection, message):
-                self.drop(fd)
-        except (WireError, KeyError, ValueError, TypeError):
+            request = self._read(message)
+        except MALFORMED:
+            self.drop(fd)
+            return
+        try:
+            is_over = self._answer(connection, request)
+        except WireError:
+            is_over = True
+        if is_over and self.has(connection):
             self.drop(fd)
 
     def drop(self, fd: int) -> None:

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, Protocol
 
@@ -60,6 +61,7 @@ MAX_CHILDREN: Final = 4
 STDERR: Final = 2
 VERDICT_TIMEOUT: Final = 1.0
 """Seconds for which the end of a rank waits until the launchers have said who is to blame for the hang."""
+REQUESTS: Final = ("init", EVIDENCE, "look", PROGRESS)
 STACK: Final = 1 << 14
 """Characters of the stacks that the launcher is told."""
 
@@ -72,6 +74,31 @@ class Awaited(Protocol):
 
     def receive(self, fd: int, *, now: float) -> None:
         """Receive what has become readable."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A message of a rank, a launcher or another monitor.
+
+    Attributes:
+        kind: its type, one of `REQUESTS`.
+        until: of a question for evidence: when its answer is due, monotonic seconds; 0.0 of all others.
+    """
+
+    kind: str
+    until: float = 0.0
+
+
+def _read(message: dict[str, Any]) -> _Request:
+    """Return the request of a message.
+
+    Raises:
+        WireError, ValueError: when it is malformed.
+    """
+    kind = message.get("type")
+    if kind not in REQUESTS:
+        raise WireError(f"unknown type {kind!r}")
+    return _Request(kind, number(message.get("until")) if kind == EVIDENCE else 0.0)
 
 
 class RankMonitor:
@@ -100,7 +127,7 @@ class RankMonitor:
         self._questions = socket.socket(fileno=os.dup(plan.questions[0])) if plan.questions else None
         self._evidence: EvidenceRequest | None = None
         self._asking, self._asked, self._answers_at = list[Connection](), 0, math.inf
-        self._clients = Clients(listener, self._answer, most=MAX_CONNECTIONS)
+        self._clients = Clients(listener, _read, self._answer, most=MAX_CONNECTIONS)
 
     def run(self, ready: Callable[[], None]) -> None:
         """Monitor ranks until the process is ended.
@@ -272,20 +299,18 @@ class RankMonitor:
                 self.page[ProgressField.ATTACHED_AT] = 0
             self.states.connection_lost()
 
-    def _answer(self, connection: Connection, message: dict[str, Any]) -> bool:
-        """Answer a message; its connection stays open for the next one."""
-        match message.get("type"):
+    def _answer(self, connection: Connection, request: _Request) -> bool:
+        """Answer a request; its connection stays open for the next one."""
+        match request.kind:
             case "init":
                 self._answer_init(connection)
             case kind if kind == EVIDENCE:  # one question at a time: the launcher does not wait for an earlier one
-                self._answers_at = number(message.get("until")) - ANSWER_MARGIN
+                self._answers_at = request.until - ANSWER_MARGIN
                 self._asking.append(connection)
-            case "look":
-                connection.send({"type": "ok"})
             case kind if kind == PROGRESS:
                 connection.send(self._progress().to_json())
-            case other:
-                raise WireError(f"unknown type {other!r}")
+            case _:
+                connection.send({"type": "ok"})
         return False
 
     def _answer_init(self, connection: Connection) -> None:

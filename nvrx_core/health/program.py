@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
-from nvrx_core.health.probe_deadlines import ENDS_WITHIN, KillProbe, LeaveProbe, ProbeDeadlines
+from nvrx_core.health.probe_deadlines import KillProbe, LeaveProbe, ProbeDeadlines
 from nvrx_core.health.probes import Probe, probes_of
 from nvrx_core.health.result import CheckResult, Status
 from nvrx_core.health.settings import HealthSettings
@@ -43,38 +43,51 @@ class _Running:
     Attributes:
         probe: which one.
         pid: its process.
-        reader: what it writes.
+        fd: what to wait for: the pipe that it writes to, and once it has closed that, its pidfd. The kernel closes the
+            pipe before what the probe has opened, so a process can still hang when its pipe is closed.
         output: what it has written.
         seconds: how long it had; 0.0 before it was killed.
     """
 
     def __init__(self, probe: Probe) -> None:
         self.probe, self.output, self.began, self.seconds = probe, b"", time.monotonic(), 0.0
-        self.reader, writer = os.pipe()
+        self._is_closed = False
+        self.fd, writer = os.pipe()
         mine = ParentDeathSignal(os.getpid())
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(self.fd)
+            os.close(writer)
+            raise
         if self.pid == 0:
             _run_child(probe, writer, mine)
         os.close(writer)
 
-    def read(self) -> bool:
-        """Read what it has written; return whether it has closed its end."""
-        data = os.read(self.reader, CHUNK)
+    def advance(self) -> bool:
+        """Handle that `fd` is readable: read what it has written; return whether its process has exited."""
+        if self._is_closed:
+            return True
+        data = os.read(self.fd, CHUNK)
         if len(self.output) < MAX_OUTPUT:
             self.output += data
-        return not data
+        if not data:
+            os.close(self.fd)
+            self.fd, self._is_closed = os.pidfd_open(self.pid), True
+        return False
 
     def kill(self) -> None:
         self.seconds = time.monotonic() - self.began
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
-    def results(self, status: int | None) -> list[CheckResult]:
-        """Return its results, and one more if it has not ended by itself.
+    def end(self, status: int | None) -> None:
+        """Write its results, and one more if it has not ended by itself.
 
         Args:
             status: its wait status; None for a process that is left behind.
         """
+        os.close(self.fd)
         found = list[CheckResult]()
         for line in self.output.splitlines():
             with suppress(ValueError):  # a line that the kill has cut off
@@ -87,7 +100,8 @@ class _Running:
         elif status != 0:
             how = f"its process was {describe_exit(status)}"
             found.append(CheckResult(probe.check, probe.subject, Status.UNKNOWN, how))
-        return found
+        for result in found:
+            _say(result.to_json())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -149,14 +163,15 @@ def _run_probes(probes: Sequence[Probe], timeout: float, left: _LeftBehind) -> N
         else:
             deadlines.started(number, probe.timeout, now=time.monotonic())
     while running:
-        by_reader = {each.reader: number for number, each in running.items()}
-        found = readable(by_reader, deadlines.deadline - time.monotonic())
+        by_fd = {each.fd: number for number, each in running.items()}
+        found = readable(by_fd, deadlines.deadline - time.monotonic())
         deadlines.woken(now=time.monotonic())
-        for reader in found:
-            number = by_reader[reader]
-            if running[number].read():
+        for fd in found:
+            number = by_fd[fd]
+            if running[number].advance():
                 deadlines.ended(number)
-                _finish(running.pop(number))
+                ended = running.pop(number)
+                ended.end(os.waitpid(ended.pid, 0)[1])
         for action in deadlines.tick(now=time.monotonic()):
             match action:
                 case KillProbe(number):
@@ -164,26 +179,7 @@ def _run_probes(probes: Sequence[Probe], timeout: float, left: _LeftBehind) -> N
                 case LeaveProbe(number):
                     ended = running.pop(number)
                     left.add(ended.probe, ended.pid)
-                    _leave(ended)
-
-
-def _finish(ended: _Running) -> None:
-    """Reap a process that has closed its end of the pipe, and write its results."""
-    os.close(ended.reader)
-    pidfd = os.pidfd_open(ended.pid)
-    try:
-        is_over = bool(readable([pidfd], ENDS_WITHIN))
-    finally:
-        os.close(pidfd)
-    status = os.waitpid(ended.pid, 0)[1] if is_over else None
-    for result in ended.results(status):
-        _say(result.to_json())
-
-
-def _leave(left: _Running) -> None:
-    os.close(left.reader)
-    for result in left.results(None):
-        _say(result.to_json())
+                    ended.end(None)
 
 
 def _run_child(probe: Probe, writer: int, caller: ParentDeathSignal) -> NoReturn:

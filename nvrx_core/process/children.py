@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from nvrx_core.process.lifeline import is_running
+from nvrx_core.process.lifeline import is_running, is_stopped, open_pidfd
+from nvrx_core.process.waiting import readable
 
 __all__ = [
     "adopted",
     "become_subreaper",
     "children_of",
     "descendants_of",
+    "kill_tree",
     "name_processes",
     "note_child",
     "reap_adopted",
@@ -32,6 +36,8 @@ NAMED: Final = 8
 """Processes in a line."""
 COMMAND: Final = 80
 """Characters of a command in it."""
+STOP_TIMEOUT: Final = 1.0
+"""Seconds that SIGSTOP has; a process that waits in the kernel for storage does not stop, and starts no child."""
 _own: Final = set[int]()
 
 
@@ -103,6 +109,57 @@ def descendants_of(pid: int, *, without: Iterable[int] = ()) -> list[int]:
         found.update(dict.fromkeys(new))
         left += new
     return [each for each in found if is_running(each)]
+
+
+def kill_tree(root: int, within: float) -> list[int]:
+    """Kill a process and all processes below it, and wait for their ends.
+
+    All are stopped before any is killed: the children of one that has ended are no longer below it. SIGSTOP does not
+    break off a fork, so the children of a process are read again once it has stopped.
+
+    Args:
+        root: the process.
+        within: seconds that they have to end in once they are killed.
+
+    Returns:
+        Those that have not ended in that time.
+    """
+    found, pidfds = dict[int, None](), dict[int, int]()
+    stop_deadline = time.monotonic() + STOP_TIMEOUT
+    try:
+        are_stopped = False
+        while _stop_tree(root, found) or not (are_stopped or time.monotonic() >= stop_deadline):
+            os.sched_yield()
+            are_stopped = all(is_stopped(pid) or not is_running(pid) for pid in found)
+        for pid in found:
+            with suppress(ProcessLookupError):
+                pidfds[open_pidfd(pid)] = pid
+    finally:
+        for pid in found:
+            _signal(pid, signal.SIGKILL)
+        left, deadline = set(pidfds), time.monotonic() + within
+        while left and (ended := readable(left, deadline - time.monotonic())):
+            left.difference_update(ended)
+        for pidfd in pidfds:
+            os.close(pidfd)
+    return [pidfds[pidfd] for pidfd in left]
+
+
+def _stop_tree(root: int, found: dict[int, None]) -> bool:
+    """Stop a process and all processes below it, the parents first; return whether there are others than `found`."""
+    before, left = len(found), [root]
+    while left:
+        pid = left.pop()
+        if pid not in found:
+            found[pid] = None
+            _signal(pid, signal.SIGSTOP)
+        left += children_of(pid)
+    return len(found) > before
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
 
 
 def running_in_group(group: int) -> list[int]:

@@ -8,6 +8,7 @@ it where the user waits. Without an owner the process ends.
 
 from __future__ import annotations
 
+import copyreg
 import logging
 import os
 import threading
@@ -34,6 +35,10 @@ class HelperThreadError(RuntimeError):
         text = (str(error).splitlines() or [""])[0]
         super().__init__(f"the thread {name} has failed: {type(error).__name__}{': ' if text else ''}{text}")
         self.__cause__ = error
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        # its text alone: `error` may be one that cannot be pickled
+        return copyreg.__newobj__, (type(self), *self.args)  # type: ignore[attr-defined]
 
 
 def end_process(error: BaseException) -> None:

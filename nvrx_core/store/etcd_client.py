@@ -63,8 +63,11 @@ class EtcdError(RuntimeError):
     """
 
     def __init__(self, text: str, code: int) -> None:
-        super().__init__(text)
-        self.code = code
+        super().__init__(text, code)
+        self._text, self.code = text, code
+
+    def __str__(self) -> str:
+        return self._text
 
 
 class EtcdRefused(EtcdError, StoreRefusedError):

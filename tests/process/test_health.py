@@ -148,6 +148,36 @@ runner.close()
 
 
 @needs_fuse
+def test_a_check_that_hangs_in_its_exit_is_left_behind_and_not_started_again(tmp_path):
+    """The kernel closes its pipe first, and then waits for a driver: its results are known, its process is not over."""
+    folder = tmp_path / "mount"
+    folder.mkdir()
+    script = f"""
+import os
+from nvrx_core.health import program
+from nvrx_core.health.probes import Probe
+from nvrx_core.health.result import CheckResult, Status
+
+def run():
+    yield CheckResult("gpu", "GPU 0", Status.HEALTHY, "fine")
+    os.closerange(3, 1000)
+    os.stat({str(folder)!r})
+
+program.probes_of = lambda *_: [Probe("gpu", "", 0.5, Status.UNKNOWN, run)]
+program.main([str(os.getppid())])
+"""
+    line = [sys.executable, str(PARTS / "silent_mount.py"), str(folder), sys.executable, "-c", script]
+    request = json.dumps({"settings": {}, "checks": ["gpu"], "devices": []}) + "\n"
+    done = subprocess.run(line, input=2 * request, capture_output=True, text=True, timeout=60, check=True)
+    healthy, left, _, held, _ = [json.loads(each) for each in done.stdout.splitlines()]
+    assert (healthy["subject"], healthy["status"]) == ("GPU 0", "healthy")
+    assert (left["subject"], left["status"]) == ("", "unknown")
+    assert "is left behind, in state D" in left["reason"]
+    pid = left["reason"].partition("its process ")[2].split()[0]
+    assert f"its process {pid} of an earlier check has not returned yet, in state D" in held["reason"]
+
+
+@needs_fuse
 def test_the_time_in_which_the_node_is_stopped_does_not_count(tmp_path):
     """As under `scontrol suspend`: the check has its whole time after it."""
     folder = tmp_path / "mount"

@@ -217,6 +217,7 @@ def test_arguments_that_all_ranks_refuse_are_not_retried(
     code, log = job.finish()
     assert code == 1, log
     assert (USAGE in log) == is_said, log
+    assert ("; action stop, " in log) == is_said, log
     assert {each["cycle"] for each in job.events} == set(range(cycles))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nvrx_launcher.attribution_client import Advice, AttributionClient
 
 from tests.harness.http_stub import Asked, HttpStub, completion
 from tests.harness.process.host import free_ports
@@ -62,6 +63,31 @@ def test_the_service_that_it_starts_explains_each_cycle(
     assert "train_cycle0.log: missing_file" in own
     assert (exported["user"], exported["job_id"]) == ("mia", "7")
     assert "sk-of-the-test" not in own + log
+
+
+def test_an_analysis_that_takes_long_holds_up_no_other() -> None:
+    """The result of the first cycle is known only after that of the second."""
+    advised, second = list[int](), threading.Event()
+
+    def advise(advice: Advice) -> None:
+        advised.append(advice.cycle)
+        if advice.cycle == 1:
+            second.set()
+
+    def answer(asked: Asked) -> tuple[int, bytes]:
+        is_slow = asked.path.endswith("cycle0.log") and not second.is_set()
+        return 200, json.dumps({"status": "processing"} if is_slow else ADVICE).encode()
+
+    with HttpStub(answer) as service:
+        client = AttributionClient(service.url, "", {}, starts_within=30.0, written_within=0.0, advised=advise)
+        try:
+            for cycle in range(2):
+                client.submit(cycle, f"/logs/cycle{cycle}.log", offset=0, is_final=True)
+            assert second.wait(30)
+            client.finish(30.0)
+        finally:
+            client.close()
+    assert advised == [1, 0]
 
 
 def service_of(job: Launch) -> int:

@@ -3,9 +3,12 @@
 import pickle
 
 import pytest
+from nvrx_launcher.launch import JobFailedError
 
 from nvrx_core import errors
 from nvrx_core.inprocess import exception
+from nvrx_core.process.helper_thread import HelperThreadError
+from nvrx_core.store.etcd_client import EtcdError, EtcdRefused
 
 TREE = {
     errors.RestartError: Exception,
@@ -41,6 +44,10 @@ CARRIED = [
     errors.InternalError("broken", advice="try that"),
     errors.ParameterError("soft_timeout", 9, "less than hard_timeout"),
     errors.ParameterTypeError("abort", 9, "Abort"),
+    errors.ConfigurationError("environment", "NVRX_EVENTS_DIR", "it is a file", "name a folder"),
+    JobFailedError(93, "n0: rank 1 has failed"),
+    EtcdError("etcdserver: permission denied", 7),
+    EtcdRefused("etcdserver: permission denied", 7),
 ]
 
 
@@ -58,6 +65,12 @@ def test_an_error_survives_pickling_with_its_fields(error):
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))
     assert vars(error)
+
+
+def test_the_error_of_a_thread_survives_pickling_though_its_cause_does_not():
+    error = HelperThreadError("nvrx-lease", RuntimeError(lambda: "no pickle"))
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy)) == (HelperThreadError, str(error))
 
 
 def test_the_exit_of_a_peer_ends_the_process_with_its_code():

@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from nvrx_core.process.lifeline import open_pidfd
@@ -46,15 +46,20 @@ class Standby:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], binding: Binding | None) -> None:
         self.environment, self.is_ready = environment, False
         self.control, theirs = socket.socketpair()
-        self._printed = [os.memfd_create(name) for name in ("stdout", "stderr")]
+        self._printed = list[int]()
         python, *arguments = command
-        with theirs:
+        with theirs, ExitStack() as failing:
+            failing.callback(self._forget_streams)
+            self._printed += (os.memfd_create("stdout"), os.memfd_create("stderr"))
             self._process = start_guarded(
                 [python, "-u", PROGRAM, str(theirs.fileno()), *arguments],
                 bind=None if binding is None else binding.apply, env=dict(environment),
                 stdout=self._printed[0], stderr=self._printed[1], pass_fds=[theirs.fileno()],
             )  # fmt: skip
-        self._pidfd = open_pidfd(self._process.pid)
+            failing.callback(self._process.wait, REAP_TIMEOUT)
+            failing.callback(self._process.kill)
+            self._pidfd = open_pidfd(self._process.pid)
+            failing.pop_all()
 
     def become(self, local_rank: int, rank: int, environment: Mapping[str, str], output: Output) -> Worker | None:
         """Make it run the script, and return the worker; None if it has exited.

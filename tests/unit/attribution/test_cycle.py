@@ -286,3 +286,11 @@ def test_an_exception_that_a_worker_has_printed_last_has_its_class() -> None:
     )
     assert (found.failure, found.error_type, found.rank) == (raised.failure, raised.error_type, 0)
     assert found.failure != "unknown"
+
+
+@pytest.mark.parametrize("ends", [(), ("has failed with exit code 2",), ("was ended by SIGSEGV",)])
+def test_a_cycle_that_is_not_retried_has_no_verdict_that_says_restart(ends: tuple[str, ...]) -> None:
+    failures = tuple(failed(1, how) for how in ends)
+    verdict = verdict_of_cycle(CycleReport(RANKS, failures, is_retried=False))
+    assert (judged(*failures).action, verdict.action) == (Action.RESTART, Action.STOP)
+    assert verdict.sentence == judged(*failures).sentence.replace("; restart", "; stop, and correct it first")

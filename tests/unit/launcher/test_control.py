@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
 from nvrx_launcher.control import Control
 from nvrx_launcher.loop import EventLoop
 
@@ -44,3 +46,48 @@ def test_a_monitor_takes_back_that_it_ends_its_rank(tmp_path: Path) -> None:
                 loop.turn(deadline)
     assert told.news == [report, 3]
     control.close()
+
+
+REQUESTED = {"type": "workload_control", "action": "ExcludeThisNode", "rank": 3}
+
+
+class Defective(Told):
+    """A launcher whose handlers have a defect."""
+
+    def requested(self, rank: int, request: WorkloadControlRequest) -> None:
+        raise KeyError(rank)
+
+    def hung(self, report: HungRank, answer: Callable[[], None]) -> None:
+        answer()
+        raise ValueError(report.rank)
+
+
+def serve(path: Path, told: Told, message: dict[str, Any]) -> bool:
+    """Send a message to a launcher's socket, and let it be handled; returns whether the connection is left open."""
+    control = Control(EventLoop(), path / "launcher.ipc", told)
+    try:
+        with connect(control.path, within=10.0) as connection:
+            connection.send(message)
+            control.catch_up()
+            return not connection.has_message()
+    finally:
+        control.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "defect"), [(REQUESTED, KeyError), (HungRank(3, 4711, "no heartbeat").to_json(), ValueError)]
+)
+def test_a_defect_of_a_handler_is_not_taken_for_a_malformed_message(
+    tmp_path: Path, message: dict[str, Any], defect: type[Exception]
+) -> None:
+    with pytest.raises(defect):
+        serve(tmp_path, Defective(), message)
+
+
+@pytest.mark.parametrize(
+    "message", [REQUESTED | {"action": "explode"}, REQUESTED | {"rank": "3"}, REQUESTED | {"type": "?"}, {}]
+)
+def test_a_malformed_message_closes_its_connection_only(tmp_path: Path, message: dict[str, Any]) -> None:
+    told = Told()
+    assert not serve(tmp_path, told, message)
+    assert told.news == []

@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nvrx_launcher import cycle_verdict
+from nvrx_launcher import cycle_verdict, exit_codes
 from nvrx_launcher.cycle_verdict import CycleVerdicts
 from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member
+from nvrx_launcher.rendezvous.rules import NOT_RETRIED
 from nvrx_launcher.workers.environment import Placement
 from nvrx_launcher.workers.output import WorkerOutput
 
@@ -106,6 +107,17 @@ def test_the_line_and_the_event_name_the_culprit(world: World, caplog: pytest.Lo
     (record,) = caplog.records
     line = "verdict of cycle 0: segmentation_fault, rank 1 on n0; action restart, confidence 0.88"
     assert (record.message, record.levelno, record.rank) == (line, logging.WARNING, 1)  # type: ignore[attr-defined]
+
+
+def test_what_is_not_retried_is_to_be_corrected_first(world: World) -> None:
+    """The workers refuse their arguments, say nothing that is known, and no launcher restarts them."""
+    report = "rank 0 (local rank 0, pid 7) has failed with exit code 2"
+    world.reported = CycleFailures(HOSTS, ((0, report),), frozenset(HOSTS))
+    world.decided(run(), Decision(DecisionKind.END, 0, f"n0: {report}{NOT_RETRIED}", exit_codes.FAILED))
+    found = world.verdict()
+    assert (found["class"], found["action"]) == ("unknown", "stop")
+    why = "rank 0 on n0 failed, and the logs do not say why"
+    assert found["sentence"] == f"{why}: {report}; stop, and correct it first"
 
 
 FAILED = "rank 1 (local rank 1, pid 7) has failed with exit code 1"

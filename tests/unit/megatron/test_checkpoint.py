@@ -13,9 +13,11 @@ from types import SimpleNamespace
 import pytest
 from nvrx_megatron import AtomicCheckpoint, atomic_file, atomic_writes
 from nvrx_megatron.manifest import NAME
+from torch.distributed.checkpoint.api import CheckpointException
 
 from nvrx_core.inprocess.call import current
 from nvrx_core.inprocess.groups.observer import GroupObserver
+from nvrx_core.inprocess.protocol.outcome import RankShouldRestart
 
 
 def write(text):
@@ -50,6 +52,39 @@ def test_a_save_that_fails_leaves_the_one_before_and_its_folder_is_dropped_by_th
     checkpoints.save(2, write("two"))
     assert not list(checkpoints.folder.glob("partial-*"))
     assert checkpoints.latest()[0] == 2
+
+
+def save_that_raises(checkpoints, error):
+    def fails(folder):
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        checkpoints.save(1, fails)
+    return raised.value
+
+
+def gone(path):
+    raise OSError(errno.ESTALE, "Stale file handle")
+
+
+def test_the_exception_of_a_save_to_a_file_system_that_has_gone_is_raised(checkpoints, monkeypatch):
+    monkeypatch.setattr(os, "statvfs", gone)
+    error = ValueError("of the save")
+    assert save_that_raises(checkpoints, error) is error
+
+
+@pytest.mark.parametrize("interrupt", [RankShouldRestart, KeyboardInterrupt])
+def test_an_interrupt_of_a_save_does_not_touch_its_file_system(checkpoints, monkeypatch, interrupt):
+    touched = []
+    monkeypatch.setattr(os, "statvfs", touched.append)
+    error = interrupt()
+    assert save_that_raises(checkpoints, error) is error
+    assert touched == []
+
+
+def test_the_exception_of_a_save_of_torch_names_the_folder(checkpoints):
+    raised = save_that_raises(checkpoints, CheckpointException("it has failed", {}))
+    assert "partial-step-00000001-0-" in raised.__notes__[0]
 
 
 def test_an_attempt_has_a_folder_that_no_other_attempt_had(checkpoints):
