@@ -21,6 +21,19 @@ LIVE_STATES: Final = ("auto", "on", "off")
 LIVE_STATE_FLAG: Final = "--nvrx-live-state"
 """nvrx's own flag, which Megatron-LM's parser does not know."""
 _LAST_CALL_WAIT: Final = "--inprocess-last-call-wait"
+_TIMES: Final = {
+    "monitor_thread_interval": "Upper bound of the reaction time of a rank's monitor thread",
+    "monitor_process_interval": "Upper bound of the reaction time of a rank's monitor process",
+    "progress_watchdog_interval": "Time between two automatic heartbeats",
+    "heartbeat_interval": "Time between two renewals of a rank's lease",
+    "soft_timeout": "Without progress for so long, all ranks restart",
+    "hard_timeout": "Without progress for so long, the rank's process is ended",
+    "heartbeat_timeout": "A rank whose lease is not renewed for so long is lost",
+    "barrier_timeout": "Bound of the barriers between iterations",
+    "completion_timeout": "Bound of the time from one rank's completion to that of all",
+    "termination_grace_time": "Time from SIGTERM to SIGKILL",
+}
+"""The flags that are times, and what they are for."""
 
 
 @dataclass(frozen=True)
@@ -139,20 +152,27 @@ def inprocess_arguments(args: object, command_line: Sequence[str] | None = None)
 
 def _flags() -> dict[str, dict[str, Any]]:
     """Return the flags' names, with the options of `add_argument`; the defaults are those of Megatron-LM."""
-    times = [field.name for field in fields(InprocessArguments) if field.name.endswith(("interval", "timeout", "time"))]
     flags: dict[str, dict[str, Any]] = {
         "restart": {"action": "store_true", "help": "Restart in the process after a fault."},
         "max-iterations": {"type": int, "default": None, "help": "Maximum number of iterations."},
     }
-    flags |= {name.replace("_", "-"): _seconds(name) for name in times}
+    flags |= {name.replace("_", "-"): _seconds(name, what) for name, what in _TIMES.items()}
     return flags | {
         "last-call-wait": {"type": float, "default": 0, "help": "Seconds to wait for late faults of other ranks."},
-        "granularity": {"type": str, "choices": GRANULARITIES, "default": "node", "help": "What is replaced."},
-        "active-world-size": {"type": int, "default": world_size(), "help": "Number of ranks that train."},
+        "granularity": {
+            "type": str,
+            "choices": GRANULARITIES,
+            "default": "node",
+            "help": "What is replaced when a rank is lost: the rank alone, or all ranks of its node.",
+        },
+        "active-world-size": {
+            "type": int,
+            "default": world_size(),
+            "help": "Number of ranks that train; the others are spare. All by default.",
+        },
         "empty-cuda-cache": {"action": "store_true", "help": "Give cached GPU memory back before a restart."},
     }
 
 
-def _seconds(name: str) -> dict[str, Any]:
-    default = getattr(InprocessArguments, name)
-    return {"type": float, "default": default, "help": f"Seconds; default {default:g}."}
+def _seconds(name: str, what: str) -> dict[str, Any]:
+    return {"type": float, "default": getattr(InprocessArguments, name), "help": f"{what}, in seconds (%(default)g)."}

@@ -1,10 +1,14 @@
-"""Generator of docs/reference/parameters.md, from the declarations of the wrapper's parameters.
+"""Generator of docs/reference/parameters.md, from the declarations of the wrapper's parameters and of the front doors'.
 
 Regenerate: python -m tests.harness.parameters_page > docs/reference/parameters.md
 """
 
+import argparse
 import signal
 from datetime import timedelta
+
+from nvrx_lightning.options import InProcessOptions
+from nvrx_megatron.arguments import add_arguments
 
 from nvrx_core.inprocess.compose import Compose
 from nvrx_core.inprocess.wrap import Wrapper
@@ -18,6 +22,23 @@ HEAD = """\
 Every parameter is given by name, and checked before anything is started: a wrong value is a `ValueError` or a
 `TypeError` that names the parameter, the value and the rule. A time is a `datetime.timedelta`.
 
+"""
+OF_LIGHTNING = """
+## Options of the Lightning strategies
+
+[`InProcessDDPStrategy` and the others](../how-to/lightning.md#in-process-restart) take these besides the arguments
+of the strategies whose place they take, and refuse what neither has.
+
+"""
+OF_MEGATRON = """
+## Flags of Megatron-LM
+
+Those of [in-process restart](../how-to/megatron.md); times in seconds. A default of Megatron-LM's own parser wins.
+
+| flag | default | what it is for |
+|---|---|---|
+"""
+COLUMNS = """\
 | parameter | default | rule | what it is for |
 |---|---|---|---|
 """
@@ -25,11 +46,30 @@ Every parameter is given by name, and checked before anything is started: a wron
 
 def page() -> str:
     """The page's text."""
+    return HEAD + table(Wrapper) + OF_LIGHTNING + table(InProcessOptions) + OF_MEGATRON + flags()
+
+
+def flags() -> str:
+    """The table of Megatron's flags."""
+    (group,) = (
+        each
+        for each in add_arguments(argparse.ArgumentParser(add_help=False))._action_groups
+        if each.title == "in-process restart"
+    )
+    rows = [
+        f"| `{each.option_strings[0]}` | `{each.default}` | {(each.help or '').replace(' (%(default)g)', '')} |"
+        for each in group._group_actions
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def table(declaring: type) -> str:
+    """The table of the parameters that a class declares."""
     rows = [
         f"| `{name}` | {default_of(field.default)} | {rule_of(declared)} | {declared.help} |"
-        for name, (field, declared) in declarations(Wrapper).items()
+        for name, (field, declared) in declarations(declaring).items()
     ]
-    return HEAD + "\n".join(rows) + "\n"
+    return COLUMNS + "\n".join(rows) + "\n"
 
 
 def default_of(value: object) -> str:
