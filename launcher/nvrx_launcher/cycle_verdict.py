@@ -402,7 +402,7 @@ class CycleVerdicts:
                 running.cycle, self._began, ranks | dict.fromkeys(output, self._host), failures,
                 output, self._cycle_log.path if is_here else "", self._cycle_log.begins_at, self._events,
                 self._hang if ended_by_hang else None, kernel, stopped_by, is_at_limit,
-                is_retried=not reason.endswith(NOT_RETRIED),
+                is_retried=not end.reason.endswith(NOT_RETRIED),
             )
         )  # fmt: skip
 

@@ -28,6 +28,7 @@ from nvrx_core.health.result import CheckResult, Status
 from nvrx_core.health.settings import HealthSettings
 from nvrx_core.parsing import parse_object
 from nvrx_core.process.lifeline import ParentDeathSignal, describe_exit
+from nvrx_core.process.signals import ignore_sent_to_all
 from nvrx_core.process.waiting import readable
 
 __all__ = ["main"]
@@ -108,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until the end of standard input; return 0."""
     caller = int((sys.argv[1:] if argv is None else argv)[0])
     ParentDeathSignal(caller).set()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: its caller decides
+    ignore_sent_to_all()  # its caller decides
     left = _LeftBehind()
     for line in sys.stdin.buffer:
         request = parse_object(line)
