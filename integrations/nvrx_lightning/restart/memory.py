@@ -25,7 +25,7 @@ from nvrx_core.inprocess.live.objects import Objects, check_shared
 from nvrx_core.inprocess.restart_record import RestartRecord
 from nvrx_lightning.families import lookup
 from nvrx_lightning.restart.checkpoint import Saved, SavedCheckpoints
-from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failure, Failures, Kept, choose
+from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Chosen, Failure, Failures, Kept
 from nvrx_lightning.restart.rank_states import RankState
 from nvrx_lightning.restart.snapshot import overrides
 
@@ -138,12 +138,13 @@ class FitMemory:
         kept = replace(self._kept(), exhausted=exhausted, begun=begun, saved=told)
         store = dist.PrefixStore("nvrx_memory", store)
         store.set(f"kept/{rank}", kept.written())
-        keys = [f"kept/{each}" for each in range(world_size)]
-        store.wait(keys)
-        others = [Kept.read(each) for each in store.multi_get(keys)]
-        for each in others:
-            saved.found(Saved(*known) for known in reversed(each.saved))
-        found = choose(others)
+        if rank == 0:  # alone: n ranks would read n values of all ranks
+            keys = [f"kept/{each}" for each in range(world_size)]
+            store.wait(keys)
+            store.set("chosen", Chosen.of([Kept.read(each) for each in store.multi_get(keys)]).written())
+        chosen = Chosen.read(store.get("chosen"))
+        saved.found(Saved(*known) for known in chosen.saved)
+        found = chosen.found
         if isinstance(found, Choice):
             self.choice = found
             return ""

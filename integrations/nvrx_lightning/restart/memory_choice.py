@@ -8,6 +8,7 @@ interrupted in a hook at the end of the batch has only the first one: then all c
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Any, Final, Self
 
 from nvrx_core.inprocess.live.memory import Holding, Incomplete, Shard, Stamp, recover
 
-__all__ = ["NOTHING", "BatchStage", "Choice", "Failure", "Failures", "Kept", "choose"]
+__all__ = ["NOTHING", "BatchStage", "Choice", "Chosen", "Failure", "Failures", "Kept", "choose"]
 
 NOTHING: Final = "no optimizer step was done before the fault"
 Failure = tuple[str, str, str]
@@ -59,7 +60,9 @@ class Kept:
     def written(self) -> str:
         """Return the form that a store keeps."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return json.dumps({**fields, "holding": None if self.holding is None else vars(self.holding)})
+        holding = None if self.holding is None else vars(self.holding)
+        shards = [[shard, len([*alike])] for shard, alike in itertools.groupby(self.shards)]  # one for all replicas
+        return json.dumps({**fields, "holding": holding, "shards": shards})
 
     @classmethod
     def read(cls, text: str | bytes) -> Self:
@@ -72,7 +75,7 @@ class Kept:
             for name in ("shard", "needs"):
                 holding[name] = tuple(holding[name])
             fields["holding"] = Holding(**holding)
-        fields["shards"] = tuple(map(tuple, fields["shards"]))
+        fields["shards"] = tuple(tuple(shard) for shard, count in fields["shards"] for _ in range(count))
         for name in ("saved", "unkept"):
             fields[name] = tuple(map(tuple, fields[name]))
         fields["states"] = tuple((step, BatchStage(stage), draws) for step, stage, draws in fields["states"])
@@ -98,6 +101,39 @@ class Choice:
     stage: BatchStage
     source: int
     lacking: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What rank 0 tells the others of the choice.
+
+    Attributes:
+        found: the state from which all ranks go on, or why there is none.
+        saved: the newest checkpoints that any rank knows, and their steps, those that are newest last.
+    """
+
+    found: Choice | str
+    saved: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, kept: Sequence[Kept]) -> Self:
+        """Choose by what all ranks have told, in their order."""
+        saved = dict[str, int]()
+        for each in kept:
+            saved = {path: step for path, step in reversed(each.saved) if path not in saved} | saved
+        return cls(choose(kept), tuple(saved.items()))
+
+    def written(self) -> str:
+        """Return the form that a store keeps."""
+        return json.dumps([self.found if isinstance(self.found, str) else vars(self.found), self.saved])
+
+    @classmethod
+    def read(cls, text: str | bytes) -> Self:
+        """Return what a store has kept."""
+        found, saved = json.loads(text)
+        if not isinstance(found, str):
+            found = Choice(found["step"], BatchStage(found["stage"]), found["source"], tuple(found["lacking"]))
+        return cls(found, tuple(map(tuple, saved)))
 
 
 class Failures:

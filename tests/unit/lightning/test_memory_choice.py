@@ -8,11 +8,13 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+import lightning.pytorch
 import numpy
 import pytest
 import torch
+from nvrx_lightning.restart.checkpoint import SavedCheckpoints
 from nvrx_lightning.restart.memory import FitMemory, TrainerState, _failure, checked
-from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Failures, Kept, choose
+from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Chosen, Failures, Kept, choose
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.live.memory import Holding, MemoryLost, Stamp
@@ -220,3 +222,34 @@ def test_states_that_are_too_large_together_are_refused():
     with pytest.raises(MemoryLost, match=r"^that of one has 9 MB, and all have 17, more than 16$"):
         checked(states)
     assert checked({"other": states["other"]})
+
+
+def test_the_choice_is_read_back_as_rank_0_has_told_it():
+    kept = (has(3, VOTE, ENDED), dataclasses.replace(Kept(), saved=(("b.ckpt", 2), ("a.ckpt", 1))))
+    chosen = Chosen.of(kept)
+    assert chosen == Chosen(Choice(3, ENDED, 0, (1,)), (("a.ckpt", 1), ("b.ckpt", 2)))
+    assert Chosen.read(chosen.written()) == chosen
+    nothing = Chosen.of((Kept(), Kept()))
+    assert Chosen.read(nothing.written()) == nothing == Chosen(NOTHING, ())
+
+
+def test_what_replicas_tell_does_not_grow_with_their_number():
+    assert len(has(3, VOTE, ENDED, shards=(REPLICA,) * 5000).written()) < 1000
+
+
+def test_rank_0_alone_reads_what_all_ranks_have_kept(monkeypatch):
+    values, read = {f"kept/{rank}": Kept().written() for rank in range(3)}, list[str]()
+    store = SimpleNamespace(set=values.__setitem__, wait=lambda keys: None)
+    store.get = lambda key: read.append(key) or values[key]
+    store.multi_get = lambda keys: [store.get(key) for key in keys]
+    monkeypatch.setattr("nvrx_lightning.restart.memory.dist.PrefixStore", lambda prefix, store: store)
+    trainer = SimpleNamespace(
+        strategy=SimpleNamespace(parallel_devices=[torch.device("cpu")]),
+        world_size=3,
+        callbacks=[],
+        lightning_module=None,
+    )
+    for rank in (0, 2):
+        memory = FitMemory(trainer, lightning.pytorch.__name__, on=True)
+        assert memory.choose(store, rank, 3, SavedCheckpoints()) == ""
+    assert read == ["kept/0", "kept/1", "kept/2", "chosen", "chosen"]
