@@ -373,6 +373,10 @@ class FitMemory:
             "an optimizer that is not of torch.optim may change the weights before it evaluates the batch": any(
                 not type(each).__module__.startswith("torch.optim") for each in optimizers
             ),
+            "a hook before the step of an optimizer would run after the evaluation of the batch, not before it": any(
+                each._optimizer_step_pre_hooks for each in optimizers
+            )
+            or bool(torch.optim.optimizer._global_optimizer_pre_hooks),
             "optimizer_step is the module's own": overrides("optimizer_step", module, self._family),
             f"the persistent buffers have more than {MAX_BUFFERS >> 20} MB": buffers > MAX_BUFFERS,
             "a module has an extra state": any(

@@ -105,7 +105,8 @@ class _Structure:
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._parts = [(part, type(part), _contents(part), _plain(part)) for part in module.modules()]
+        parts = (part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule))  # they stay as made
+        self._parts = [(part, type(part), _contents(part), _plain(part)) for part in parts]
 
     def restore(self, *, wholly: bool) -> None:
         """Restore what was removed.

@@ -178,6 +178,10 @@ FALLBACKS = {
         Setting(manual=True, options={"resume": "memory"}, logs=True, faults=at(("train", 1, 13))), 2,
         "with manual optimization, a batch may have several steps",
     ),
+    "a hook before the step": (
+        Setting(hooks_step=True, options={"resume": "memory"}, logs=True, faults=at(("train", 1, 13))), 2,
+        "a hook before the step of an optimizer would run after the evaluation of the batch",
+    ),
     "averaged weights": (
         Setting(callbacks=("averaging",), options={"resume": "memory"}, logs=True, faults=at(("train", 1, 13))), 2,
         "StochasticWeightAveraging has a state that is not copied at each step",

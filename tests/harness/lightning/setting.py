@@ -52,6 +52,7 @@ class Setting:
     restarts: int = 0  # raise in every rank in turn, so many times
     spoil: str = ""  # what is done to the newest checkpoint before the fault
     manual: bool = False
+    hooks_step: bool = False  # its optimizer has a hook that runs before each step
     epoch_metrics: bool = False  # logs its loss over the epoch, too
     plateau: str = ""  # the metric that its scheduler looks at
     callback: bool = False  # nvrx's, too

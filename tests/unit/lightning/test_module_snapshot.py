@@ -42,6 +42,18 @@ def test_a_model_comes_back_as_it_was(rebuilt):
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_part_that_torch_jit_has_compiled_comes_back():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.jit.script(torch.nn.BatchNorm1d(3)))
+    before = copy.deepcopy(model.state_dict())
+    snapshot = ModuleSnapshot(model, keep_weights=True, rebuilt=False)
+    model(torch.ones(4, 2)).sum().backward()
+    model.eval()
+    snapshot.restore(weights=True)
+    assert model[1].training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_weights_of_a_checkpoint_are_not_overwritten():
     model = model_of()
     snapshot = ModuleSnapshot(model, keep_weights=True, rebuilt=False)

@@ -201,6 +201,8 @@ class Model(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW((each for each in self.parameters() if each.requires_grad), lr=self.lr)
+        if self.setting.hooks_step:
+            optimizer.register_step_pre_hook(lambda *_: None)
         if self.setting.callbacks:
             return optimizer
         if self.setting.warmup:
