@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -374,9 +375,8 @@ class FitMemory:
                 not type(each).__module__.startswith("torch.optim") for each in optimizers
             ),
             "a hook before the step of an optimizer would run after the evaluation of the batch, not before it": any(
-                each._optimizer_step_pre_hooks for each in optimizers
-            )
-            or bool(torch.optim.optimizer._global_optimizer_pre_hooks),
+                each._optimizer_step_pre_hooks or _hooks_of_all_optimizers() for each in optimizers
+            ),
             "optimizer_step is the module's own": overrides("optimizer_step", module, self._family),
             f"the persistent buffers have more than {MAX_BUFFERS >> 20} MB": buffers > MAX_BUFFERS,
             "a module has an extra state": any(
@@ -481,6 +481,11 @@ def _persistent_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return the buffers that `state_dict` has."""
     saved = module.state_dict(keep_vars=True).keys()
     return {name: each for name, each in module.named_buffers() if name in saved}
+
+
+def _hooks_of_all_optimizers() -> Any:
+    """Return those of `register_optimizer_step_pre_hook`; the attribute `torch.optim.optimizer` is no module."""
+    return vars(sys.modules[torch.optim.Optimizer.__module__]).get("_global_optimizer_pre_hooks")
 
 
 def _scaler_of(trainer: Any) -> Any:

@@ -13,8 +13,9 @@ import numpy
 import pytest
 import torch
 from nvrx_lightning.restart.checkpoint import SavedCheckpoints
-from nvrx_lightning.restart.memory import FitMemory, TrainerState, _failure, checked
+from nvrx_lightning.restart.memory import FitMemory, TrainerState, _failure, _hooks_of_all_optimizers, checked
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Chosen, Failures, Kept, choose
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.live.memory import Holding, MemoryLost, Stamp
@@ -253,3 +254,12 @@ def test_rank_0_alone_reads_what_all_ranks_have_kept(monkeypatch):
         memory = FitMemory(trainer, lightning.pytorch.__name__, on=True)
         assert memory.choose(store, rank, 3, SavedCheckpoints()) == ""
     assert read == ["kept/0", "kept/1", "kept/2", "chosen", "chosen"]
+
+
+def test_hooks_of_all_optimizers_are_those_that_torch_has_registered():
+    assert not _hooks_of_all_optimizers()
+    hook = register_optimizer_step_pre_hook(lambda *_: None)
+    try:
+        assert len(_hooks_of_all_optimizers()) == 1
+    finally:
+        hook.remove()
