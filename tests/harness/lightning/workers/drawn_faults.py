@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from nvrx_lightning.restart import loops, memory
 from nvrx_lightning.restart.fit import RestartableFit
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from nvrx_core.inprocess import live_state
 from tests.harness.instants import SPARED, Drawn, Instants, drawn_plan, follow
@@ -100,8 +100,7 @@ class DrawnFaults(fit.Faults):
         for owner, name in CALLS:
             follow(owner, name, self.drawn, name, f"{name}_ended")
         follow(live_state._Ports, "_gather", self.drawn, "vote", "voted")
-        register_optimizer_step_pre_hook(lambda *_: self.drawn("advance"))
-        register_optimizer_step_post_hook(lambda *_: self.drawn("advanced"))
+        follow(memory._Step, "__call__", self.drawn, "advance", "advanced")
 
 
 def digest(optimizer: torch.optim.Optimizer) -> str:
