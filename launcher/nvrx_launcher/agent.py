@@ -228,6 +228,13 @@ class Agent(NodeEvents, ControlEvents):
         if self.config.compat_names:
             self._environ |= import_path(self.options, self._environ, sys.executable)
 
+    def release(self) -> None:
+        """End the threads that are left after the cleanup, in a process that continues.
+
+        Its interpreter would end while one waits in torch, which aborts it.
+        """
+        self._coordination.release()
+
     def run(self) -> int:
         """Run the job; returns the exit code.
 

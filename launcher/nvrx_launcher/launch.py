@@ -152,10 +152,11 @@ class elastic_launch:  # noqa: N801 - torch's name
         if not isinstance(self._entrypoint, str):
             starter = FunctionStarter(self._entrypoint, arguments, launch_options, logs)
         specs = self._config.logs_specs
-        with ExitStack() as cleanup:
+        with ExitStack() as released, ExitStack() as cleanup:
             console = Console()
             cleanup.callback(console.close)
             agent = Agent(launch_options, settings, environ, cleanup, console=console, functions=starter, specs=specs)
+            released.callback(agent.release)
             code = agent.run()
         if code:
             raise _error(code, agent.reason, agent.failures, _name(self._entrypoint))

@@ -40,16 +40,19 @@ def endpoint_of(store: dist.Store) -> tuple[str, int]:
     return endpoint or (getattr(store, "host", type(store).__name__), getattr(store, "port", 0))
 
 
-def reconnect(store: dist.Store, factory: Factory, kwargs: Mapping[str, Any]) -> dist.Store:
+def reconnect(
+    store: dist.Store, factory: Factory, kwargs: Mapping[str, Any], *, is_over: Callable[[], bool] = lambda: False
+) -> dist.Store:
     """Open another connection to the same store, within seconds.
 
     Raises:
-        StoreConnectionError: when no process listens at the store's endpoint, or it does not answer.
+        StoreConnectionError: when no process listens at the store's endpoint, it does not answer, or nobody waits for
+            it any more (`is_over`).
     """
     host, port = endpoint_of(store)
     if not port:
         return another(store, factory, kwargs)
-    await_listener(host, port, FURTHER_TIMEOUT, stays=STAYS_OPEN)
+    await_listener(host, port, FURTHER_TIMEOUT, stays=STAYS_OPEN, is_over=is_over)
     with quiet(FATAL):
         return further(store, factory, kwargs, RECONNECT_TIMEOUT)
 
@@ -132,7 +135,7 @@ class StoreConnection:
         with self._opening:
             if self.store is broken and self._ends and not self.closed:
                 try:
-                    self._open(lambda: reconnect(broken, self._factory, self._kwargs))
+                    self._open(lambda: reconnect(broken, self._factory, self._kwargs, is_over=lambda: self.closed))
                 except (StoreConnectionError, RuntimeError, OSError) as error:
                     log.debug("the connection to the store is not opened again: %s", error)
                     return False

@@ -15,7 +15,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -76,7 +76,14 @@ class StoreBrokenError(StoreConnectionError):
     """A connection has failed before the server has answered."""
 
 
-def await_listener(host: str, port: int, timeout: timedelta, *, stays: timedelta = timedelta()) -> None:
+def await_listener(
+    host: str,
+    port: int,
+    timeout: timedelta,
+    *,
+    stays: timedelta = timedelta(),
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
     """Wait until a process listens on `host:port`.
 
     Args:
@@ -85,16 +92,17 @@ def await_listener(host: str, port: int, timeout: timedelta, *, stays: timedelta
         timeout: how long to wait.
         stays: for how long a connection must stay open: a process that is ending, and a proxy whose server has ended,
             accept one and close it at once.
+        is_over: whether nobody waits for it any more; asked after each try.
 
     Raises:
-        StoreConnectionError: when no process does within `timeout`.
+        StoreConnectionError: when no process does within `timeout`, or it is over.
     """
     start = time.monotonic()
     deadline, next_line = start + timeout.total_seconds(), start + LINE_EVERY
     where, hint = endpoint_text(host, port), _THIS_MACHINE if host == "localhost" or is_loopback(host) else ""
     while (refused := _refusal(host, port, stays.total_seconds())) is not None:
         now = time.monotonic()
-        if now >= deadline:
+        if now >= deadline or is_over():
             raise StoreConnectionError(
                 f"no control store on {where} within {timeout.total_seconds():g} s ({refused}); "
                 f"is rank 0, or the process that hosts the store, running and reachable?{hint}"

@@ -96,7 +96,7 @@ def test_the_nodes_of_torchs_static_rendezvous_have_the_ranks_of_its_configurati
         with process:
             out, errors = process.communicate(timeout=90)
         assert process.returncode == 0, errors
-        assert json.loads(out) == {"ranks": {node: node}}
+        assert json.loads(out) == {"ranks": {node: node}, "threads": []}
 
 
 @mostly("fork")

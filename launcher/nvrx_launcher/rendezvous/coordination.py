@@ -114,6 +114,9 @@ class Coordination(Protocol):
     def paused(self, *, now: float) -> None:
         """Handle that this launcher has stood still until now: its own silence is not the store's."""
 
+    def release(self) -> None:
+        """End all threads once the job is left, in a process that continues."""
+
 
 class OwnNodeOnly:
     """What a launcher does that knows nothing of other nodes: its job has one, or a rendezvous without a coordinator.
@@ -152,6 +155,9 @@ class OwnNodeOnly:
 
     def paused(self, *, now: float) -> None:
         """Do nothing: there is no lease."""
+
+    def release(self) -> None:
+        """Do nothing: no thread waits for a store."""
 
 
 class LocalCoordination(OwnNodeOnly):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -134,7 +135,8 @@ def runs_on_two_nodes() -> None:
 
     static = {"rdzv_backend": "static", "rdzv_configs": {"rank": int(os.environ["NODE"]), "timeout": 60}}
     theirs = TorchConfig(2, 2, 1, run_id="two", rdzv_endpoint=os.environ["ENDPOINT"], start_method=METHOD, **static)
-    say(ranks=elastic_launch(theirs, recovers_on_two_nodes)())
+    ranks = elastic_launch(theirs, recovers_on_two_nodes)()
+    say(ranks=ranks, threads=[each.name for each in threading.enumerate() if each.name.startswith("nvrx")])
 
 
 def recovers_on_two_nodes() -> str:
