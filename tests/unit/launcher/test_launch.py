@@ -26,6 +26,9 @@ def options_of(monkeypatch):
         def run(self):
             return 0
 
+        def release(self):
+            pass
+
     monkeypatch.setattr("nvrx_launcher.launch.Agent", Agent)
 
     def read(config):
