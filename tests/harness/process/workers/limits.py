@@ -26,6 +26,8 @@ from tests.harness.process.workers.record import Record
 TARGET = 1
 MARGIN = 64 << 20
 SHORT = {"soft_timeout": 1.1, "hard_timeout": 2.0, "heartbeat_timeout": 1.5, "barrier_timeout": 3.0}
+PATIENT = {**SHORT, "soft_timeout": 6.0, "hard_timeout": 7.0, "barrier_timeout": 8.0}
+"""The first call must not restart before its monitor process was replaced as often as it may be."""
 CROWDS = {"crowd": 10.0, "crowd_for_good": 4.0}
 """The heartbeat timeout of these cases."""
 _kept: list[Any] = []
@@ -42,7 +44,8 @@ def main() -> None:
     }.get(case)  # fmt: skip
     if me == TARGET:
         limit_process(case, limit)
-    times = {"heartbeat_timeout": CROWDS[case]} if case in CROWDS else SHORT
+    short = PATIENT if case == "few_processes" else SHORT
+    times = {"heartbeat_timeout": CROWDS[case]} if case in CROWDS else short
     settings: dict[str, Any] = {name: timedelta(seconds=seconds) for name, seconds in times.items()}
 
     @inprocess.Wrapper(no_progress_limit=(limit or None) if case == "mistake" else 3, **settings)
