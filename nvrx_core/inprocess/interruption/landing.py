@@ -67,6 +67,8 @@ _HANDLER_KINDS: Final = frozenset(
     for name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "WITH_EXCEPT_START", "PUSH_EXC_INFO", "RERAISE")
     if name in dis.opmap
 )
+_CACHE: Final = dis.opmap["CACHE"]
+_JUMPS: Final = frozenset(dis.hasjrel)
 
 
 class Landing(enum.Enum):
@@ -264,8 +266,7 @@ def _enters_protected_range(stack: list[FrameType]) -> bool:
 # Analysis of code objects
 
 
-@value
-class _Instruction:
+class _Instruction(NamedTuple):
     """An instruction: its name, its jump target, and the next instruction."""
 
     name: str
@@ -275,13 +276,19 @@ class _Instruction:
 
 @functools.lru_cache(maxsize=256)
 def _steps(code: CodeType) -> dict[int, _Instruction]:
-    instructions = list(dis.get_instructions(code))
-    following = [each.offset for each in instructions[1:]]
-    jumps = {*dis.hasjrel, *dis.hasjabs}
-    return {
-        each.offset: _Instruction(each.opname, each.argval if each.opcode in jumps else None, after)
-        for each, after in zip(instructions, [*following, None], strict=True)
-    }
+    """Return the instructions by offset, read from the bytes: `dis` would also look for the value of each argument."""
+    text, argument = code.co_code, 0
+    offsets = [at for at in range(0, len(text), 2) if text[at] != _CACHE]
+    following = dict(zip(offsets, [*offsets[1:], len(text)], strict=True))
+    steps = dict[int, _Instruction]()
+    for at, after in following.items():
+        opcode, argument = text[at], argument << 8 | text[at + 1]
+        name, target = dis.opname[opcode], None
+        if opcode in _JUMPS:
+            target = after + 2 * (-argument if "JUMP_BACKWARD" in name else argument)
+        steps[at] = _Instruction(name, target, after if after < len(text) else None)
+        argument = argument if opcode == dis.EXTENDED_ARG else 0
+    return steps
 
 
 def _step_at(code: CodeType, at: int) -> _Instruction:

@@ -1,18 +1,23 @@
 """Where an interruption may land: judged by real frames, stopped where the interpreter could interrupt."""
 
+import argparse
 import asyncio
+import asyncio.base_events
 import contextlib
 import dis
 import gc
 import importlib
+import inspect
 import linecache
 import logging
 import queue
 import sys
 import threading
 import weakref
+from types import CodeType
 
 import pytest
+import torch.distributed.distributed_c10d
 
 from nvrx_core.inprocess.interruption import landing
 from nvrx_core.inprocess.interruption.landing import (
@@ -45,6 +50,20 @@ def test_code():
 
 
 test_code.__test__ = False
+
+
+@pytest.mark.parametrize("module", [argparse, asyncio.base_events, threading, torch.distributed.distributed_c10d])
+def test_instructions_and_jumps_are_those_of_dis(module):
+    codes = [compile(inspect.getsource(module), module.__file__, "exec")]
+    while codes:
+        code = codes.pop()
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        expected = list(dis.get_instructions(code))
+        jumps = {each.offset: each.argval for each in expected if each.opcode in {*dis.hasjrel, *dis.hasjabs}}
+        steps = landing._steps(code)
+        assert {at: step.name for at, step in steps.items()} == {each.offset: each.opname for each in expected}
+        assert {at: step.target for at, step in steps.items() if step.target is not None} == jumps
+        assert [step.following for step in steps.values()] == [*[each.offset for each in expected[1:]], None]
 
 
 def test_ordinary_code_is_safe_everywhere():
