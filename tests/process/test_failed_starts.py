@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import errno
 import gc
+import math
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
-from nvrx_launcher import guardian
+from nvrx_launcher import guardian, store_host
 from nvrx_launcher.launch import LaunchConfig, elastic_launch
+from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.node_health import NodeHealth
 from nvrx_launcher.rendezvous.elastic.handler import CoordinatedRendezvous
+from nvrx_launcher.service_program import ServiceProgram
 from nvrx_launcher.workers import standbys
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
@@ -22,6 +29,8 @@ from nvrx_core.errors import ConfigurationError
 from nvrx_core.health import program
 from nvrx_core.health.probes import Probe
 from nvrx_core.health.result import Status
+from nvrx_core.health.settings import HealthSettings
+from nvrx_core.process import children
 from nvrx_core.process.children import children_of
 from nvrx_core.store import cpp_log_level
 from nvrx_core.store.endpoint import StoreConnectionError
@@ -40,17 +49,48 @@ def nothing_is_left() -> Iterator[None]:
     assert (set(os.listdir("/proc/self/fd")), set(children_of(os.getpid()))) == before
 
 
-@pytest.mark.parametrize("function", ["start_guarded", "open_pidfd"])
-def test_a_standby(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
-    monkeypatch.setattr(standbys, function, refuse)
+@pytest.mark.parametrize(("module", "function"), [(standbys, "start_guarded"), (children, "open_pidfd")])
+def test_a_standby(monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str) -> None:
+    monkeypatch.setattr(module, function, refuse)
     with pytest.raises(OSError, match="Too many open files"):
         standbys.Standby([sys.executable, "function"], dict(os.environ), None)
 
 
 def test_a_guardian(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guardian, "open_pidfd", refuse)
+    monkeypatch.setattr(children, "open_pidfd", refuse)
     with pytest.raises(OSError, match="Too many open files"):
         guardian._Guardian(["launch", "/nowhere", ""])
+
+
+def test_the_program_of_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "open_pidfd", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        store_host._Program("127.0.0.1:1", "job")
+
+
+@pytest.mark.parametrize("module", [os, children])
+def test_a_service_is_started_again_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, module: ModuleType
+) -> None:
+    monkeypatch.setattr(module, "memfd_create" if module is os else "open_pidfd", refuse)
+    with closing(EventLoop()) as loop:
+        service = ServiceProgram(
+            loop, "service", [sys.executable, "-c", ""], token=b"", log_file=str(tmp_path / "log"), environ=os.environ
+        )
+        service.start()
+        assert service.ended == -1
+        assert time.monotonic() < service.deadline < math.inf
+    assert "cannot start the service: [Errno 24] Too many open files" in caplog.text
+
+
+def test_the_command_of_an_excluded_node(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(children, "open_pidfd", refuse)
+    with closing(EventLoop()) as loop:
+        health = NodeHealth(loop, HealthSettings(on_exclude="sleep 600"), os.environ)
+        health.excluded("a GPU is gone")
+        assert not health.is_excluding
+        health.close()
+    assert "the command of --ft-on-exclude cannot be run: [Errno 24] Too many open files" in caplog.text
 
 
 def test_a_health_check(monkeypatch: pytest.MonkeyPatch) -> None:
