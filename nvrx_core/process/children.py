@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from nvrx_core.process.lifeline import is_running, is_stopped, open_pidfd
+from nvrx_core.process.proc import read_stat
 from nvrx_core.process.waiting import readable
 
 __all__ = [
@@ -145,10 +146,9 @@ def children_of(pid: int) -> list[int]:
 def _children_by_parent(pid: int) -> list[int]:
     """Return the children of a process where the kernel has no list of them (CONFIG_PROC_CHILDREN)."""
     found = list[int]()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, IndexError):
-            if int(stat.read_bytes().rpartition(b")")[2].split()[1]) == pid:
-                found.append(int(stat.parent.name))
+    for each in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        if (stat := read_stat(each)) is not None and stat.parent == pid:
+            found.append(each)
     return found
 
 
