@@ -93,10 +93,7 @@ class History:
 
     def hang_judged(self, cycle: int, verdict: HangVerdict) -> None:
         """Record who was to blame for a hang, before a worker is ended for it."""
-        self._events.write(
-            "hang_verdict", cycle, outcome=verdict.outcome.value, ranks=verdict.culprits, missing=verdict.missing,
-            confidence=verdict.confidence, sentence=verdict.sentence,
-        )  # fmt: skip
+        self._events.write("hang_verdict", cycle, **verdict.event_fields())
 
     def straggles(self, news: StragglerNews) -> None:
         """Record that ranks have become stragglers, or that this is over."""

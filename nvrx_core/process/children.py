@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from nvrx_core.process.libc import libc
 from nvrx_core.process.lifeline import is_running, is_stopped, open_pidfd
 from nvrx_core.process.proc import read_stat
 from nvrx_core.process.waiting import readable
@@ -54,8 +55,7 @@ def become_subreaper(is_on: bool = True) -> None:
     Raises:
         OSError: when the kernel refuses.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(is_on)):
+    if libc().prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(is_on)):
         error = ctypes.get_errno()
         raise OSError(error, f"PR_SET_CHILD_SUBREAPER: {os.strerror(error)}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import functools
 import os
 import signal
 import struct
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from nvrx_core.process.libc import libc
 from nvrx_core.process.proc import read_stat, read_text, read_wchan
 from nvrx_core.process.signals import signal_name
 
@@ -36,7 +36,7 @@ class ParentDeathSignal:
 
     def __init__(self, parent: int) -> None:
         self.parent = parent
-        _libc()  # not in the child: a thread that the child lacks may hold the loader's lock
+        libc()  # not in the child: a thread that the child lacks may hold the loader's lock
 
     def set(self) -> None:
         """Set the signal in the child, see PR_SET_PDEATHSIG(2const).
@@ -44,16 +44,11 @@ class ParentDeathSignal:
         Raises:
             OSError: when the kernel refuses.
         """
-        if _libc().prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)):
+        if libc().prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)):
             error = ctypes.get_errno()
             raise OSError(error, f"PR_SET_PDEATHSIG: {os.strerror(error)}")
         if os.getppid() != self.parent:  # the parent exited before the call
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 def open_pidfd(pid: int) -> int:

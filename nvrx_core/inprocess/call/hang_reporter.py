@@ -233,7 +233,4 @@ class HangReporter:
 def say(verdict: HangVerdict, iteration: int, events: EventLog) -> None:
     """Log the verdict, and write its event."""
     log.error("hang: %s", verdict.sentence)
-    events.write(
-        "hang_verdict", iteration, outcome=verdict.outcome.value, ranks=verdict.culprits, missing=verdict.missing,
-        confidence=verdict.confidence, sentence=verdict.sentence,
-    )  # fmt: skip
+    events.write("hang_verdict", iteration, **verdict.event_fields())
