@@ -29,7 +29,7 @@ from nvrx_core.process.service import read_token
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.history import History
 from nvrx_launcher.log_options import LogOptions
-from nvrx_launcher.log_service import Where
+from nvrx_launcher.log_service import LogService, Where
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, DecisionKind
@@ -128,16 +128,6 @@ class OwnVerdicts(Protocol):
         """Return whether the verdict of a cycle is there, and says that a restart would fail again."""
 
 
-class LogOfCycle(Protocol):
-    """The log of all workers of the present cycle (`LogService`)."""
-
-    path: str
-
-    @property
-    def begins_at(self) -> int:
-        """Where the output of the cycle begins in it; 0 until that is known."""
-
-
 class Attribution:
     """The service of a job, and the questions to it.
 
@@ -222,7 +212,7 @@ class Attribution:
         if self._program is not None:
             self._program.tick(now=now)
 
-    def decided(self, decision: Decision, cycle_log: LogOfCycle, *, is_coordinator: bool) -> None:
+    def decided(self, decision: Decision, cycle_log: LogService, *, is_coordinator: bool) -> None:
         """Handle a decision for all nodes, before it is carried out.
 
         Args:
