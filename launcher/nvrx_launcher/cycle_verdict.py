@@ -33,7 +33,7 @@ from nvrx_launcher.log_service import LogService
 from nvrx_launcher.rendezvous.coordination import Coordination
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, DecisionKind
-from nvrx_launcher.rendezvous.rules import NOT_RETRIED
+from nvrx_launcher.rendezvous.parameters import NOT_RETRIED
 from nvrx_launcher.workers.environment import Placement
 from nvrx_launcher.workers.output import WorkerOutput
 
