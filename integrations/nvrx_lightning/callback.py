@@ -152,9 +152,9 @@ class FaultToleranceCallback(PhaseReports):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Report the exception to the launcher, unless the training restarts in this process."""
-        if trainer.state.fn != "fit":
+        if trainer.state.fn != "fit" or not self._is_first(trainer):
             return
-        if self._training is not None and self._training.restarts():
+        if self._stays_connected or _current_call() is not None:  # also where `setup` was not reached
             self._pause()
             return
         if environment.launcher_socket() is not None:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from nvrx_core.process.proc import read_stat
 from nvrx_lightning.subclassing import become
 
 __all__ = [
@@ -176,15 +177,15 @@ def agent_of(parent: int, proc: Path = Path("/proc")) -> str:
         namespace = os.readlink(proc / "self/ns/pid")
     while pid > 0:
         try:
-            stat = (proc / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
             is_worker = b"TORCHELASTIC_RESTART_COUNT=" in (proc / str(pid) / "environ").read_bytes()
             boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
         except OSError:  # it has ended, or is another user's
             return ""
-        fields = stat.rpartition(")")[2].split()
+        if (stat := read_stat(pid, proc=proc)) is None:
+            return ""
         if not is_worker:
-            return f"{boot}-{namespace}-{pid}-{fields[19]}"
-        pid = int(fields[1])
+            return f"{boot}-{namespace}-{pid}-{stat.start}"
+        pid = stat.parent
     return ""
 
 

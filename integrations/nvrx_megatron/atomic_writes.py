@@ -10,7 +10,6 @@ interrupted. No collective runs within a section.
 from __future__ import annotations
 
 import builtins
-import functools
 import importlib
 import os
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from nvrx_megatron.atomic_file import filling, replacing, section
-from nvrx_megatron.installed import Piece
+from nvrx_megatron.installed import Piece, replace_once
 from nvrx_megatron.internals import TRACKER, WHOLE_FILES, common_savers, openers, writes_common_state
 
 __all__ = ["protect_checkpoint_files", "protect_metadata"]
@@ -33,25 +32,17 @@ def protect_checkpoint_files() -> list[Piece]:
     importlib.import_module("megatron.training.checkpointing")
     pieces = []
     for file, home, name in openers():
-        if home is not None:
-            _replace(home, name, _opening, getattr(home, name, builtins.open))
+        replace_once(home, name, _opening, default=builtins.open)
         what = "the tracker file" if file == TRACKER else file
         missing = "" if home is not None else f"the function that opens {file}"
         without = f"{what} is not written atomically: a rank that ends meanwhile leaves an empty one, and loads fail"
         pieces.append(Piece(f"{what} is written atomically", without, missing))
     savers = common_savers()
     for home, name in savers:
-        _replace(home, name, _whole, getattr(home, name))
+        replace_once(home, name, _whole)
     missing = "" if savers or not writes_common_state() else "save_common, the function that writes common.pt"
     without = "common.pt is not replaced as a whole: a rank that ends meanwhile leaves a part, and loads fail"
     return [*pieces, *([Piece("so is common.pt", without, missing)] if savers or missing else []), protect_metadata()]
-
-
-def _replace(home: Any, name: str, protected: Callable[[Any], Callable[..., Any]], original: Any) -> None:
-    if not hasattr(original, "__nvrx__"):
-        replacement = protected(original)
-        replacement.__nvrx__ = True  # type: ignore[attr-defined]
-        setattr(home, name, replacement)
 
 
 def _is_local(path: Any) -> bool:
@@ -72,7 +63,6 @@ def _opening(opener: Callable[..., Any]) -> Callable[..., Any]:
 def _whole(save: Callable[..., None]) -> Callable[..., None]:
     """Save into the folder that is the last argument, and replace its files atomically."""
 
-    @functools.wraps(save)
     def saved(*args: Any) -> None:
         *before, folder = args
         if _is_local(folder) and _writes_common_state():
@@ -96,19 +86,15 @@ def protect_metadata() -> Piece:
 
     effect, without = "no restart interrupts torch's metadata", "a restart may cut the metadata that torch writes"
     for kind in FileSystemWriter.__mro__:
-        finish = vars(kind).get("finish")
-        if finish is not None:
-            if not hasattr(finish, "__nvrx__"):
-                kind.finish = _protected(finish)  # type: ignore[attr-defined]
+        if "finish" in vars(kind):
+            replace_once(kind, "finish", _protected)
             return Piece(effect, without)
     return Piece(effect, without, "torch.distributed.checkpoint.FileSystemWriter.finish")
 
 
 def _protected(finish: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(finish)
     def finished(writer: Any, *args: Any, **kwargs: Any) -> Any:
         with section(f"the metadata of {writer.path}"):
             return finish(writer, *args, **kwargs)
 
-    finished.__nvrx__ = True  # type: ignore[attr-defined]
     return finished

@@ -1,20 +1,22 @@
-"""The line at the start that says what has been installed in this version of Megatron, and what a missing piece means.
+"""What is installed in this version of Megatron, and the line at the start that says so and what a missing piece means.
 
 nvrx depends on undocumented names of Megatron. Where one has moved, the piece that needs it is left out.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from nvrx_megatron.environment import rank
 
-__all__ = ["Piece", "announce", "mentions"]
+__all__ = ["Piece", "announce", "mentions", "replace_once"]
 
 log = logging.getLogger("nvrx_megatron")
 
@@ -59,6 +61,27 @@ def _line(pieces: list[Piece]) -> str:
     if without := [f"{piece.without} (not found: {piece.missing})" for piece in pieces if piece.missing]:
         parts.append("NOT installed: " + "; ".join(without))
     return ". ".join(parts)
+
+
+def replace_once(
+    home: Any, name: str, wired: Callable[[Any], Callable[..., Any]], *, default: Any = None, mark: str = "__nvrx__"
+) -> None:
+    """Replace a function of a module, or a method of a class; a second call, or one for a missing name, does nothing.
+
+    Args:
+        home: the module, the class, or another object; None: it is missing.
+        name: the name of the function.
+        wired: returns the replacement of the function that it is given.
+        default: the function, where `home` has none of this name.
+        mark: the attribute of a replaced function, which later replacements of it inherit.
+    """
+    original = None if home is None else getattr(home, name, default)
+    if original is None or hasattr(original, mark):
+        return
+    replacement: Any = functools.wraps(original)(wired(original))
+    setattr(replacement, mark, True)
+    is_static = isinstance(inspect.getattr_static(home, name, None), staticmethod)
+    setattr(home, name, staticmethod(replacement) if is_static else replacement)
 
 
 def mentions(module: Any, *names: str) -> bool:

@@ -6,7 +6,6 @@ the loop does behind it (its log, an evaluation, a save) is done once more when 
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import sys
@@ -20,7 +19,7 @@ from nvrx_core.inprocess.restart_record import last_restart
 from nvrx_core.inprocess.wrap import current_call
 from nvrx_megatron import internals
 from nvrx_megatron.arguments import inprocess_arguments
-from nvrx_megatron.installed import Piece
+from nvrx_megatron.installed import Piece, replace_once
 from nvrx_megatron.live_refusals import refused_arguments
 from nvrx_megatron.live_state import MegatronLiveState
 
@@ -145,11 +144,7 @@ class _Loop:
     def install(self) -> None:
         """Replace the functions; a second call changes nothing."""
         for name in internals.LOOP:
-            original = getattr(self._training, name)
-            if not hasattr(original, "__nvrx_live__"):
-                replacement: Any = functools.wraps(original)(getattr(self, f"_{name}")(original))
-                replacement.__nvrx_live__ = True
-                setattr(self._training, name, replacement)
+            replace_once(self._training, name, getattr(self, f"_{name}"), mark="__nvrx_live__")
         self._of_checkpoints = {name: getattr(self._training, name, None) for name in internals.CHECKPOINT_FUNCTIONS}
 
     def _kept_by_script(self) -> str:

@@ -6,27 +6,19 @@ time of parsing its arguments; and rank 0 runs `make` for a library that exists 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from nvrx_megatron import internals
+from nvrx_megatron.installed import replace_once
 
 __all__ = ["compute_once"]
 
 
 def compute_once() -> None:
     """Install the caches in Megatron-LM; a second call does nothing."""
-    _replace(*internals.flag_texts(), _texts_once)
-    _replace(*internals.build_of_helpers(), _built_once)
-
-
-def _replace(home: Any, name: str, once: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    compute = getattr(home, name, None)
-    if compute is not None and not hasattr(compute, "__nvrx__"):
-        replacement: Any = functools.wraps(compute)(once(compute))
-        replacement.__nvrx__ = True
-        setattr(home, name, replacement)
+    replace_once(*internals.flag_texts(), _texts_once)
+    replace_once(*internals.build_of_helpers(), _built_once)
 
 
 def _texts_once(read: Callable[[Any, type], dict[str, str]]) -> Callable[[Any, type], dict[str, str]]:

@@ -8,14 +8,13 @@ nvrx's client, opening and closing an empty section costs a few memory writes.
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
 from nvrx_core.inprocess.wrap import current_call
 from nvrx_megatron import internals
-from nvrx_megatron.installed import Piece, mentions
+from nvrx_megatron.installed import Piece, mentions, replace_once
 
 __all__ = ["wire"]
 
@@ -40,26 +39,18 @@ def wire() -> list[Piece]:
     home = internals.loaded("megatron.training.ft_integration")
     reports = hasattr(home, _STEP_END) and mentions(training, _STEP_END)
     if reports:
-        _replace(home, _STEP_END, _reporting)
+        replace_once(home, _STEP_END, _reporting)
     missing = "" if reports else f"megatron.training.ft_integration.{_STEP_END}, called by megatron.training.training"
     without = "steps are no progress: a loop that stands still is no hang, and three equal faults end the job"
     pieces = [Piece("steps are progress", without, missing)]
     for name, what in LONG.items():
         found = hasattr(training, name) and mentions(training, name)
         if found:
-            _replace(training, name, _unhurried)
+            replace_once(training, name, _unhurried)
         missing = "" if found else f"megatron.training.training.{name}"
         exceeds = f"{what} may exceed --inprocess-soft-timeout"
         pieces.append(Piece(exceeds, f"{what} that exceeds --inprocess-soft-timeout is a hang", missing))
     return pieces
-
-
-def _replace(home: Any, name: str, wired: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    original = getattr(home, name)
-    if not hasattr(original, "__nvrx__"):
-        replacement: Any = functools.wraps(original)(wired(original))
-        replacement.__nvrx__ = True
-        setattr(home, name, replacement)
 
 
 def _reporting(original: Callable[..., Any]) -> Callable[..., Any]:

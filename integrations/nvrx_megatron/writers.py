@@ -13,7 +13,6 @@ import os
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import wraps
 from typing import Any, Final
 
 from nvrx_core.inprocess.abort import Abort
@@ -23,7 +22,7 @@ from nvrx_core.process.children import kill_tree
 from nvrx_core.process.lifeline import survivor
 from nvrx_core.rank_assignment.base import FrozenState
 from nvrx_megatron import internals
-from nvrx_megatron.installed import Piece
+from nvrx_megatron.installed import Piece, replace_once
 from nvrx_megatron.state import attempt
 
 __all__ = ["AbortCheckpointWriters", "forget_saves", "observe_saves"]
@@ -44,13 +43,13 @@ def observe_saves() -> list[Piece]:
         What is installed, or what is not.
     """
     module, files = internals.saves_module(), internals.results_queue_module()
-    if hasattr(module, "AsyncCallsQueue") and not hasattr(module.AsyncCallsQueue.__init__, "__wrapped__"):
-        module.AsyncCallsQueue.__init__ = _noticing(module.AsyncCallsQueue.__init__)
+    if hasattr(module, "AsyncCallsQueue"):
+        replace_once(module.AsyncCallsQueue, "__init__", _noticing)
     _queues.update(internals.queues_of_modules())
     writer = getattr(files, "FileSystemWriterAsync", None)
-    if writer is not None:
-        _observe_synchronous_writes(writer)
-        _observe_writing_threads(writer)
+    replace_once(writer, "write_preloaded_data_multiproc", _noting_children)  # from 0.17 on, threads of the rank write
+    if hasattr(writer, "write_preloaded_data_multithread"):
+        replace_once(writer, "write_preloaded_data", _writing_new_files)
     missing = [] if internals.saves_queue_class() is not None else ["AsyncCallsQueue"]
     missing += [] if writer is not None else ["FileSystemWriterAsync"]
     effect = "a restart ends the writers of checkpoints"
@@ -64,7 +63,6 @@ def observe_saves() -> list[Piece]:
 
 
 def _noticing(initialise: Callable[..., None]) -> Callable[..., None]:
-    @wraps(initialise)
     def noticed(queue: Any, *args: Any, **kwargs: Any) -> None:
         initialise(queue, *args, **kwargs)
         _queues.add(queue)
@@ -72,13 +70,10 @@ def _noticing(initialise: Callable[..., None]) -> Callable[..., None]:
     return noticed
 
 
-def _observe_synchronous_writes(writer: Any) -> None:
-    write = getattr(writer, "write_preloaded_data_multiproc", None)  # from 0.17 on, threads of the rank write
-    if write is None or hasattr(write, "__nvrx__"):
-        return
+def _noting_children(write: Callable[..., Any]) -> Callable[..., Any]:
+    """Note the children of the process before each synchronous write."""
     own = os.getpid()
 
-    @wraps(write)
     def noted(*args: Any, **kwargs: Any) -> Any:
         if os.getpid() != own:  # a background writer
             return write(*args, **kwargs)
@@ -89,29 +84,23 @@ def _observe_synchronous_writes(writer: Any) -> None:
         finally:
             _synchronous.clear()
 
-    noted.__nvrx__ = True  # type: ignore[attr-defined]
-    writer.write_preloaded_data_multiproc = staticmethod(noted)
+    return noted
 
 
-def _observe_writing_threads(writer: Any) -> None:
+def _writing_new_files(write: Callable[..., Any]) -> Callable[..., Any]:
     """Give each save of megatron-core 0.17 and later new files where threads of an interrupted one may still write.
 
     Both would write into the same file: the later save truncates it, and the thread goes on at its own position. The
     thread may be another rank's, whose number this rank has got.
     """
-    write = getattr(writer, "write_preloaded_data", None)
-    if write is None or hasattr(write, "__nvrx__") or not hasattr(writer, "write_preloaded_data_multithread"):
-        return
 
-    @wraps(write)
     def noted(*args: Any, **kwargs: Any) -> Any:
         if _follows_an_interruption():
             with suppress(FileNotFoundError):
                 os.unlink(kwargs["write_bucket"][0] if "write_bucket" in kwargs else args[2][0])
         return write(*args, **kwargs)
 
-    noted.__nvrx__ = True  # type: ignore[attr-defined]
-    writer.write_preloaded_data = staticmethod(noted)
+    return noted
 
 
 def _follows_an_interruption() -> bool:

@@ -52,8 +52,8 @@ from nvrx_launcher.readiness import Readiness, Ready
 from nvrx_launcher.rendezvous.coordination import NodeEvents
 from nvrx_launcher.rendezvous.joining import join_job
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, MessageKind
+from nvrx_launcher.rendezvous.parameters import MIN_HEALTHY
 from nvrx_launcher.rendezvous.progress import NodeProgress
-from nvrx_launcher.rendezvous.rules import MIN_HEALTHY
 from nvrx_launcher.runtime_folder import runtime_folder
 from nvrx_launcher.signals import signal_numbers, signals_as_events
 from nvrx_launcher.stopping import Stopping, StopStep
@@ -473,7 +473,7 @@ class Agent(NodeEvents, ControlEvents):
             answer()
             return
         self._hung[report.rank] = report
-        self._history.hung(report)
+        self._history.rank_hung(report)
         self._hang_verdicts.suspected(answer, now=time.monotonic())
 
     def evidence_received(self, cycle: int, hang: str) -> None:

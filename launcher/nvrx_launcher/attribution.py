@@ -16,7 +16,6 @@ import secrets
 import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,9 @@ from nvrx_core.process.service import read_token
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.history import History
 from nvrx_launcher.log_options import LogOptions
-from nvrx_launcher.log_service import Where
+from nvrx_launcher.log_service import LogService, Where
 from nvrx_launcher.loop import EventLoop
+from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, DecisionKind
 from nvrx_launcher.service_program import ServiceProgram
 
@@ -128,16 +128,6 @@ class OwnVerdicts(Protocol):
         """Return whether the verdict of a cycle is there, and says that a restart would fail again."""
 
 
-class LogOfCycle(Protocol):
-    """The log of all workers of the present cycle (`LogService`)."""
-
-    path: str
-
-    @property
-    def begins_at(self) -> int:
-        """Where the output of the cycle begins in it; 0 until that is known."""
-
-
 class Attribution:
     """The service of a job, and the questions to it.
 
@@ -163,12 +153,10 @@ class Attribution:
         self._program: ServiceProgram | None = None
         self._client: AttributionClient | None = None
         self._submitted, self._is_running, self._is_signalled = (-1, 0), False, False
-        self._heard: deque[Advice] = deque()
-        self._advised: deque[StopAdvised] = deque()
+        self._advised = list[StopAdvised]()
         self._against: dict[int, str] = {}
         self._listener: socket.socket | None = None
-        self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        loop.watch(self._woken, self._hear)
+        self._mailbox = Mailbox(loop)
         endpoint, token = config.attribution_endpoint, b""
         if not endpoint:
             return
@@ -224,7 +212,7 @@ class Attribution:
         if self._program is not None:
             self._program.tick(now=now)
 
-    def decided(self, decision: Decision, cycle_log: LogOfCycle, *, is_coordinator: bool) -> None:
+    def decided(self, decision: Decision, cycle_log: LogService, *, is_coordinator: bool) -> None:
         """Handle a decision for all nodes, before it is carried out.
 
         Args:
@@ -256,9 +244,7 @@ class Attribution:
         """Return what the service has advised, where it is due, since the last call."""
         if not self._is_running:
             self._advise()
-        found = list[StopAdvised]()
-        while self._advised:
-            found.append(self._advised.popleft())
+        found, self._advised = self._advised, []
         return tuple(found)
 
     def finish(self, code: int) -> None:
@@ -273,15 +259,14 @@ class Attribution:
 
     def close(self) -> None:
         """End the service."""
-        has_ended = self._client is None or self._client.close()
+        if self._client is not None:
+            self._client.close()
         if self._program is not None:
             self._program.finish()
             self._program.close(time.monotonic() + (SIGNALLED_TIMEOUT if self._is_signalled else ENDS_WITHIN))
         if self._listener is not None:
             self._listener.close()
-        self._loop.forget(self._woken)
-        if has_ended:  # else the thread may still write to it
-            os.close(self._woken)
+        self._mailbox.close()
 
     def _said(self, advice: Advice) -> None:
         """Say a result; in the client's thread."""
@@ -291,16 +276,12 @@ class Attribution:
             text = f"{advice.reason}; it may not have been complete"
         log.warning("attribution of cycle %d: %s", advice.cycle, text)
         self._history.attributed(advice.cycle, advice.action, advice.reason, advice.explanation)
-        self._heard.append(advice)
-        os.eventfd_write(self._woken, 1)
+        self._mailbox.post(lambda: self._hear(advice))
 
-    def _hear(self) -> None:
+    def _hear(self, advice: Advice) -> None:
         """Handle advice: against a restart, it is followed while no cycle runs, and when the next one has failed."""
-        os.eventfd_read(self._woken)
-        while self._heard:
-            advice = self._heard.popleft()
-            if self._stops and advice.action == STOP:
-                self._against[advice.cycle] = advice.reason
+        if self._stops and advice.action == STOP:
+            self._against[advice.cycle] = advice.reason
 
     def _advise(self) -> None:
         for cycle, reason in self._against.items():

@@ -142,13 +142,12 @@ class AttributionClient:
         self._ending.set()
         self._cut()
 
-    def close(self) -> bool:
-        """Give up what is left; return whether the thread has ended. One that looks up a name ends later."""
+    def close(self) -> None:
+        """Give up what is left, and end the thread; one that looks up a name ends later."""
         self._ending.set()
         self._queue.put(None)
         self._cut()
         self._thread.join(END_TIMEOUT)
-        return not self._thread.is_alive()
 
     def _cut(self) -> None:
         """Fail the request that is under way."""

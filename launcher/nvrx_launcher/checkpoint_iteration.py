@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from nvrx_core.parsing import count_in
-from nvrx_core.process.children import note_child
+from nvrx_core.process.children import end_child, start_child
 from nvrx_core.process.lifeline import open_pidfd
 from nvrx_launcher.loop import EventLoop
 
@@ -60,13 +60,10 @@ class CheckpointIteration:
         self.iteration, self._output = -1, b""
         command = ["head", "-c", str(LONGEST), "--", self._path]
         try:
-            program = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-            )
+            program = start_child(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         except OSError as error:
             self._unknown(f"head cannot be started: {error.strerror}")
             return False
-        note_child(program.pid)
         self._program, self.deadline = program, time.monotonic() + self._timeout
         assert program.stdout is not None
         os.set_blocking(program.stdout.fileno(), False)
@@ -84,7 +81,7 @@ class CheckpointIteration:
         if self.is_reading:
             self._give_up()
         for ended, program in list(self._killed.items()):
-            self._reap(ended, program, KILL_TIMEOUT)
+            self._end(ended, program, KILL_TIMEOUT)
 
     def _read(self) -> None:
         assert self._program is not None
@@ -93,7 +90,10 @@ class CheckpointIteration:
         if data:
             self._output += data
             return
-        code = _reaped(self._detach(), KILL_TIMEOUT)
+        program = self._detach()
+        with suppress(subprocess.TimeoutExpired):
+            program.wait(KILL_TIMEOUT)
+        code = end_child(program, 0.0)
         text = self._output.decode(errors="replace").strip()
         if code:
             self._unknown(text[:200])
@@ -113,13 +113,13 @@ class CheckpointIteration:
         program.kill()
         ended = open_pidfd(program.pid)
         self._killed[ended] = program
-        self._loop.watch(ended, lambda: self._reap(ended, program, 0.0))
+        self._loop.watch(ended, lambda: self._end(ended, program, 0.0))
 
-    def _reap(self, ended: int, program: subprocess.Popen[bytes], within: float) -> None:
+    def _end(self, ended: int, program: subprocess.Popen[bytes], within: float) -> None:
         del self._killed[ended]
         self._loop.forget(ended)
         os.close(ended)
-        _reaped(program, within)
+        end_child(program, within)
 
     def _detach(self) -> subprocess.Popen[bytes]:
         """Return the program, whose output is of no interest any more."""
@@ -129,12 +129,3 @@ class CheckpointIteration:
         self._loop.forget(program.stdout.fileno())
         program.stdout.close()
         return program
-
-
-def _reaped(program: subprocess.Popen[bytes], within: float) -> int:
-    """Return the exit code of a program that is about to end; one that does not is killed, and left."""
-    with suppress(subprocess.TimeoutExpired):
-        return program.wait(within)
-    program.kill()
-    program.returncode = program.returncode or 0
-    return program.returncode

@@ -11,10 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from nvrx_core.fault_tolerance.clients import Clients
 from nvrx_core.fault_tolerance.data import WorkloadAction, WorkloadControlRequest
 from nvrx_core.fault_tolerance.peers import HANG_REPORT, PROGRESS, RECOVERED, HungRank, Progress
-from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError
+from nvrx_core.fault_tolerance.wire import Clients, Connection, Listener, WireError
 from nvrx_core.parsing import integer
 from nvrx_core.values import value
 from nvrx_launcher.loop import EventLoop

@@ -29,9 +29,11 @@ from nvrx_core.process.kernel_log import NewRecords
 from nvrx_core.process.signals import signal_name
 from nvrx_launcher.exit_codes import FAILED
 from nvrx_launcher.history import History
+from nvrx_launcher.log_service import LogService
+from nvrx_launcher.rendezvous.coordination import Coordination
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, DecisionKind
-from nvrx_launcher.rendezvous.rules import NOT_RETRIED
+from nvrx_launcher.rendezvous.parameters import NOT_RETRIED
 from nvrx_launcher.workers.environment import Placement
 from nvrx_launcher.workers.output import WorkerOutput
 
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from nvrx_core.attribution import verdict as attribution
     from nvrx_core.fault.hang_verdict import HangVerdict
 
-__all__ = ["CycleEvidence", "CycleVerdicts", "Nodes", "Workers", "time_limit"]
+__all__ = ["CycleEvidence", "CycleVerdicts", "Workers", "time_limit"]
 
 log = logging.getLogger("nvrx_launcher")
 NEXT_CYCLE_TIMEOUT: Final = 1.0
@@ -80,13 +82,6 @@ _RECORD: Final = re.compile(r"NVRM: Xid(?P<error> \([^)]*\): \d+\b)?|[Kk]illed p
 """A record of the kernel on an error of a GPU, which names GPU and error, or on a process that it has killed."""
 
 
-class Nodes(Protocol):
-    """What the nodes have reported (`Coordination`)."""
-
-    def failures(self, cycle: int) -> CycleFailures | None:
-        """Return the failures of a cycle; None: another launcher has the reports."""
-
-
 class Workers(Protocol):
     """The workers of this node (`WorkerGroup`)."""
 
@@ -94,16 +89,6 @@ class Workers(Protocol):
 
     def output(self) -> Mapping[int, WorkerOutput]:
         """Return where their output can be read, by rank."""
-
-
-class LogPath(Protocol):
-    """The log of all workers of a cycle (`LogService`)."""
-
-    path: str
-
-    @property
-    def begins_at(self) -> int:
-        """Where the output of the cycle begins in it; 0 until that is known."""
 
 
 @dataclass(frozen=True)
@@ -178,8 +163,8 @@ class CycleVerdicts:
     """
 
     def __init__(
-        self, history: History, nodes: Nodes, workers: Workers, *, cycle_log: LogPath, host: str, events: str | None,
-        time_limit: float = math.inf, ends_job: bool = True,
+        self, history: History, nodes: Coordination, workers: Workers, *, cycle_log: LogService, host: str,
+        events: str | None, time_limit: float = math.inf, ends_job: bool = True,
     ) -> None:  # fmt: skip
         self._history, self._nodes, self._workers = history, nodes, workers
         self._cycle_log, self._host, self._events, self._time_limit = cycle_log, host, events, time_limit

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from nvrx_core.errors import ConfigurationError
 
 __all__ = [
+    "INTEGER",
     "OPTIONAL_INTEGER",
     "OPTIONAL_TEXT",
     "SECONDS",
@@ -56,6 +57,7 @@ def _seconds(option: str, value: float) -> float:
 
 TEXT: Final = OptionForm[str, str](str, _as_it_is)
 OPTIONAL_TEXT: Final = OptionForm[str | None, str | None](str, _as_it_is)
+INTEGER: Final = OptionForm[int, int](int, _as_it_is)
 OPTIONAL_INTEGER: Final = OptionForm[int | None, int | None](int, _as_it_is)
 SECONDS: Final = OptionForm[float, float](float, _seconds)
 

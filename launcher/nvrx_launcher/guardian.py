@@ -17,10 +17,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from nvrx_core.process.children import note_child
+from nvrx_core.process.children import end_child, start_child, watch_child
 from nvrx_core.process.file_limit import first_file_limit, set_file_limit
-from nvrx_core.process.lifeline import ParentDeathSignal, describe_exit, exit_status, open_pidfd
-from nvrx_core.process.waiting import readable
+from nvrx_core.process.lifeline import ParentDeathSignal, describe_exit, exit_status
 from nvrx_launcher import guardian_program
 from nvrx_launcher.guardian_policy import AskGuardian, EndGuardian, GuardianPolicy, StartGuardian
 from nvrx_launcher.loop import EventLoop
@@ -38,6 +37,7 @@ class _Guardian:
     """One guardian process.
 
     Attributes:
+        pid: its process.
         channel: what it answers on.
         ended: becomes readable when it has ended.
     """
@@ -47,27 +47,18 @@ class _Guardian:
         with theirs, ExitStack() as failing:
             failing.callback(self.channel.close)
             command = [sys.executable, "-S", "-P", PROGRAM, str(os.getpid()), str(theirs.fileno()), *arguments]
-            self.process = subprocess.Popen(
-                command, pass_fds=(theirs.fileno(),), start_new_session=True, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-            note_child(self.process.pid)
-            failing.callback(self.process.wait, END_TIMEOUT)
-            failing.callback(self.process.kill)
             self.channel.setblocking(False)
-            self.ended = open_pidfd(self.process.pid)
+            self._process = start_child(
+                command, pass_fds=(theirs.fileno(),), start_new_session=True, stdin=subprocess.DEVNULL
+            )
+            self.pid, self.ended = self._process.pid, watch_child(self._process)
             failing.pop_all()
 
-    def end(self) -> str:
-        """Kill it, unless it has ended, and return how it has ended."""
-        if not readable([self.ended], 0.0):
-            self.process.kill()
-        is_gone = bool(readable([self.ended], END_TIMEOUT))
-        how = describe_exit(exit_status(self.process.pid, self.ended))
-        if is_gone:
-            self.process.wait()
+    def end(self) -> None:
+        """Kill it, unless it has ended."""
+        end_child(self._process, END_TIMEOUT)
         os.close(self.ended)
         self.channel.close()
-        return how
 
 
 class Guardians:
@@ -101,7 +92,7 @@ class Guardians:
 
     def pids(self) -> set[int]:
         """Return their processes."""
-        return {each.process.pid for each in self._guardians.values()}
+        return {each.pid for each in self._guardians.values()}
 
     def tick(self, *, now: float) -> None:
         """Ask them for a sign of life, and replace those that are lost; `now` is what the loop's turn has returned."""
@@ -146,12 +137,11 @@ class Guardians:
     def _lost(self, number: int, reason: str) -> None:
         guardian = self._guardians.pop(number)
         self._forget(guardian)
-        how = guardian.end()
+        why = reason or describe_exit(exit_status(guardian.pid, guardian.ended))
+        guardian.end()
         pause = self._policy.lost(number, now=time.monotonic())
         when = f"in {pause:g} s" if pause else "at once"
-        log.warning(
-            "guardian process %d is lost: %s; another one is started %s", guardian.process.pid, reason or how, when
-        )
+        log.warning("guardian process %d is lost: %s; another one is started %s", guardian.pid, why, when)
 
     def _forget(self, guardian: _Guardian) -> None:
         self._loop.forget(guardian.ended)
@@ -181,10 +171,4 @@ def start_guarded(
         if bind is not None:
             bind()
 
-    started = subprocess.Popen(
-        command, start_new_session=True,
-        preexec_fn=prepare,  # noqa: PLW1509 - a few system calls, no lock
-        **options,
-    )  # fmt: skip
-    note_child(started.pid)
-    return started
+    return start_child(command, start_new_session=True, preexec_fn=prepare, **options)  # a few system calls, no lock

@@ -20,7 +20,9 @@ from nvrx_launcher.hang_policy import (
     ShareEvidence,
     TellCoordinator,
 )
-from nvrx_launcher.rendezvous.messages import Decision, MessageKind
+from nvrx_launcher.history import History
+from nvrx_launcher.rendezvous.coordination import Coordination
+from nvrx_launcher.rendezvous.messages import Decision
 
 __all__ = ["HangVerdicts"]
 
@@ -32,35 +34,6 @@ class EvidenceOfRanks(Protocol):
 
     def ask(self, answer: Callable[[Mapping[int, HangReport]], object], *, until: float) -> None:
         """Answer with the reports that come until then, by local rank."""
-
-
-class EvidenceExchange(Protocol):
-    """The connection to the other nodes (`Coordination`)."""
-
-    @property
-    def runs_coordinator(self) -> bool:
-        """Whether this launcher judges."""
-
-    def tell(self, kind: MessageKind, cycle: int, reason: str) -> None:
-        """Send a message to the coordinator."""
-
-    def share_evidence(self, cycle: int, hang: str, text: str, nodes: int) -> None:
-        """Write the evidence of this node on a hang; the last one of so many nodes tells the coordinator."""
-
-    def gather_evidence(
-        self,
-        nodes: Sequence[int],
-        judged: Callable[[Sequence[bytes]], HangVerdict | None],
-        answer: Callable[[HangVerdict | None], object],
-    ) -> None:
-        """Answer with what `judged`, which may run in another thread, returns for the evidence of nodes."""
-
-
-class HangEvents(Protocol):
-    """The event file."""
-
-    def hang_judged(self, cycle: int, verdict: HangVerdict) -> None:
-        """Record who was to blame for a hang."""
 
 
 class HangsOfCycles(Protocol):
@@ -82,7 +55,7 @@ class HangVerdicts:
     """
 
     def __init__(
-        self, ranks: EvidenceOfRanks, nodes: EvidenceExchange, events: HangEvents, cycles: HangsOfCycles, *,
+        self, ranks: EvidenceOfRanks, nodes: Coordination, events: History, cycles: HangsOfCycles, *,
         is_on: bool = True,
     ) -> None:  # fmt: skip
         self._ranks, self._nodes, self._events, self._cycles = ranks, nodes, events, cycles

@@ -81,10 +81,10 @@ class History:
         """Record that a worker has failed; `in_process`: the job may continue without it."""
         self._write("worker_failed", rank=rank, code=code, reason=report, in_process=in_process)
 
-    def hung(self, report: HungRank) -> None:
+    def rank_hung(self, report: HungRank) -> None:
         """Record that a worker is hung, and about to be ended by its monitor."""
         reason = f"rank {report.rank} (pid {report.pid}) is hung: {report.reason}"
-        self._write("hung", rank=report.rank, worker=report.pid, reason=reason, stack=report.stack)
+        self._write("rank_hung", rank=report.rank, worker=report.pid, reason=reason, stack=report.stack)
 
     def recovered(self, report: HungRank, why: str) -> None:
         """Record that a worker that was about to be ended as hung is not."""
@@ -93,10 +93,7 @@ class History:
 
     def hang_judged(self, cycle: int, verdict: HangVerdict) -> None:
         """Record who was to blame for a hang, before a worker is ended for it."""
-        self._events.write(
-            "hang_verdict", cycle, outcome=verdict.outcome.value, ranks=verdict.culprits, missing=verdict.missing,
-            confidence=verdict.confidence, sentence=verdict.sentence,
-        )  # fmt: skip
+        self._events.write("hang_verdict", cycle, **verdict.event_fields())
 
     def straggles(self, news: StragglerNews) -> None:
         """Record that ranks have become stragglers, or that this is over."""

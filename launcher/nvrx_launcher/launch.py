@@ -142,21 +142,18 @@ class elastic_launch:  # noqa: N801 - torch's name
         environ, template = inherited(), self._config.log_line_prefix_template
         if template:
             environ[PREFIX_TEMPLATE] = template
-        try:
+        starter, specs = None, self._config.logs_specs
+        with ExitStack() as released, ExitStack() as cleanup, ExitStack() as failing:
+            failing.callback(shutil.rmtree, logs, ignore_errors=True)
             options, settings = read_arguments(_command_line(self._config, self._entrypoint, arguments, logs), environ)
             launch_options = LaunchOptions.of(options, count_devices, environ)
-        except BaseException:  # boundary: the error is the caller's; nothing was started that logs
-            shutil.rmtree(logs, ignore_errors=True)
-            raise
-        starter = None
-        if not isinstance(self._entrypoint, str):
-            starter = FunctionStarter(self._entrypoint, arguments, launch_options, logs)
-        specs = self._config.logs_specs
-        with ExitStack() as released, ExitStack() as cleanup:
+            if not isinstance(self._entrypoint, str):
+                starter = FunctionStarter(self._entrypoint, arguments, launch_options, logs)
             console = Console()
             cleanup.callback(console.close)
             agent = Agent(launch_options, settings, environ, cleanup, console=console, functions=starter, specs=specs)
             released.callback(agent.release)
+            failing.pop_all()
             code = agent.run()
         if code:
             raise _error(code, agent.reason, agent.failures, _name(self._entrypoint))

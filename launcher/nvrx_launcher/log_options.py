@@ -10,7 +10,7 @@ from typing import Final
 
 from nvrx_core.logs.node_buffer import LIMIT
 from nvrx_core.parsing import MAX_PORT
-from nvrx_launcher.declared_options import SECONDS, OptionForm, option, values_of, wrong
+from nvrx_launcher.declared_options import INTEGER, SECONDS, TEXT, OptionForm, option, values_of, wrong
 
 __all__ = ["LogOptions"]
 
@@ -33,8 +33,6 @@ def _count(option: str, count: int) -> int:
 
 
 _FILE: Final = OptionForm[str | None, str](str, _file)
-_TEXT: Final = OptionForm[str | None, str](str, lambda _, text: text or "")
-_INTEGER: Final = OptionForm[int, int](int, lambda _, value: value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +63,7 @@ class LogOptions:
         "them itself. Needs the extra grpc.", name="ft-enable-log-server", is_torchruns=False,
     )  # fmt: skip
     port: int = option(
-        50051, _INTEGER, "Port of the log server; with leaves, their ports, and the one after them is the root's.",
+        50051, INTEGER, "Port of the log server; with leaves, their ports, and the one after them is the root's.",
         name="ft-log-server-port", is_torchruns=False,
     )  # fmt: skip
     leaves: int = option(
@@ -75,11 +73,11 @@ class LogOptions:
         name="ft-log-aggregator-count", is_torchruns=False,
     )  # fmt: skip
     leaf_queue: int = option(
-        -1, _INTEGER, "Chunks that may wait in a leaf; -1: 256 for each of its nodes, 16384 at least, 1000000 at most.",
+        -1, INTEGER, "Chunks that may wait in a leaf; -1: 256 for each of its nodes, 16384 at least, 1000000 at most.",
         name="ft-log-leaf-max-queue-chunks", is_torchruns=False,
     )  # fmt: skip
     server_log_prefix: str = option(
-        None, _TEXT, "Own logs of the log server go to files with this prefix, _root.log and _leaf_N.log; to the "
+        "", TEXT, "Own logs of the log server go to files with this prefix, _root.log and _leaf_N.log; to the "
         "launcher's stderr by default.", name="ft-log-server-log-prefix", is_torchruns=False,
     )  # fmt: skip
     ends_within: float = option(
@@ -87,16 +85,16 @@ class LogOptions:
         name="ft-log-server-graceful-shutdown-timeout", is_torchruns=False,
     )  # fmt: skip
     token_file: str = option(
-        None, _TEXT, "File with the token that nodes must show to the log server, 16 to 1024 bytes, the same on all "
+        "", TEXT, "File with the token that nodes must show to the log server, 16 to 1024 bytes, the same on all "
         "nodes; by default it follows from --rdzv-id.", name="ft-log-token-file", is_torchruns=False,
     )  # fmt: skip
     tls_certificate: str = option(
-        None, _TEXT, "PEM file with the certificate of the log server.", name="ft-log-tls-certificate",
+        "", TEXT, "PEM file with the certificate of the log server.", name="ft-log-tls-certificate",
         is_torchruns=False,
     )  # fmt: skip
-    tls_key: str = option(None, _TEXT, "PEM file with its key.", name="ft-log-tls-key", is_torchruns=False)
+    tls_key: str = option("", TEXT, "PEM file with its key.", name="ft-log-tls-key", is_torchruns=False)
     tls_authority: str = option(
-        None, _TEXT, "PEM file with the authority that has signed it: nodes use TLS.", name="ft-log-tls-authority",
+        "", TEXT, "PEM file with the authority that has signed it: nodes use TLS.", name="ft-log-tls-authority",
         is_torchruns=False,
     )  # fmt: skip
     buffer: int = LIMIT

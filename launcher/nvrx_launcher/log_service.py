@@ -16,8 +16,8 @@ import os
 import ssl
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -285,19 +285,23 @@ class LogService:
             ConfigurationError: when one is missing, is no PEM, or they do not fit together.
         """
         options, context = self._options, ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        checks = {}
-        if options.tls_certificate and self._where.is_host:  # without a question for a passphrase
-            pair = functools.partial(context.load_cert_chain, options.tls_certificate, options.tls_key, password="")
-            checks["--ft-log-tls-certificate", f"{options.tls_certificate} and {options.tls_key}"] = pair
-        if options.tls_authority:
-            authority = functools.partial(context.load_verify_locations, options.tls_authority)
-            checks["--ft-log-tls-authority", options.tls_authority] = authority
-        for (option, files), load in checks.items():
-            try:
-                load()
-            except OSError as error:  # also those of ssl
-                problem, advice = f"cannot use {files}: {error}", "give PEM files that this node can read"
-                raise ConfigurationError("command line", option, problem, advice) from None
+        certificate, key, authority = options.tls_certificate, options.tls_key, options.tls_authority
+        if certificate and self._where.is_host:
+            with _loading("--ft-log-tls-certificate", f"{certificate} and {key}"):
+                context.load_cert_chain(certificate, key, password="")  # without a question for a passphrase
+        if authority:
+            with _loading("--ft-log-tls-authority", authority):
+                context.load_verify_locations(authority)
+
+
+@contextmanager
+def _loading(option: str, files: str) -> Iterator[None]:
+    """Return a context that refuses an option whose files cannot be loaded."""
+    try:
+        yield
+    except OSError as error:  # also those of ssl
+        problem, advice = f"cannot use {files}: {error}", "give PEM files that this node can read"
+        raise ConfigurationError("command line", option, problem, advice) from None
 
 
 class _FileHandler(logging.Handler):

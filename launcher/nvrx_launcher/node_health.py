@@ -24,8 +24,8 @@ from nvrx_core.health.probes import MONITORED, enabled_checks
 from nvrx_core.health.result import CheckResult, HealthReport, Status
 from nvrx_core.health.runner import ANSWERS_LATE, HealthRunner
 from nvrx_core.health.settings import HealthSettings, check_endpoint
-from nvrx_core.process.children import note_child
-from nvrx_core.process.lifeline import describe_exit, open_pidfd
+from nvrx_core.process.children import end_child, start_child, watch_child
+from nvrx_core.process.lifeline import describe_exit
 from nvrx_launcher.loop import EventLoop
 from nvrx_launcher.watched_checks import WatchedChecks
 
@@ -34,6 +34,7 @@ __all__ = ["NodeHealth"]
 log = logging.getLogger("nvrx_launcher")
 EXCLUDE_TIMEOUT: Final = 30.0
 """Seconds that the command of `on_exclude` has, for which the launcher waits."""
+KILL_TIMEOUT: Final = 1.0
 MAX_REASON: Final = 1000
 """Characters of a reason in a variable."""
 
@@ -98,14 +99,13 @@ class NodeHealth:
         self._is_excluded = True
         variables = {"NVRX_EXCLUDED_NODE": socket.gethostname(), "NVRX_EXCLUDE_REASON": reason[:MAX_REASON]}
         try:
-            self._excluding = subprocess.Popen(
+            excluding = start_child(
                 self._command, env={**self._environ, **variables}, stdin=subprocess.DEVNULL, start_new_session=True
             )
+            self._excluding_ended, self._excluding = watch_child(excluding), excluding
         except OSError as error:
             log.error("the command of --ft-on-exclude cannot be run: %s", error)
             return
-        note_child(self._excluding.pid)
-        self._excluding_ended = open_pidfd(self._excluding.pid)
         self._excluding_until = time.monotonic() + EXCLUDE_TIMEOUT
         self._loop.watch(self._excluding_ended, self._command_ended)
 
@@ -157,9 +157,7 @@ class NodeHealth:
         if command.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(command.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                command.wait(1.0)
-            command.returncode = command.returncode or 0  # one that SIGKILL does not end is left
+        end_child(command, KILL_TIMEOUT)
 
 
 def _split(command: str | None) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-from nvrx_core.process.children import note_child
+from nvrx_core.process.children import end_child, start_child
 
 __all__ = ["find_nvlink_domain", "parse_nvlink_domain"]
 
@@ -37,32 +37,25 @@ def find_nvlink_domain(timeout: float = ANSWER_TIMEOUT) -> str:
         timeout: seconds that `nvidia-smi` has to answer.
     """
     try:
-        program = subprocess.Popen(
-            COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace",
-        )  # fmt: skip
+        program = start_child(COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
         domain, problem = "", f"nvidia-smi cannot be started: {error.strerror}"
     else:
-        note_child(program.pid)
         domain, problem = _answer(program, timeout)
     if problem:
         log.warning("this node has no NVLink domain, and is a segment of its own: %s", problem)
     return domain
 
 
-def _answer(program: subprocess.Popen[str], timeout: float) -> tuple[str, str]:
+def _answer(program: subprocess.Popen[bytes], timeout: float) -> tuple[str, str]:
     """Return the domain, and what is wrong."""
     with suppress(subprocess.TimeoutExpired):
-        text, _ = program.communicate(timeout=timeout)
+        output, _ = program.communicate(timeout=timeout)
+        text = output.decode(errors="replace")
         if program.returncode:
             return "", f"nvidia-smi exits with code {program.returncode}: {text.strip()[:200]}"
         return parse_nvlink_domain(text)
-    program.kill()
-    with suppress(subprocess.TimeoutExpired):  # in a driver call that does not return, it cannot be killed
-        program.wait(KILL_TIMEOUT)
-    if program.stdout is not None:
-        program.stdout.close()
+    end_child(program, KILL_TIMEOUT)
     return "", f"nvidia-smi has not answered within {timeout:g} s"
 
 

@@ -11,16 +11,16 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, suppress
 from typing import IO, Final
 
 from nvrx_core.backoff import Backoff
-from nvrx_core.process.children import note_child
-from nvrx_core.process.lifeline import describe_exit, exit_status, open_pidfd
+from nvrx_core.process.children import end_child, start_child, watch_child
+from nvrx_core.process.lifeline import describe_exit, exit_status
 from nvrx_core.process.waiting import readable
 from nvrx_launcher.loop import EventLoop
 
-__all__ = ["ENDS_LATER", "ServiceProgram", "release"]
+__all__ = ["ENDS_LATER", "ServiceProgram", "end_program"]
 
 log = logging.getLogger("nvrx_launcher")
 PAUSES: Final = Backoff(0.5, 30.0)
@@ -65,26 +65,24 @@ class ServiceProgram:
     def start(self) -> None:
         """Start it; where that fails, later."""
         self.deadline, self._began = math.inf, time.monotonic()
-        token = os.memfd_create("nvrx-token", os.MFD_CLOEXEC)
         try:
-            os.write(token, self._token)
-            with open(self._log_file, "ab", buffering=0) if self._log_file else nullcontext() as errors:
-                self._process = subprocess.Popen(
-                    [*self._command, "--token-file", f"/proc/self/fd/{token}"], stdin=subprocess.PIPE,
-                    env=self._environ, stdout=subprocess.DEVNULL, stderr=errors, pass_fds=[token, *self._inherits],
-                    start_new_session=True,
+            with os.fdopen(os.memfd_create("nvrx-token"), "wb", buffering=0) as token, ExitStack() as files:
+                token.write(self._token)
+                process = start_child(
+                    [*self._command, "--token-file", f"/proc/self/fd/{token.fileno()}"], stdin=subprocess.PIPE,
+                    env=self._environ, stdout=subprocess.DEVNULL, start_new_session=True,
+                    stderr=files.enter_context(open(self._log_file, "ab", buffering=0)) if self._log_file else None,
+                    pass_fds=[token.fileno(), *self._inherits],
                 )  # fmt: skip
+            self._ended = watch_child(process)
         except OSError as error:
             log.warning("cannot start the %s: %s", self._name, error)
             self._again()
             return
-        finally:
-            os.close(token)
-        note_child(self._process.pid)
-        assert self._process.stdin is not None
-        self._ended = open_pidfd(self._process.pid)
+        self._process = process
         self._loop.watch(self._ended, self.exited)
-        self._started(self._process.stdin)
+        assert process.stdin is not None
+        self._started(process.stdin)
 
     def tick(self, *, now: float) -> None:
         """Start it again when its pause is over."""
@@ -106,7 +104,6 @@ class ServiceProgram:
             return
         if not readable([self._ended], max(0.0, deadline - time.monotonic())):
             log.warning("the %s (pid %d) does not end in time, and is killed", self._name, self._process.pid)
-            self._process.kill()
         self._forget()
 
     def exited(self) -> None:
@@ -120,7 +117,7 @@ class ServiceProgram:
 
     def _forget(self) -> None:
         assert self._process is not None
-        release(self._process, self._ended, self._name, ENDS_LATER)
+        end_program(self._process, self._ended, self._name, ENDS_LATER)
         self._process = None
 
     def _again(self) -> None:
@@ -129,8 +126,8 @@ class ServiceProgram:
         self.deadline = now + PAUSES.pause(self._failures)
 
 
-def release(process: subprocess.Popen[bytes], ended: int, name: str, within: float) -> None:
-    """Reap a process that has ended, or was killed, and close its pipes.
+def end_program(process: subprocess.Popen[bytes], ended: int, name: str, within: float) -> None:
+    """End a process, unless it has exited; say so where that cannot be done.
 
     Args:
         process: the process.
@@ -138,12 +135,6 @@ def release(process: subprocess.Popen[bytes], ended: int, name: str, within: flo
         name: its name in the log.
         within: seconds that it has to end.
     """
-    try:
-        process.wait(within)
-    except subprocess.TimeoutExpired:
+    if end_child(process, within) is None:
         log.warning("the %s (pid %d) survives SIGKILL, and is left behind", name, process.pid)
     os.close(ended)
-    for stream in (process.stdin, process.stdout):
-        with suppress(OSError):  # what it has not read is lost
-            if stream is not None:
-                stream.close()

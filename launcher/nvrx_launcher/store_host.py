@@ -25,13 +25,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from nvrx_core.parsing import endpoint_text
-from nvrx_core.process.lifeline import describe_exit, exit_status, is_stopped, open_pidfd
+from nvrx_core.process.children import watch_child
+from nvrx_core.process.lifeline import describe_exit, exit_status, is_stopped
 from nvrx_core.process.memory import MemoryKills
 from nvrx_core.process.signals import signal_name
 from nvrx_core.store.endpoint import listener_at
 from nvrx_launcher.guardian import start_guarded
 from nvrx_launcher.loop import EventLoop
-from nvrx_launcher.service_program import release
+from nvrx_launcher.service_program import end_program
 from nvrx_launcher.store_program import ALIVE
 from nvrx_launcher.store_watch import StoreWatch
 
@@ -100,7 +101,7 @@ class _Program:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._input, self.said = self._process.stdin, self._process.stdout.fileno()
-        self.pid, self.ended = self._process.pid, open_pidfd(self._process.pid)
+        self.pid, self.ended = self._process.pid, watch_child(self._process)
         os.set_blocking(self._input.fileno(), False)
         os.set_blocking(self.said, False)
         self.watch, self._memory_kills = StoreWatch(now=time.monotonic()), MemoryKills(os.getpid())
@@ -124,8 +125,7 @@ class _Program:
 
     def close(self) -> None:
         """Kill it, and close its pipes."""
-        self._process.kill()
-        release(self._process, self.ended, "program of the store of in-process restart", END_TIMEOUT)
+        end_program(self._process, self.ended, "program of the store of in-process restart", END_TIMEOUT)
 
 
 class StoreHost:

@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 import math
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from nvrx_core.fault.stragglers import READ_EVERY, SAMPLE_TIME, NodePaces, PaceSampler, StragglerDetector, StragglerNews
+from nvrx_core.fault.stragglers import READ_EVERY, SAMPLE_TIME, NodePaces, PaceSampler, StragglerDetector
 from nvrx_core.fault_tolerance.config import FaultToleranceConfig
 from nvrx_core.parsing import ranges
+from nvrx_launcher.history import History
+from nvrx_launcher.rendezvous.coordination import Coordination
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind
 
 __all__ = ["Stragglers"]
@@ -35,20 +37,6 @@ class Ranks(Protocol):
         """Return rank, completed runs of a section, and the seconds of the last ones, of each rank."""
 
 
-class Exchange(Protocol):
-    """The connection to the other nodes."""
-
-    def share_pace(self, text: str, nodes: Sequence[int], answer: Callable[[Sequence[bytes]], object]) -> None:
-        """Publish the section times of this node; answer with those of all these nodes, or with nothing."""
-
-
-class StragglerEvents(Protocol):
-    """The event file."""
-
-    def straggles(self, news: StragglerNews) -> None:
-        """Record that ranks have become stragglers, or that this is over."""
-
-
 class Stragglers:
     """Finds stragglers among the ranks of a job.
 
@@ -62,7 +50,7 @@ class Stragglers:
         deadline: when `tick` is due, monotonic seconds.
     """
 
-    def __init__(self, config: FaultToleranceConfig, ranks: Ranks, exchange: Exchange, events: StragglerEvents) -> None:
+    def __init__(self, config: FaultToleranceConfig, ranks: Ranks, exchange: Coordination, events: History) -> None:
         self._ranks, self._exchange, self._events = ranks, exchange, events
         self._steps, self._host = config.straggler_steps, socket.gethostname()
         names = map(str.strip, config.straggler_sections.split(","))

@@ -13,7 +13,7 @@ from typing import Final
 from nvrx_core.attribution.cycle import CycleReport, FailureReport, verdict_of_cycle
 from nvrx_core.attribution.verdict import Verdict
 from nvrx_core.attribution.worker_report import BY_CODE, BY_SIGNAL
-from nvrx_core.fault.attribution import Interruption
+from nvrx_core.fault.interruption import Interruption
 from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord
 
 __all__ = ["verdict_of_fault"]

@@ -17,7 +17,7 @@ from nvrx_core.events.schema import LAUNCHER
 
 __all__ = ["Cycle", "NodeOfCycle", "cycle_at", "cycle_lines", "cycles"]
 
-_FAULTS: Final = ("hung", "worker_failed", "cycle_stopped")
+_FAULTS: Final = ("rank_hung", "worker_failed", "cycle_stopped")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _cycle(cycle: int, starts: Sequence[Event], before: Sequence[Event], offsets
 def _has_recovered(fault: Event, events: Iterable[Event]) -> bool:
     """Whether a rank that was about to be ended as hung has gone on, as the same launcher has written later."""
     where = ("host", "pid", "rank")
-    return fault["event"] == "hung" and any(
+    return fault["event"] == "rank_hung" and any(
         event["event"] == "recovered"
         and all(event.get(name) == fault.get(name) for name in where)
         and number(event, "monotonic") >= number(fault, "monotonic")

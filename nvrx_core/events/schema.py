@@ -10,9 +10,9 @@ The lines of a launcher have -1 for `initial_rank`; `iteration` is the number of
 A `restart_verdict` is what the cause of a `restart` is called, by what its rank has reported, as `nvrx-why` gives it;
 `culprits` of the `restart` are who is to blame. The new rank 0 writes it once its call has gone on for a second.
 
-A `hung` is a rank that its monitor is about to end. Its end is the `worker_failed` of that rank, or `recovered`: the
-rank has gone on, or has exited in order, and was not ended. The end of the cycle is that of all others, as of a rank
-that exits with code 0 on a `rank_termination_signal` that it handles.
+A `rank_hung` is a rank that its monitor is about to end. Its end is the `worker_failed` of that rank, or `recovered`:
+the rank has gone on, or has exited in order, and was not ended. The end of the cycle is that of all others, as of a
+rank that exits with code 0 on a `rank_termination_signal` that it handles.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ LAUNCHER_EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "cycle_started": ("reason", "world_size", "first_rank", "workers"),
     "spare": ("reason",),
     "worker_failed": ("rank", "code", "reason", "in_process"),
-    "hung": ("rank", "worker", "reason", "stack"),
+    "rank_hung": ("rank", "worker", "reason", "stack"),
     "recovered": ("rank", "worker", "reason"),
     "hang_verdict": ("outcome", "ranks", "missing", "confidence", "sentence"),
     "straggler_found": ("ranks", "node_host", "sections", "sentence"),

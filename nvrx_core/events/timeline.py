@@ -31,7 +31,7 @@ __all__ = ["Event", "Events", "Restart", "main", "read", "render", "restarts"]
 _SHOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "call_entered": ("world_size",), "fault": ("interruption", "message", "origin"), "left": ("reason",),
     "monitor_replaced": ("reason",), "straggler": ("ranks", "seconds"), "store_lost": ("endpoint",),
-    "worker_failed": ("reason",), "hung": ("reason",), "recovered": ("reason",), "cycle_stopped": ("reason",),
+    "worker_failed": ("reason",), "rank_hung": ("reason",), "recovered": ("reason",), "cycle_stopped": ("reason",),
     "control_store_lost": ("reason",), "cycle_verdict": ("sentence",), "hang_verdict": ("sentence",),
     "straggler_found": ("sentence",), "straggler_over": ("sentence",),
     "restart_verdict": ("class", "error_type", "action", "confidence"),

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Self
 
 from nvrx_core.rank_assignment.identity import InitialRank
 
-__all__ = ["RankProgress", "behind"]
+__all__ = ["MAX_AHEAD", "RankProgress", "behind"]
 
 COUNTERS: Final = 4
 MAX_AHEAD: Final = 64

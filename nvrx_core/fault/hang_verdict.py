@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Self
 
 from nvrx_core.collective import RENDEZVOUS, Collective
+from nvrx_core.fault.blame import MAX_AHEAD
 from nvrx_core.fault.hang_report import EXITED, EXITING, HangReport, RankCondition, Waiting
 from nvrx_core.fault.stack_text import Frame
 from nvrx_core.parsing import number, parse_object, parse_ranges, ranges, string
 
 __all__ = ["HangOutcome", "HangVerdict", "judge", "whereabouts", "with_peers_stalled"]
 
-MAX_AHEAD: Final = 64
-"""Collectives that a rank may be ahead of others in a group. gloo counts messages, too, which differ by more."""
 MAX_NAMED: Final = 4
 """Ranks, or groups of waiting ranks, that the sentence describes one by one."""
 MAX_RUNS: Final = 8
@@ -68,6 +67,13 @@ class HangVerdict:
     missing: tuple[int, ...]
     confidence: float
     sentence: str
+
+    def event_fields(self) -> dict[str, object]:
+        """Return the fields of an event `hang_verdict`."""
+        return {
+            "outcome": self.outcome.value, "ranks": self.culprits, "missing": self.missing,
+            "confidence": self.confidence, "sentence": self.sentence,
+        }  # fmt: skip
 
     def encode(self) -> str:
         """Return the verdict as JSON."""

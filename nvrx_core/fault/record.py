@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from nvrx_core.fault.attribution import Interruption, InterruptionRecord
+from nvrx_core.fault.interruption import Interruption, InterruptionRecord
 from nvrx_core.parsing import integer, number, string
 from nvrx_core.rank_assignment.identity import InitialRank
 

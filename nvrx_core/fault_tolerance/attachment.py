@@ -232,13 +232,13 @@ def get_page(path: str) -> Attachment:
     Raises:
         RankMonitorClientError: when it refuses, or does not answer.
     """
-    for attempt in range(1, TRIES + 1):
-        try:
-            return _get_page(path)
-        except (OSError, PageError) as error:
-            if attempt == TRIES or not isinstance(error, WireError):
-                raise RankMonitorClientError(f"the rank monitor at {path} does not answer: {error}") from None
-    raise AssertionError("not reached")
+    try:
+        for _ in range(TRIES - 1):
+            with suppress(WireError):
+                return _get_page(path)
+        return _get_page(path)
+    except (OSError, PageError) as error:
+        raise RankMonitorClientError(f"the rank monitor at {path} does not answer: {error}") from None
 
 
 def begin_page(page: Page, info: RankInfo) -> None:

@@ -99,7 +99,7 @@ class HeartbeatTimeouts:
 
     @property
     def are_valid(self) -> bool:
-        """Whether there are both timeouts."""
+        """Whether there are both timeouts; for code that was written for nvidia-resiliency-ext."""
         return self.initial is not None and self.subsequent is not None
 
 
@@ -121,7 +121,7 @@ class SectionTimeouts:
 
     @property
     def are_valid(self) -> bool:
-        """Whether all sections, and the time without one, have a timeout."""
+        """Whether no timeout is missing; for code that was written for nvidia-resiliency-ext."""
         return self.out_of_section is not None and None not in self.section.values()
 
     @property

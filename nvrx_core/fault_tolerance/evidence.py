@@ -17,7 +17,6 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 from nvrx_core.collective import RENDEZVOUS, Collective
@@ -44,6 +43,7 @@ from nvrx_core.process import torch_calls
 from nvrx_core.process.descriptors import identity
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
 from nvrx_core.process.lifeline import catches
+from nvrx_core.process.proc import read_stat
 from nvrx_core.process.signalled_stacks import StackRequest
 from nvrx_core.process.thread_wait import dead_children, wait_of
 from nvrx_core.process.waiting import readable
@@ -297,12 +297,8 @@ class EvidenceRequest:
 
     def _thread_state(self) -> str:
         """Return the state of the thread that answers; R: it could run, as the machine is busy; "": there is none."""
-        thread = self._page[ProgressField.EVIDENCE_THREAD]
-        try:
-            text = Path(f"/proc/{self._rank.pid}/task/{thread}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return ""
-        return "".join(text.rpartition(")")[2].split()[:1])
+        stat = read_stat(self._rank.pid, self._page[ProgressField.EVIDENCE_THREAD])
+        return "" if stat is None else stat.state
 
     def _may_signal(self) -> bool:
         """Whether the rank has a handler, and is silent for so long that it is not merely busy."""

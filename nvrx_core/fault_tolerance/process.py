@@ -20,14 +20,13 @@ from itertools import islice
 from typing import Any, Final, Protocol
 
 from nvrx_core.fault.stack_text import in_one_line
-from nvrx_core.fault_tolerance.clients import Clients
 from nvrx_core.fault_tolerance.evidence import ANSWER_MARGIN, EVIDENCE, EvidenceRequest, absent_report
 from nvrx_core.fault_tolerance.inquiry import Findings, Inquiry
 from nvrx_core.fault_tolerance.peers import PROGRESS, RECOVERED, HungRank, Progress, Survey
 from nvrx_core.fault_tolerance.plan import RankMonitorPlan
 from nvrx_core.fault_tolerance.states import RankMonitorStateMachine
 from nvrx_core.fault_tolerance.watched import WatchedRank
-from nvrx_core.fault_tolerance.wire import Connection, Listener, WireError, connect
+from nvrx_core.fault_tolerance.wire import Clients, Connection, Listener, WireError, connect
 from nvrx_core.liveness.awake_clock import AwakeClock
 from nvrx_core.liveness.hang_detector import (
     Excuse,
@@ -340,7 +339,7 @@ class RankMonitor:
         """Record a pause of this process: it is later than `due`, and than its last wake-up; return the time."""
         now = time.monotonic()
         if (pause := self.awake.woke(due, now=now)) > 0:
-            log.warning("this process has paused for %.1f s, which no rank is blamed for", pause)
+            log.warning("this process has paused for %.1f s, excluded from timeouts", pause)
         return now
 
 

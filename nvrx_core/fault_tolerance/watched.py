@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Self
 
 from nvrx_core.process.lifeline import open_pidfd
+from nvrx_core.process.proc import read_stat
 from nvrx_core.process.waiting import readable
 from nvrx_core.progress.page import Page, ProgressField
 
@@ -54,20 +54,12 @@ class WatchedRank:
 
 
 def start_time(pid: int) -> int:
-    """Return when a process was started, field 22 of /proc/<pid>/stat (proc(5)); -1 when there is no such process."""
-    return _state_and_start(pid)[1]
+    """Return when a process was started, clock ticks; -1 when there is no such process."""
+    stat = read_stat(pid)
+    return -1 if stat is None else stat.start
 
 
 def runs(pid: int, start: int) -> bool:
     """Return whether the process that was started then is there, and not dead and unreaped."""
-    state, started = _state_and_start(pid)
-    return started == start and state not in ("Z", "X")
-
-
-def _state_and_start(pid: int) -> tuple[str, int]:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        fields = text.rpartition(")")[2].split()
-        return fields[0], int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return "", -1
+    stat = read_stat(pid)
+    return stat is not None and stat.start == start and stat.state not in ("Z", "X")

@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, NoReturn
 
 from nvrx_core.health.probe_deadlines import KillProbe, LeaveProbe, ProbeDeadlines
@@ -28,6 +27,7 @@ from nvrx_core.health.result import CheckResult, Status
 from nvrx_core.health.settings import HealthSettings
 from nvrx_core.parsing import parse_object
 from nvrx_core.process.lifeline import ParentDeathSignal, describe_exit
+from nvrx_core.process.proc import read_stat, read_wchan
 from nvrx_core.process.signals import ignore_sent_to_all
 from nvrx_core.process.waiting import readable
 
@@ -201,12 +201,8 @@ def _run_child(probe: Probe, writer: int, caller: ParentDeathSignal) -> NoReturn
 
 def _waits(pid: int) -> str:
     """Return where a process waits in the kernel."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-        where = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii", errors="replace").strip("0")
-    except (OSError, IndexError):
-        return "in an unknown state"
-    return f"in state {state}{f' ({where})' if where else ''}"
+    stat, where = read_stat(pid), read_wchan(pid)
+    return "in an unknown state" if stat is None else f"in state {stat.state}{f' ({where})' if where else ''}"
 
 
 def _say(message: dict[str, object]) -> None:

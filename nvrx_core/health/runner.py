@@ -23,7 +23,7 @@ from nvrx_core.health.probes import CHECKS
 from nvrx_core.health.result import CheckResult, HealthReport, Status
 from nvrx_core.health.settings import HealthSettings
 from nvrx_core.parsing import parse_object
-from nvrx_core.process.children import note_child
+from nvrx_core.process.children import end_child, start_child
 from nvrx_core.process.waiting import readable
 from nvrx_core.settings.parameter import declarations
 
@@ -65,7 +65,8 @@ class HealthRunner:
             OSError: when the program cannot be started.
         """
         if self._program is None:
-            self._program = _started()
+            command = [sys.executable, "-m", "nvrx_core.health.program", str(os.getpid())]
+            self._program = start_child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._results, self._began = [], time.monotonic()
         self.deadline = self._began + self._timeout + ANSWERS_LATE
         assert self._program.stdin is not None
@@ -106,15 +107,7 @@ class HealthRunner:
         if (program := self._program) is None:
             return
         self._program, self._output, self.deadline = None, b"", math.inf
-        program.kill()
-        try:
-            program.wait(ENDS_WITHIN)
-        except subprocess.TimeoutExpired:
-            program.returncode = 0  # its parent, or whoever adopts it, reaps it
-        for stream in (program.stdin, program.stdout):
-            with suppress(BrokenPipeError):
-                assert stream is not None
-                stream.close()
+        end_child(program, ENDS_WITHIN)
 
     def _take(self, line: bytes) -> bool:
         """Take a line of the program; return whether it was the last one."""
@@ -162,10 +155,3 @@ def check_node(settings: HealthSettings, checks: Sequence[str], devices: Sequenc
         return report
     finally:
         runner.close()
-
-
-def _started() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "nvrx_core.health.program", str(os.getpid())]
-    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    note_child(program.pid)
-    return program

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from nvrx_core.fault.attribution import Interruption, InterruptionRecord, format_interruption_records
+from nvrx_core.fault.interruption import Interruption, InterruptionRecord, format_interruption_records
 
 __all__ = ["Interruption", "InterruptionRecord", "format_interruption_records"]

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from nvrx_core.logs.chunks import file_under
+from nvrx_core.process.libc import libc
 
 __all__ = ["LogFolders", "open_beneath"]
 
@@ -105,10 +106,9 @@ def open_beneath(folder: int, names: Sequence[str]) -> int:
 def _openat2(folder: int, path: str) -> int:
     if platform.machine() not in ("x86_64", "aarch64"):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    call = ctypes.CDLL(None, use_errno=True).syscall
     how = (ctypes.c_uint64 * 3)(FLAGS, MODE, RESOLVE_NO_SYMLINKS_BENEATH)
     arguments = (ctypes.c_long(OPENAT2), ctypes.c_int(folder), path.encode(), ctypes.byref(how), ctypes.c_size_t(24))
-    fd: int = call(*arguments)
+    fd: int = libc().syscall(*arguments)
     if fd < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path)

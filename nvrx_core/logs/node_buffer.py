@@ -118,7 +118,7 @@ class NodeBuffer:
                 break
             batch.append(waiting.sent or self._number(waiting))
         if self._is_ending and len(batch) == len(self._chunks) and not (batch and batch[-1].is_last):
-            batch += self._farewell()
+            batch += self._finish()
         self._in_flight = len(batch)
         return tuple(batch)
 
@@ -159,7 +159,7 @@ class NodeBuffer:
         waiting.parts.clear()
         return waiting.sent
 
-    def _farewell(self) -> list[Chunk]:
+    def _finish(self) -> list[Chunk]:
         """Return empty chunks that say what is missing at the end of files; the last one, that this was all."""
         sent = list[Chunk]()
         for path in [*(each for each in self._unsaid if each != self._path), self._path]:

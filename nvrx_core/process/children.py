@@ -10,13 +10,16 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from nvrx_core.process.libc import libc
 from nvrx_core.process.lifeline import is_running, is_stopped, open_pidfd
+from nvrx_core.process.proc import read_stat
 from nvrx_core.process.waiting import readable
 
 __all__ = [
@@ -24,11 +27,14 @@ __all__ = [
     "become_subreaper",
     "children_of",
     "descendants_of",
+    "end_child",
     "kill_tree",
     "name_processes",
     "note_child",
     "reap_adopted",
     "running_in_group",
+    "start_child",
+    "watch_child",
 ]
 
 PR_SET_CHILD_SUBREAPER: Final = 36
@@ -38,6 +44,8 @@ COMMAND: Final = 80
 """Characters of a command in it."""
 STOP_TIMEOUT: Final = 1.0
 """Seconds that SIGSTOP has; a process that waits in the kernel for storage does not stop, and starts no child."""
+REAP_TIMEOUT: Final = 1.0
+"""Seconds that the end of a child has that cannot be watched."""
 _own: Final = set[int]()
 
 
@@ -47,8 +55,7 @@ def become_subreaper(is_on: bool = True) -> None:
     Raises:
         OSError: when the kernel refuses.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(is_on)):
+    if libc().prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(is_on)):
         error = ctypes.get_errno()
         raise OSError(error, f"PR_SET_CHILD_SUBREAPER: {os.strerror(error)}")
 
@@ -56,6 +63,57 @@ def become_subreaper(is_on: bool = True) -> None:
 def note_child(pid: int) -> None:
     """Record a child that this process has started, and reaps itself."""
     _own.add(pid)
+
+
+def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program as a child that this process reaps, by `end_child` at last.
+
+    Args:
+        command: program and arguments.
+        options: those of `Popen`.
+
+    Raises:
+        OSError: when it cannot be started.
+    """
+    child = subprocess.Popen(command, **options)
+    note_child(child.pid)
+    return child
+
+
+def watch_child(child: subprocess.Popen[bytes]) -> int:
+    """Return a descriptor that becomes readable when a child exits; a child for which there is none is ended.
+
+    Raises:
+        OSError: when there is none.
+    """
+    try:
+        return open_pidfd(child.pid)
+    except OSError:
+        end_child(child, REAP_TIMEOUT)
+        raise
+
+
+def end_child(child: subprocess.Popen[bytes], within: float) -> int | None:
+    """Kill a child unless it has exited, reap it, and close its pipes.
+
+    Args:
+        child: the child.
+        within: seconds that it has to end in; in a system call that does not return, SIGKILL does not end it.
+
+    Returns:
+        Its exit code, negative for a signal; None for a child that is left behind.
+    """
+    with suppress(PermissionError):  # it has become another user's
+        child.kill()
+    code = None
+    try:
+        code = child.wait(within)
+    except subprocess.TimeoutExpired:
+        child.returncode = -signal.SIGKILL  # else Popen warns that nobody waits for it
+    for pipe in filter(None, (child.stdin, child.stdout, child.stderr)):
+        with suppress(OSError):  # what it has not read is lost
+            pipe.close()
+    return code
 
 
 def reap_adopted() -> None:
@@ -88,10 +146,9 @@ def children_of(pid: int) -> list[int]:
 def _children_by_parent(pid: int) -> list[int]:
     """Return the children of a process where the kernel has no list of them (CONFIG_PROC_CHILDREN)."""
     found = list[int]()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, IndexError):
-            if int(stat.read_bytes().rpartition(b")")[2].split()[1]) == pid:
-                found.append(int(stat.parent.name))
+    for each in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        if (stat := read_stat(each)) is not None and stat.parent == pid:
+            found.append(each)
     return found
 
 

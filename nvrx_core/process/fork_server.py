@@ -15,13 +15,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, Self
 
-from nvrx_core.process.children import note_child
+from nvrx_core.process.children import start_child
 from nvrx_core.process.fork_server_process import (
     ALIVE,
     ASK,
@@ -129,7 +128,7 @@ class ForkServer:
         ours, theirs = blocking_pair(socket.SOCK_SEQPACKET)
         with theirs, ExitStack() as failing:
             failing.callback(ours.close)
-            started = subprocess.Popen(
+            started = start_child(
                 [*command, str(theirs.fileno()), str(caller)],
                 pass_fds=(theirs.fileno(), *keep),
                 start_new_session=True,
@@ -137,7 +136,6 @@ class ForkServer:
             )
             failing.pop_all()
         started.returncode = 0  # `_reap` waits for it; Popen would warn that nobody does
-        note_child(started.pid)
         return cls(ours, started.pid)
 
     def await_ready(self) -> None:

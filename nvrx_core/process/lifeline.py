@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import functools
 import os
 import signal
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
+from nvrx_core.process.libc import libc
+from nvrx_core.process.proc import read_stat, read_text, read_wchan
 from nvrx_core.process.signals import signal_name
 
 __all__ = [
@@ -36,7 +36,7 @@ class ParentDeathSignal:
 
     def __init__(self, parent: int) -> None:
         self.parent = parent
-        _libc()  # not in the child: a thread that the child lacks may hold the loader's lock
+        libc()  # not in the child: a thread that the child lacks may hold the loader's lock
 
     def set(self) -> None:
         """Set the signal in the child, see PR_SET_PDEATHSIG(2const).
@@ -44,16 +44,11 @@ class ParentDeathSignal:
         Raises:
             OSError: when the kernel refuses.
         """
-        if _libc().prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)):
+        if libc().prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)):
             error = ctypes.get_errno()
             raise OSError(error, f"PR_SET_PDEATHSIG: {os.strerror(error)}")
         if os.getppid() != self.parent:  # the parent exited before the call
             os.kill(os.getpid(), signal.SIGKILL)
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 def open_pidfd(pid: int) -> int:
@@ -67,20 +62,14 @@ def open_pidfd(pid: int) -> int:
 
 def is_running(pid: int) -> bool:
     """Return whether the process exists and has not exited."""
-    return _state(pid) not in ("", "Z", "X")
+    stat = read_stat(pid)
+    return stat is not None and stat.state not in ("Z", "X")
 
 
 def is_stopped(pid: int) -> bool:
     """Return whether a signal has stopped the process; a process stopped by a debugger does not count."""
-    return _state(pid) == "T"
-
-
-def _state(pid: int) -> str:
-    """Return the state of a process, field 3 of /proc/<pid>/stat (proc(5)); "" when there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
+    stat = read_stat(pid)
+    return stat is not None and stat.state == "T"
 
 
 def send(pidfd: int, signals: Sequence[int]) -> None:
@@ -95,11 +84,8 @@ def send(pidfd: int, signals: Sequence[int]) -> None:
 
 def catches(pid: int, signum: int) -> bool:
     """Return whether the process has installed a handler for the signal: `SigCgt` of /proc/<pid>/status (proc(5))."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    mask = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    status = read_text(f"/proc/{pid}/status").splitlines()
+    mask = next((line.split()[1] for line in status if line.startswith("SigCgt:")), "0")
     return bool(int(mask, 16) >> (signum - 1) & 1)
 
 
@@ -132,12 +118,9 @@ def exit_code(status: int | None) -> int:
 
 
 def _status_of_zombie(pid: int) -> int | None:
-    """Return field 52 of /proc/<pid>/stat (proc(5)); the kernel sets it before it releases the memory and the locks."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        return int(fields[49])
-    except (OSError, ValueError, IndexError):
-        return None
+    """Return the wait status in /proc, which the kernel sets before it releases the memory and the locks."""
+    stat = read_stat(pid)
+    return None if stat is None or stat.exit_status < 0 else stat.exit_status
 
 
 def _status_of_reaped(pidfd: int) -> int | None:
@@ -153,20 +136,11 @@ def _status_of_reaped(pidfd: int) -> int | None:
 
 def survivor(pid: int) -> str:
     """Return a sentence about a process that survives SIGKILL, with the state of the thread that keeps it."""
-    states = dict[str, str]()
+    states = dict[str, int]()
     with suppress(OSError):
-        for task in sorted(os.listdir(f"/proc/{pid}/task"), key=int):
-            with suppress(OSError, IndexError):
-                stat = Path(f"/proc/{pid}/task/{task}/stat").read_text()
-                states.setdefault(stat.rpartition(") ")[2][0], task)
+        for task in sorted(map(int, os.listdir(f"/proc/{pid}/task"))):
+            if (stat := read_stat(pid, task)) is not None:
+                states.setdefault(stat.state, task)
     state = next((each for each in ("D", "T", "R", "S") if each in states), next(iter(states), "unknown"))
-    where = _waits_in(pid, states[state]) if state in states else ""
-    return f"pid {pid} survives SIGKILL (state {state}{where})"
-
-
-def _waits_in(pid: int, task: str) -> str:
-    """Return the kernel function in which a thread waits, where this user may know it."""
-    with suppress(OSError):
-        name = Path(f"/proc/{pid}/task/{task}/wchan").read_text()
-        return f", in {name}" if name not in ("", "0") else ""
-    return ""
+    where = read_wchan(pid, states[state]) if state in states else ""
+    return f"pid {pid} survives SIGKILL (state {state}{f', in {where}' if where else ''})"

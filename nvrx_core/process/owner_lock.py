@@ -12,6 +12,8 @@ import ctypes
 import mmap
 from typing import Final
 
+from nvrx_core.process.libc import libc
+
 __all__ = ["OwnerLock"]
 
 ROBUST: Final = 1
@@ -30,7 +32,6 @@ class OwnerLock:
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
         self._bytes = (ctypes.c_char * mmap.PAGESIZE).from_buffer(self._memory)
         self._mutex = ctypes.c_void_p(ctypes.addressof(self._bytes))
-        self._libc = ctypes.CDLL(None)
         attributes = ctypes.create_string_buffer(ATTRIBUTE_BYTES)
         self._call("pthread_mutexattr_init", attributes)
         self._call("pthread_mutexattr_setrobust", attributes, ROBUST)
@@ -39,7 +40,7 @@ class OwnerLock:
 
     def _call(self, name: str, *arguments: object) -> None:
         try:
-            error = getattr(self._libc, name)(*arguments)
+            error = getattr(libc(), name)(*arguments)
         except AttributeError:
             raise OSError(f"the C library has no {name}") from None
         if error:
@@ -55,7 +56,7 @@ class OwnerLock:
 
     def wait(self) -> bool:
         """Block until the holder has released the lock or died; return True if it died, also to a second waiter."""
-        return bool(self._libc.pthread_mutex_lock(self._mutex))
+        return bool(libc().pthread_mutex_lock(self._mutex))
 
     def close(self) -> None:
         """Free the memory."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from nvrx_core.process.lifeline import catches, send
 
-__all__ = ["StackRequest", "answer_requests", "answer_requests_no_more", "stack_pipe"]
+__all__ = ["PIPE", "StackRequest", "answer_requests", "answer_requests_no_more", "stack_pipe"]
 
 PIPE: Final = 1 << 20
 """Bytes: enough for a hundred threads, the maximum that faulthandler writes."""

@@ -11,17 +11,16 @@ The answer goes through a pipe to the requesting process. A stopped process does
 from __future__ import annotations
 
 import faulthandler
-import fcntl
 import logging
 import os
-import signal
 import sys
 from contextlib import suppress
 from typing import Final
 
 from nvrx_core.process.descriptors import notify
 from nvrx_core.process.helper_thread import HelperThread, HelperThreadError
-from nvrx_core.process.lifeline import catches, send
+from nvrx_core.process.lifeline import send
+from nvrx_core.process.signalled_stacks import PIPE, answer_requests, stack_pipe
 from nvrx_core.process.waiting import readable
 
 __all__ = ["Stacks", "show"]
@@ -33,8 +32,6 @@ ANSWER_TIMEOUT: Final = 0.5
 """Seconds until the signal's first bytes, on a busy machine."""
 QUIET: Final = 0.05
 """Seconds without a further byte after which the answer to the signal is complete: it has no end mark."""
-PIPE: Final = 1 << 20
-"""Bytes: enough for a hundred threads, the maximum that faulthandler writes."""
 END: Final = b"\0"
 """The end mark of the thread's answer."""
 
@@ -44,20 +41,15 @@ class Stacks:
 
     Attributes:
         descriptors: the descriptors that the requesting process must keep open.
-        signum: the request signal, a real-time signal without a handler in the process; None if there is none.
+        signum: the request signal, a real-time signal without a handler in the process; 0 if there is none.
     """
 
     def __init__(self) -> None:
-        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        with suppress(OSError):
-            fcntl.fcntl(self._writer, fcntl.F_SETPIPE_SZ, PIPE)
+        self._reader, self._writer = stack_pipe()
         self._request, self._ending = (os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(2))
         self.descriptors = (self._reader, self._request)
         self._thread = HelperThread(self._serve, name="nvrx-stacks", failed=_fail)
-        free = (n for n in range(signal.SIGRTMAX, signal.SIGRTMIN, -1) if not catches(os.getpid(), n))
-        self.signum = next(free, None)
-        if self.signum is not None:
-            faulthandler.register(self.signum, file=self._writer, all_threads=True, chain=False)
+        self.signum = answer_requests(self._writer)
 
     def start(self) -> None:
         """Start the thread that answers, after the requesting process was forked."""
@@ -69,7 +61,7 @@ class Stacks:
             notify(self._ending)
             if self._thread.ident is not None:
                 self._thread.join()
-        if self.signum is not None:
+        if self.signum:
             faulthandler.unregister(self.signum)
         for fd in (*self.descriptors, self._writer, self._ending):
             os.close(fd)
@@ -86,7 +78,7 @@ class Stacks:
         within = THREAD_ANSWER_TIMEOUT if threads_run else 0.0
         if readable([self._reader], within) or not self._claim():
             return self._answer(ANSWER_TIMEOUT)
-        if self.signum is None:
+        if not self.signum:
             return ""
         send(pidfd, [self.signum])
         return self._answer(QUIET)

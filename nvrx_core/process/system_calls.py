@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from nvrx_core.process.proc import read_text
 from nvrx_core.values import value
 
 __all__ = [
@@ -101,7 +102,7 @@ def native_thread_ids() -> set[int]:
 
 def thread_names() -> dict[int, str]:
     """Return the names of the threads of this process by kernel thread id; the kernel keeps 15 characters."""
-    return {tid: _read(f"/proc/self/task/{tid}/comm").rstrip("\n") for tid in thread_ids()}
+    return {tid: read_text(f"/proc/self/task/{tid}/comm") for tid in thread_ids()}
 
 
 def epoll_wait_of(tid: int) -> EpollWait | None:
@@ -112,7 +113,9 @@ def epoll_wait_of(tid: int) -> EpollWait | None:
 
 def registered(epoll: int) -> list[Registered]:
     """Return the descriptors registered with an epoll descriptor."""
-    return [Registered(int(fd), int(inode, 16)) for fd, inode in _TARGET.findall(_read(f"/proc/self/fdinfo/{epoll}"))]
+    return [
+        Registered(int(fd), int(inode, 16)) for fd, inode in _TARGET.findall(read_text(f"/proc/self/fdinfo/{epoll}"))
+    ]
 
 
 def waits_on(tid: int) -> int | None:
@@ -189,7 +192,7 @@ def _system_call(tid: int) -> list[int]:
 
 
 def _words(tid: int) -> list[str]:
-    return _read(f"/proc/self/task/{tid}/syscall").split()
+    return read_text(f"/proc/self/task/{tid}/syscall").split()
 
 
 def _is_epoll(fd: int) -> bool:
@@ -212,12 +215,3 @@ def _memory(address: int, size: int) -> bytes:
     except (OSError, OverflowError):
         return b""
     return found if len(found) == size else b""
-
-
-def _read(path: str) -> str:
-    """Read a file of /proc; return "" when its thread or descriptor no longer exists."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

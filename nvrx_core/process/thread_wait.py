@@ -10,9 +10,9 @@ import ctypes
 import os
 import platform
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
+from nvrx_core.process import proc
 from nvrx_core.process.children import children_of
 from nvrx_core.values import value
 
@@ -76,15 +76,15 @@ def wait_of(pid: int, tid: int) -> ThreadWait:
         pid: its process; the calling one, or one that was forked from it or from which it was forked, without `exec`.
         tid: the kernel's id of the thread.
     """
-    folder = f"/proc/{pid}/task/{tid}"
-    state = _read(f"{folder}/stat").rpartition(")")[2].split()[:1]
-    if state == ["T"]:
+    stat = proc.read_stat(pid, tid)
+    state = "" if stat is None else stat.state
+    if state == "T":
         return ThreadWait(False, True, "SIGCONT")
-    if state == ["D"]:
-        sleeps = _read(f"{folder}/wchan")
+    if state == "D":
+        sleeps = proc.read_wchan(pid, tid)
         return ThreadWait(False, False, f"the disk or a device ({sleeps})" if sleeps else "the disk or a device")
-    words = _read(f"{folder}/syscall").split()
-    if words[:1] == ["running"] or (state == ["R"] and not words):
+    words = proc.read_text(f"/proc/{pid}/task/{tid}/syscall").split()
+    if words[:1] == ["running"] or (state == "R" and not words):
         return ThreadWait(True, False, "")
     if len(words) > 1:
         number, first = int(words[0]), int(words[1], 16)
@@ -92,7 +92,7 @@ def wait_of(pid: int, tid: int) -> ThreadWait:
             return ThreadWait(True, False, "")
         if text := _of_call(pid, number, first):
             return ThreadWait(False, False, text)
-    sleeps = _read(f"{folder}/wchan")
+    sleeps = proc.read_wchan(pid, tid)
     return ThreadWait(False, False, next((text for part, text in _SLEEPS if part in sleeps), ""))
 
 
@@ -113,9 +113,8 @@ def _of_call(pid: int, number: int, first: int) -> str:
 def dead_children(pid: int) -> Iterator[tuple[int, str]]:
     """Yield pid and name of the children of a process that are dead and were not reaped."""
     for child in children_of(pid):
-        name, _, rest = _read(f"/proc/{child}/stat").rpartition(")")
-        if rest.split()[:1] == ["Z"]:
-            yield child, name.partition("(")[2]
+        if (stat := proc.read_stat(child)) is not None and stat.state == "Z":
+            yield child, stat.name
 
 
 def _interpreter() -> range:
@@ -124,10 +123,3 @@ def _interpreter() -> range:
         return range(0)
     begin = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
     return range(begin, begin + _RUNTIME_BYTES)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

@@ -7,7 +7,6 @@ Reference pages and command lines are generated from `declarations`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from datetime import timedelta
@@ -18,7 +17,7 @@ from nvrx_core.settings.forms import Form, Misread, is_none
 from nvrx_core.values import value
 
 __all__ = [
-    "ABSOLUTE_PATH", "NOT_NEGATIVE", "POSITIVE", "Declaration", "ValueRule", "above", "at_least", "check",
+    "NOT_NEGATIVE", "POSITIVE", "Declaration", "ValueRule", "above", "at_least", "check",
     "declarations", "default_of", "one_of", "parameter", "setting", "time_parameter",
 ]  # fmt: skip
 
@@ -40,7 +39,6 @@ class ValueRule:
 
 POSITIVE: Final = ValueRule("positive", lambda value: value > type(value)())
 NOT_NEGATIVE: Final = ValueRule("not negative", lambda value: value >= type(value)())
-ABSOLUTE_PATH: Final = ValueRule("an absolute path", os.path.isabs)
 
 
 def at_least(minimum: float, otherwise: str = "") -> ValueRule:

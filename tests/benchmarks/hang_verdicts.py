@@ -100,7 +100,7 @@ def report_monitors(folder: pathlib.Path, names: list[str]) -> None:
     for cycle, name in enumerate(names):
         hung, verdicts = (
             [each for each in events_of(folder, event) if each["iteration"] == cycle]
-            for event in ("hung", "hang_verdict")
+            for event in ("rank_hung", "hang_verdict")
         )
         if not hung or len(verdicts) != 1:
             print(f"{name}: {len(verdicts)} lines")

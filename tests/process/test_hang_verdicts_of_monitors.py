@@ -92,14 +92,14 @@ def test_switched_off_there_is_no_line_and_the_rank_is_ended(launcher: Start, tm
     assert code != 0
     assert re.search(r"rank \d .* was ended by SIGKILL, hung: no heartbeat for \S+ s", log)
     assert "hang: " not in log
-    assert events_of(tmp_path, "hung")
+    assert events_of(tmp_path, "rank_hung")
     assert not events_of(tmp_path, "hang_verdict")
 
 
 def test_a_rank_that_goes_on_before_it_is_ended_is_no_hang(launcher: Start, tmp_path: Path) -> None:
     code, log = launcher("goes_on", "--max-restarts", "0", *OPTIONS, worker=WORKER).finish()
     assert code == 0, log
-    assert {each["rank"] for each in events_of(tmp_path, "hung")} == {0, 1}
+    assert {each["rank"] for each in events_of(tmp_path, "rank_hung")} == {0, 1}
     over = {each["rank"]: each for each in events_of(tmp_path, "recovered")}
     for rank, why in enumerate(("goes on", "has exited in order")):
         assert over[rank]["reason"] == f"rank {rank} (pid {over[rank]['worker']}) {why}, and is not ended as hung"
@@ -121,7 +121,7 @@ def test_a_node_whose_launcher_does_not_answer_holds_up_neither_the_line_nor_the
     here.finish()
     (verdict,) = [each for each in events_of(tmp_path, "hang_verdict") if each["pid"] == here.process.pid]
     assert re.match(r"rank 1 \(\S+\) stands at .* in lock .*; no report of ranks 2-3 in time", verdict["sentence"])
-    hung, failed = events_of(tmp_path, "hung"), events_of(tmp_path, "worker_failed")
+    hung, failed = events_of(tmp_path, "rank_hung"), events_of(tmp_path, "worker_failed")
     assert hung[0]["monotonic"] < verdict["monotonic"]
     ended = {each["rank"] for each in failed if each["code"] == -signal.SIGKILL}
     assert 1 in ended

@@ -12,7 +12,7 @@ def test_a_rank_that_waits_in_a_collective_is_not_ended(launcher: Start, tmp_pat
     """Both ranks are in the same step, with the same timeout: only their stacks tell them apart."""
     code, log = launcher("collective", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:3").finish()
     assert code == 0, log
-    (told,) = events_of(tmp_path, "hung")
+    (told,) = events_of(tmp_path, "rank_hung")
     assert told["rank"] == 1, log
     frame = r"launcher_worker\.py:\d+ collective < launcher_worker\.py:\d+ <module>"
     assert re.search(
@@ -37,7 +37,7 @@ def test_a_rank_that_waits_for_one_of_another_node_is_not_ended(nodes: Nodes, tm
     jobs = nodes(2, "behind", "--nnodes", "2", "--max-restarts", "1", "--ft-rank-section-timeouts", "step:3")
     ends = [job.finish() for job in jobs]
     assert [code for code, _ in ends] == [0, 0], ends
-    (told,) = events_of(tmp_path, "hung")
+    (told,) = events_of(tmp_path, "rank_hung")
     assert told["rank"] == 2, ends
     assert re.search(
         r"at launcher_worker\.py:\d+ behind < .*, waiting for the end of a sleep, "

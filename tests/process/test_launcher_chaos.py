@@ -74,7 +74,7 @@ def test_a_disturbed_training_ends_with_the_loss_of_an_undisturbed_one(
     assert len(losses) == 4, history
     expected = launcher_training.undisturbed(steps)
     assert all(math.isclose(loss, expected, rel_tol=1e-9) for loss in losses), (losses, expected)
-    told = events_of(tmp_path, "hung")
+    told = events_of(tmp_path, "rank_hung")
     named = [each["rank"] for each in told if each["stack"]]  # one that fails, and is slow to exit, has none
     assert named == [rank for kind, rank in faults.values() if kind in HANGS], history
     assert max(int(each["iteration"]) for each in events_of(tmp_path, "cycle_started")) == number, history

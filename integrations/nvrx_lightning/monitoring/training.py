@@ -106,16 +106,6 @@ class Training:
             self._trainer.profiler = self._trainer.profiler.unwrap()
         self._reporter.end()
 
-    def restarts(self) -> bool:
-        """Whether this is an iteration of a wrapped call that has not completed."""
-        if self._call is None:
-            return False
-        try:
-            self._call.shutdown()
-        except RuntimeError:
-            return True
-        return False
-
     def _enter(self, section: str) -> None:
         self._reporter.enter(section)
         if (inject := self._fault_in(section)) is not None:

@@ -337,21 +337,21 @@ class RestartableFit(Finalize):
 
     def group_made(self, strategy: Any) -> None:
         """Share the state that only rank 0 has had, and stand in for lost ranks: the process group exists."""
-        trainer = self._trainer
+        trainer, mine = self._trainer, (strategy.node_rank, strategy.local_rank)
         sent: list[Any] = [None] * strategy.world_size
-        dist.all_gather_object(sent, (self._is_told, logger_versions(trainer), self._rows.at_entry))
-        _, versions, self._rows.at_entry = next((each for each in sent if each[0]), sent[0])  # rank 0 may be new
-        use_logger_versions(trainer, versions)
+        known = self._is_told, logger_versions(trainer), self._rows.at_entry
+        dist.all_gather_object(sent, (*known, mine, self._stopped_after, self._job.ids))
+        are_told, versions, rows, places, stops, ids = zip(*sent, strict=True)
+        teller = are_told.index(True) if any(are_told) else 0  # rank 0 may be new
+        self._rows.at_entry = rows[teller]
+        use_logger_versions(trainer, versions[teller])
         self._is_told = True
-        if self.attempt > 0 and strategy.is_global_zero:
-            self._rows.begin_attempt(anew=not self._own)
-        mine = strategy.node_rank, strategy.local_rank
-        told: list[Any] = [None] * strategy.world_size
-        dist.all_gather_object(told, (mine, self._stopped_after, self._job.ids))
-        self._job = self._job.joined(each for _, _, ids in told for each in ids)
-        self._stopped_after = min((after for _, after, _ in told if after is not None), default=None)
+        self._job = self._job.joined(itertools.chain.from_iterable(ids))
+        self._stopped_after = min((after for after in stops if after is not None), default=None)
         if self.attempt > 0:
-            prepare_data(trainer, self._family, [place for place, _, _ in told], mine)
+            if strategy.is_global_zero:
+                self._rows.begin_attempt(anew=not self._own)
+            prepare_data(trainer, self._family, list(places), mine)
 
     def data(self, replicas: int, rank: int) -> TrainData:
         """Return the training data of the attempt."""

@@ -26,9 +26,9 @@ from nvrx_launcher.host_list import compress_hosts
 from nvrx_launcher.rendezvous.checkpoint_progress import CheckpointProgress
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState, JobPhase
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.parameters import NOT_RETRIED, Rules
 from nvrx_launcher.rendezvous.placement import change, choose, lacking_nodes, members_of, usable
 from nvrx_launcher.rendezvous.restart_budget import RestartBudget
-from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
 
 __all__ = ["Coordinator"]
 

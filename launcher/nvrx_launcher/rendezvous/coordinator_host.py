@@ -22,9 +22,9 @@ from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.lease import ObservedLeases, closed_and_not_moved, not_moved
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.progress import ProgressSummary
 from nvrx_launcher.rendezvous.roll_call import RollCall
-from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests, multi_get
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings

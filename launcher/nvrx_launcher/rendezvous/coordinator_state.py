@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from nvrx_core.parsing import integer, integers, number, string
+from nvrx_core.parsing import integer, integers, string
 from nvrx_launcher.rendezvous.checkpoint_progress import ProgressState
 from nvrx_launcher.rendezvous.messages import NodeDescription
-from nvrx_launcher.rendezvous.restart_budget import BudgetState
+from nvrx_launcher.rendezvous.restart_budget import BudgetState, finite, seconds
 
 __all__ = ["CoordinatorState", "JobPhase"]
 
@@ -76,8 +76,8 @@ class CoordinatorState:
                 for node, each in self.nodes
             ],
             "active": sorted(self.active), "busy": sorted(self.busy), "unhealthy": sorted(self.unhealthy),
-            "budget": self.budget.to_json(), "gathering_for": _finite(self.gathering_for),
-            "enough_for": _finite(self.enough_for), "stopping_for": _finite(self.stopping_for),
+            "budget": self.budget.to_json(), "gathering_for": finite(self.gathering_for),
+            "enough_for": finite(self.enough_for), "stopping_for": finite(self.stopping_for),
             "failed": sorted(self.failed), "misused": sorted(self.misused), "former": sorted(self.former),
             "left": self.left, "progress": self.progress.to_json(),
         }  # fmt: skip
@@ -94,16 +94,8 @@ class CoordinatorState:
         failed, misused, former = (frozenset(integers(data.get(key, []), 0)) for key in ("failed", "misused", "former"))
         return cls(
             JobPhase(data.get("phase")), integer(data.get("cycle"), 0), nodes, active, busy, unhealthy,
-            BudgetState.from_json(data.get("budget", {})), _seconds(data.get("gathering_for")),
-            _seconds(data.get("enough_for")), _seconds(data.get("stopping_for")),
+            BudgetState.from_json(data.get("budget", {})), seconds(data.get("gathering_for")),
+            seconds(data.get("enough_for")), seconds(data.get("stopping_for")),
             failed, misused, former, tuple((string(host), string(reason)) for host, reason in data.get("left", ())),
             ProgressState.from_json(data.get("progress", {})),
         )  # fmt: skip
-
-
-def _finite(seconds: float) -> float | None:
-    return None if math.isinf(seconds) else seconds
-
-
-def _seconds(value: object) -> float:
-    return -math.inf if value is None else float(number(value))

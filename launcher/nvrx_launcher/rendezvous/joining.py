@@ -29,9 +29,9 @@ from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.ports import free_port
 from nvrx_launcher.rendezvous.restart_budget import PacingRules
-from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous_settings import KEYS, OURS, RendezvousSettings
 from nvrx_launcher.store_host import StoreHost
 

@@ -15,7 +15,7 @@ from nvrx_launcher.rendezvous.election import Election
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.mailbox import Mailbox
-from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.store_threads import LOST, Link
 from nvrx_launcher.rendezvous.term import Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings

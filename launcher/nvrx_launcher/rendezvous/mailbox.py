@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -25,6 +26,7 @@ class Mailbox:
     def __init__(self, loop: EventLoop) -> None:
         self._loop, self._calls = loop, SimpleQueue[Callable[[], object]]()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        weakref.finalize(self, os.close, self._wake).atexit = False  # a thread may write to it after `close`
         loop.watch(self._wake, self._deliver)
 
     def post(self, call: Callable[[], object]) -> None:
@@ -33,7 +35,7 @@ class Mailbox:
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
-        """Stop delivering; the descriptor stays open, for threads that may still write to it."""
+        """Stop delivering; what threads still post has no effect."""
         self._loop.forget(self._wake)
 
     def _deliver(self) -> None:

@@ -27,6 +27,7 @@ from nvrx_core.parsing import integer, number, string
 
 __all__ = [
     "FORGIVEN_STORES", "SHORT_CYCLE", "SHORT_CYCLES", "BudgetState", "PacingRules", "RestartBudget", "RestartPacing",
+    "finite", "seconds",
 ]  # fmt: skip
 
 FORGIVEN_STORES: Final = 3
@@ -87,7 +88,7 @@ class BudgetState:
         return {
             **vars(self), "no_progress": int(self.no_progress), "is_forgiven": int(self.is_forgiven),
             "has_lost_node": int(self.has_lost_node), "restarted": list(self.restarted),
-            "begins_in": _finite(self.begins_in), "runs_for": _finite(self.runs_for),
+            "begins_in": finite(self.begins_in), "runs_for": finite(self.runs_for),
         }  # fmt: skip
 
     @classmethod
@@ -101,8 +102,8 @@ class BudgetState:
             integer(data.get("restarts"), 0), string(data.get("failure")), bool(integer(data.get("no_progress"), 0)),
             bool(integer(data.get("is_forgiven"), 0)), integer(data.get("no_progress_cycles"), 0),
             tuple(float(number(each)) for each in data.get("restarted", ())),
-            _seconds(data.get("begins_in")), integer(data.get("lost_stores", 0), 0),
-            bool(integer(data.get("has_lost_node", 0), 0)), _seconds(data.get("runs_for")),
+            seconds(data.get("begins_in")), integer(data.get("lost_stores", 0), 0),
+            bool(integer(data.get("has_lost_node", 0), 0)), seconds(data.get("runs_for")),
             integer(data.get("short_losses", 0), 0),
         )  # fmt: skip
 
@@ -251,9 +252,15 @@ class RestartPacing:
         self._restarts = [each for each in self._restarts if now - each < self._rules.window]
 
 
-def _finite(seconds: float) -> float | None:
+def finite(seconds: float) -> float | None:
+    """Return seconds for JSON, which has no infinity: None for those since what has not happened."""
     return None if math.isinf(seconds) else seconds
 
 
-def _seconds(value: object) -> float:
+def seconds(value: object) -> float:
+    """Return what `finite` has written.
+
+    Raises:
+        ValueError: when it is malformed.
+    """
     return -math.inf if value is None else float(number(value))

@@ -14,8 +14,8 @@ from typing import Final
 
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, NodeDescription
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.placement import lacking_nodes, named
-from nvrx_launcher.rendezvous.rules import Rules
 
 __all__ = ["RollCall", "command_difference"]
 

@@ -21,8 +21,8 @@ from nvrx_launcher.rendezvous.leadership import Leadership
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.mailbox import Mailbox, handing_on
 from nvrx_launcher.rendezvous.messages import DecisionKind, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.progress import ProgressBoard, existing
-from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous.store_threads import Follower, Link, Requests
 from nvrx_launcher.rendezvous.term import Entry
 from nvrx_launcher.rendezvous_settings import RendezvousSettings

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import logging
 import os
 import platform
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from nvrx_core.errors import ConfigurationError
+from nvrx_core.process.libc import libc
 from nvrx_launcher.options import LaunchOptions
 
 __all__ = ["Binding", "bindings", "processors_of"]
@@ -119,14 +119,9 @@ def _set_memory_policy(mode: int, nodes: frozenset[int], *, dry: bool = False) -
     for node in nodes:
         mask[node // LONG_BITS] |= 1 << node % LONG_BITS
     arguments = (-1, None, 0) if dry else (mode, mask if nodes else None, length + 1 if nodes else 0)
-    if _libc().syscall(number, *map(_argument, arguments)) and not (dry and ctypes.get_errno() == errno.EINVAL):
+    if libc().syscall(number, *map(_argument, arguments)) and not (dry and ctypes.get_errno() == errno.EINVAL):
         raise OSError(ctypes.get_errno(), "set_mempolicy")
 
 
 def _argument(value: object) -> object:
     return ctypes.c_ulong(value & (1 << LONG_BITS) - 1) if isinstance(value, int) else value
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)

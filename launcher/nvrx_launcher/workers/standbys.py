@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final
 
-from nvrx_core.process.lifeline import open_pidfd
+from nvrx_core.process.children import end_child, watch_child
 from nvrx_core.process.memory import available_bytes
 from nvrx_core.process.waiting import readable
 from nvrx_launcher.guardian import start_guarded
@@ -56,9 +56,7 @@ class Standby:
                 bind=None if binding is None else binding.apply, env=dict(environment),
                 stdout=self._printed[0], stderr=self._printed[1], pass_fds=[theirs.fileno()],
             )  # fmt: skip
-            failing.callback(self._process.wait, REAP_TIMEOUT)
-            failing.callback(self._process.kill)
-            self._pidfd = open_pidfd(self._process.pid)
+            self._pidfd = watch_child(self._process)
             failing.pop_all()
 
     def become(self, local_rank: int, rank: int, environment: Mapping[str, str], output: Output) -> Worker | None:
@@ -91,9 +89,7 @@ class Standby:
 
     def close(self) -> None:
         """Kill it."""
-        self._process.kill()
-        if readable([self._pidfd], REAP_TIMEOUT):  # else it is in a system call that does not return
-            self._process.wait()
+        end_child(self._process, REAP_TIMEOUT)
         os.close(self._pidfd)
         self._forget_streams()
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from nvrx_core.process.lifeline import open_pidfd
+from nvrx_core.process.children import watch_child
 from nvrx_launcher.guardian import start_guarded
 from nvrx_launcher.options import LaunchOptions
 from nvrx_launcher.workers import worker_program
@@ -73,4 +73,4 @@ class ProgramStarter:
             command, bind=None if binding is None else binding.apply,
             env=dict(variables), stdout=output.stdout, stderr=output.stderr,
         )  # fmt: skip
-        return Worker(local_rank, rank, process.pid, ended=open_pidfd(process.pid), wait=process.wait)
+        return Worker(local_rank, rank, process.pid, ended=watch_child(process), wait=process.wait)

@@ -18,10 +18,10 @@ from contextlib import suppress
 from typing import Final
 
 from nvrx_core.events.log import EventLog
-from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.blame import RankProgress
 from nvrx_core.fault.hang_report import HangReport, RankCondition, Waiting
 from nvrx_core.fault.hang_verdict import HangVerdict, judge
+from nvrx_core.fault.interruption import Interruption
 from nvrx_core.hang_evidence import observe_thread, report_of, with_page
 from nvrx_core.inprocess.coordination.control_store import ControlStore
 from nvrx_core.inprocess.protocol.ports import StoreFailure
@@ -233,7 +233,4 @@ class HangReporter:
 def say(verdict: HangVerdict, iteration: int, events: EventLog) -> None:
     """Log the verdict, and write its event."""
     log.error("hang: %s", verdict.sentence)
-    events.write(
-        "hang_verdict", iteration, outcome=verdict.outcome.value, ranks=verdict.culprits, missing=verdict.missing,
-        confidence=verdict.confidence, sentence=verdict.sentence,
-    )  # fmt: skip
+    events.write("hang_verdict", iteration, **verdict.event_fields())

@@ -22,8 +22,8 @@ from typing import Final
 from weakref import WeakSet
 
 from nvrx_core.events.log import EventLog, boot_id
-from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.exceptions import exit_code, related, set_traceback, text_of, type_name
+from nvrx_core.fault.interruption import Interruption
 from nvrx_core.fault.log_rate import LogRate
 from nvrx_core.fault.record import LATE_COMPLETION, OUT_OF_MEMORY, FaultRecord
 from nvrx_core.fault.user_frames import origin, raised_at, shortened

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
-from nvrx_core.fault.attribution import Interruption
+from nvrx_core.fault.interruption import Interruption
 from nvrx_core.inprocess.coordination.arrivals import Arrivals
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore, guard
 from nvrx_core.inprocess.coordination.hang_reports import HangReports

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from nvrx_core.events.log import boot_id
-from nvrx_core.fault.attribution import Interruption
+from nvrx_core.fault.interruption import Interruption
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.monitor.plan import MonitorPlan

@@ -78,7 +78,7 @@ class MonitoredProcess:
     @operation
     def report_pause(self, seconds: float) -> None:
         """This process was paused for so many seconds, which do not count against any rank."""
-        log.warning("this process has paused for %.1f s, which no rank is blamed for", seconds)
+        log.warning("this process has paused for %.1f s, excluded from timeouts", seconds)
 
     @operation
     def sample(self, out_by: float) -> ProgressSample:

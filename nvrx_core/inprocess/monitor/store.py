@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 import torch.distributed as dist
 
 from nvrx_core.failpoint import hit
-from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.hang_report import HangReport
+from nvrx_core.fault.interruption import Interruption
 from nvrx_core.flow import operation
 from nvrx_core.inprocess.coordination.control_store import CallStore, ControlStore
 from nvrx_core.inprocess.coordination.guarded_store import GuardedStore

@@ -11,8 +11,8 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from nvrx_core.fault.attribution import Interruption
 from nvrx_core.fault.blame import RankProgress, behind
+from nvrx_core.fault.interruption import Interruption
 from nvrx_core.fault.record import LATE_COMPLETION, FaultRecord
 from nvrx_core.parsing import MAX_RANKS, address, integer, integers, parse_json, parse_object, string
 from nvrx_core.rank_assignment.identity import InitialRank

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.harness.lightning.run import alone, launched
 from tests.harness.process.job import Template
 
@@ -37,6 +39,20 @@ def test_a_hung_rank_restarts_in_its_process_and_is_watched_again(tmp_path: Path
         assert page["sections"].items() >= COUNTS.items()
         assert 0 < page["sections"]["step"] <= 16
     assert all(each["judged_by_call"] for each in run.said("watched"))
+
+
+@pytest.mark.parametrize("hook", ["an earlier callback", "setup", "configure_model"])
+def test_a_fault_before_the_training_begins_is_no_failure_of_the_job(
+    tmp_path: Path, lightning_template: Template, hook: str
+) -> None:
+    """The fit restarts in its processes: the launcher gets no error, and the user's policy is not consulted."""
+    run = launched(tmp_path, "in_process.py", template=lightning_template, NVRX_TEST_FAILS_IN=hook)
+    assert run.code == 0, run.log
+    assert f"fault in {hook}" in run.log
+    assert "while a restart was prepared" not in run.log
+    assert run.said("consulted") == []
+    assert [page["iteration"] for page in run.said("page")] == [1, 1]
+    assert [each["step"] for each in run.said("fitted")] == [16, 16]
 
 
 def test_ten_restarts_leave_nothing_of_the_callback_behind(tmp_path: Path, lightning_template: Template) -> None:

@@ -19,7 +19,7 @@ from nvrx_launcher.rendezvous import coordinator_host, election
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind
-from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 

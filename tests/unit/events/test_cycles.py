@@ -33,7 +33,7 @@ def test_a_job_without_a_launcher_has_no_cycles():
 def test_a_cycle_costs_the_time_from_the_first_sign_of_the_fault_to_the_last_start():
     first, second = found(
         started(1.0, host="b", first_rank=2), started(1.1),
-        event("hung", 9.0, reason="section open"), event("worker_failed", 9.1, reason="rank 1 was ended"),
+        event("rank_hung", 9.0, reason="section open"), event("worker_failed", 9.1, reason="rank 1 was ended"),
         event("cycle_stopped", 9.2, reason="a: rank 1 was ended"),
         event("cycle_stopped", 9.15, reason="told later", host="b"),
         started(9.5, 1), started(9.75, 1, host="c", first_rank=2, workers=1),
@@ -54,12 +54,12 @@ def test_a_rank_that_was_about_to_be_ended_and_has_gone_on_did_not_end_its_cycle
         return {**event(name, at, reason=f"rank {number}"), "rank": number}
 
     _, second = found(
-        started(1.0), told("hung", 2.0), told("recovered", 2.5), told("hung", 8.0, 0), told("hung", 9.0),
+        started(1.0), told("rank_hung", 2.0), told("recovered", 2.5), told("rank_hung", 8.0, 0), told("rank_hung", 9.0),
         event("worker_failed", 9.1, reason="rank 0"), started(9.5, 1),
     )  # fmt: skip
     assert second.cost == pytest.approx(1.5)
     _, second = found(
-        started(1.0), told("hung", 2.0), told("recovered", 2.5), event("cycle_stopped", 9.0, reason="x"),
+        started(1.0), told("rank_hung", 2.0), told("recovered", 2.5), event("cycle_stopped", 9.0, reason="x"),
         started(9.5, 1),
     )  # fmt: skip
     assert second.cost == pytest.approx(0.5)
@@ -111,10 +111,10 @@ def test_restarts_in_process_of_two_cycles_are_distinguished(tmp_path):
 
 
 def test_the_lines_of_a_launcher_name_it(tmp_path):
-    line = event("hung", 5.0, 2, rank=LAUNCHER, reason="section 'step' open", stack="File x\nFile y")
+    line = event("rank_hung", 5.0, 2, rank=LAUNCHER, reason="section 'step' open", stack="File x\nFile y")
     over = event("recovered", 5.5, 2, reason="rank 1 (pid 70) goes on, and is not ended as hung", worker=70)
     (tmp_path / "events-launcher-a-7.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in (line, over)))
     assert [line.partition("launcher ")[2] for line in render(read(tmp_path)).splitlines()] == [
-        "on a (pid 7) cycle 2 hung reason=section 'step' open",
+        "on a (pid 7) cycle 2 rank_hung reason=section 'step' open",
         "on a (pid 7) cycle 2 recovered reason=rank 1 (pid 70) goes on, and is not ended as hung",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,13 @@ class Recorded:
         self.woken: Callable[[], None] = int
         self.stops, self.deadline = set[int](), 0.0
 
-    def watch(self, descriptor: int, woken: Callable[[], None]) -> None:
-        self.descriptor, self.woken = descriptor, woken
+    def watch(self, _: int, woken: Callable[[], None]) -> None:
+        self.woken = woken
 
     def says_stop(self, cycle: int) -> bool:
         return cycle in self.stops
 
-    def close(self, *_: object) -> bool:
-        return True
-
+    def close(self, *_: object) -> None: ...
     def forget(self, _: int) -> None: ...
     def start(self) -> None: ...
     def finish(self) -> None: ...
@@ -71,8 +69,10 @@ class Launcher:
 
 
 @pytest.fixture
-def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
-    return Launcher(monkeypatch)
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
+    launcher = Launcher(monkeypatch)
+    yield launcher
+    vars(launcher).clear()  # what the launcher has made is gone with it
 
 
 @pytest.fixture
@@ -113,7 +113,6 @@ def test_localhost_is_port_50050(launcher: Launcher, key: Path, monkeypatch: pyt
     config = FaultToleranceConfig(attribution_endpoint="localhost", attribution_llm_api_key_file=str(key))
     with pytest.raises(ConfigurationError, match=r"port 50050 of 127\.0\.0\.1 cannot be used"):
         launcher.begin(config, {})
-    os.close(launcher.around.descriptor)
     assert asked == [("127.0.0.1", 50050)]
 
 

@@ -18,7 +18,7 @@ from nvrx_launcher.cycle_verdict import CycleVerdicts
 from nvrx_launcher.history import History
 from nvrx_launcher.rendezvous.failure_reports import CycleFailures
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member
-from nvrx_launcher.rendezvous.rules import NOT_RETRIED
+from nvrx_launcher.rendezvous.parameters import NOT_RETRIED
 from nvrx_launcher.workers.environment import Placement
 from nvrx_launcher.workers.output import WorkerOutput
 

@@ -182,3 +182,40 @@ def test_a_common_state_that_another_function_writes_is_named(monkeypatch, text,
 def test_metadata_that_is_not_protected_is_named(monkeypatch):
     monkeypatch.setattr("torch.distributed.checkpoint.FileSystemWriter", object)
     assert atomic_writes.protect_metadata().missing == "torch.distributed.checkpoint.FileSystemWriter.finish"
+
+
+class Writer:
+    @staticmethod
+    def write(text):
+        return f"write {text}"
+
+
+def named(name):
+    """What adds a name to the result of a function."""
+    return lambda original: lambda *args: f"{name} {original(*args)}"
+
+
+@pytest.mark.parametrize("marks", [("__nvrx__", "__nvrx_live__"), ("__nvrx_live__", "__nvrx__")])
+def test_each_of_two_modules_replaces_a_function_once(marks):
+    home = types.SimpleNamespace(evaluate=lambda: "evaluate")
+    for _ in range(3):
+        for mark in marks:
+            installed.replace_once(home, "evaluate", named(mark), mark=mark)
+    assert home.evaluate() == f"{marks[1]} {marks[0]} evaluate"
+
+
+def test_a_static_method_stays_one():
+    kind = type("Own", (Writer,), {})
+    for _ in range(2):
+        installed.replace_once(kind, "write", named("whole"))
+    assert (kind.write("a"), kind().write("b"), Writer().write("c")) == ("whole write a", "whole write b", "write c")
+
+
+def test_what_is_missing_is_left_so_unless_there_is_a_default():
+    home = types.SimpleNamespace()
+    installed.replace_once(home, "read", named("whole"))
+    installed.replace_once(None, "open", named("whole"), default=len)
+    assert vars(home) == {}
+    for _ in range(2):
+        installed.replace_once(home, "open", named("whole"), default=len)
+    assert home.open("abc") == "whole 3"

@@ -9,6 +9,7 @@ import types
 
 import pytest
 from nvrx_megatron import internals, writers
+from nvrx_megatron.installed import replace_once
 
 MODULE = "megatron.core.dist_checkpointing.strategies.async_utils"
 
@@ -182,7 +183,7 @@ def test_a_thread_of_an_interrupted_save_writes_into_no_later_save(tmp_path, mon
     write = WriterOfThreads.write_preloaded_data
     kind = type("Writer", (WriterOfThreads,), {"write_preloaded_data": staticmethod(write)})
     for _ in range(2):
-        writers._observe_writing_threads(kind)
+        replace_once(kind, "write_preloaded_data", writers._writing_new_files)
     path, begun, end = tmp_path / "__0_0.distcp", threading.Event(), threading.Event()
 
     def held():
@@ -212,7 +213,7 @@ def test_no_file_is_removed_where_nothing_was_interrupted(tmp_path, running):
     kind = type(
         "Writer", (WriterOfThreads,), {"write_preloaded_data": staticmethod(WriterOfThreads.write_preloaded_data)}
     )
-    writers._observe_writing_threads(kind)
+    replace_once(kind, "write_preloaded_data", writers._writing_new_files)
     (path := tmp_path / "__0_0.distcp").write_text("")
     before = path.stat().st_ino
     kind.write_preloaded_data([], 0, (path, "key", ([], [])), lambda: None)

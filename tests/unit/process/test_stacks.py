@@ -80,7 +80,7 @@ def test_the_signal_is_one_that_nobody_uses_and_is_given_back(stacks):
 
 
 def test_without_a_free_signal_only_the_thread_answers(monkeypatch, sent, hurried):
-    monkeypatch.setattr("nvrx_core.process.stacks.catches", lambda pid, signum: True)
+    monkeypatch.setattr("nvrx_core.process.signalled_stacks.catches", lambda pid, signum: True)
     monkeypatch.setattr(faulthandler, "register", pytest.fail)
     stacks = Stacks()
     assert stacks.take(-1) == ""

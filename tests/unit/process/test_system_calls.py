@@ -153,7 +153,7 @@ def test_listeners_in_select_are_awaited(listeners):
 
 def test_what_the_kernel_does_not_tell_is_not_guessed(monkeypatch, pair, thread):
     tid = thread(lambda: pair[0].recv(1))
-    monkeypatch.setattr(system_calls, "_read", lambda path: "")
+    monkeypatch.setattr(system_calls, "read_text", lambda path: "")
     assert not is_busy(tid)
     monkeypatch.setattr(system_calls, "_memory", lambda address, size: b"")
     assert awaited() is None

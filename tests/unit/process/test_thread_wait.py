@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from nvrx_core.process import thread_wait
+from nvrx_core.process import proc
 from nvrx_core.process.thread_wait import ThreadWait, wait_of
 
 
@@ -26,12 +26,12 @@ FILES = {
 @pytest.mark.parametrize("case", FILES)
 def test_the_kernel_s_files_are_read_as_they_are(monkeypatch, case):
     files, text = FILES[case]
-    monkeypatch.setattr(thread_wait, "_read", lambda path: files.get(path.rpartition("/")[2], ""))
+    monkeypatch.setattr(proc, "read_text", lambda path: files.get(str(path).rpartition("/")[2], ""))
     assert wait_of(1, 1) == ThreadWait(False, False, text)
 
 
 def test_a_descriptor_of_a_process_that_may_not_be_read_is_numbered(monkeypatch):
     number = {"x86_64": 0, "aarch64": 63}[os.uname().machine]
     files = {"stat": "1 (x) S 0", "syscall": f"{number} 0x1f 0x0"}
-    monkeypatch.setattr(thread_wait, "_read", lambda path: files.get(path.rpartition("/")[2], ""))
+    monkeypatch.setattr(proc, "read_text", lambda path: files.get(str(path).rpartition("/")[2], ""))
     assert wait_of(1 << 22, 1).text == "data from descriptor 31"

@@ -1,5 +1,6 @@
 """A parameter declared once: what its declaration says, and what is checked by it."""
 
+import os
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
@@ -9,9 +10,9 @@ import pytest
 from nvrx_core.errors import ParameterError, ParameterTypeError
 from nvrx_core.settings.forms import BOOLEAN, SECONDS, SECTION_TIMEOUTS, Misread
 from nvrx_core.settings.parameter import (
-    ABSOLUTE_PATH,
     NOT_NEGATIVE,
     POSITIVE,
+    ValueRule,
     above,
     at_least,
     check,
@@ -28,7 +29,7 @@ from nvrx_core.settings.parameter import (
 class Settings:
     timeout: timedelta = time_parameter(timedelta(seconds=1), "How long.", "limit")
     limit: timedelta = time_parameter(timedelta(seconds=2), "How long at most.", rule=NOT_NEGATIVE)
-    path: str | None = parameter(None, "Where.", kind=str, rule=ABSOLUTE_PATH)
+    path: str | None = parameter(None, "Where.", kind=str, rule=ValueRule("an absolute path", os.path.isabs))
     mode: str = parameter("a", "Which.", kind=str, rule=one_of("a", "b"))
     count: int = parameter(1, "How many.", kind=int, rule=at_least(1))
     interval: timedelta = time_parameter(timedelta(seconds=1), "How often at least.", "timeout", upper_bound=True)

@@ -29,9 +29,9 @@ from nvrx_launcher.rendezvous.joining import RendezvousConfig, join_over_store
 from nvrx_launcher.rendezvous.keys import job_prefix
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.ports import free_port
 from nvrx_launcher.rendezvous.restart_budget import PacingRules
-from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 
 __all__ = ["CoordinatedRendezvous"]
@@ -65,12 +65,14 @@ class CoordinatedRendezvous(RendezvousHandler):
             backend, parameters.run_id, parameters.run_id, _endpoint(parameters.endpoint), parameters.endpoint,
             parameters.local_addr, settings,
         )  # fmt: skip
-        self._loop, self._cleanup, self._participant = EventLoop(), ExitStack(), Participant()
-        self._cleanup.callback(self._loop.close)
-        self._mailbox, self._ended = Mailbox(self._loop), False
-        self._coordination = join_over_store(
-            rendezvous, rules, self._describe, self._loop, cleanup=self._cleanup, node=self._participant
-        )
+        self._loop, self._participant, self._ended = EventLoop(), Participant(), False
+        with ExitStack() as failing:
+            failing.callback(self._loop.close)
+            self._mailbox = Mailbox(self._loop)
+            self._coordination = join_over_store(
+                rendezvous, rules, self._describe, self._loop, cleanup=failing, node=self._participant
+            )
+            self._cleanup = failing.pop_all()
         self._participant.coordination = self._coordination
         self._held: dist.Store | None = None
         self._thread = HelperThread(self._run, name="nvrx-rendezvous-loop", failed=self._participant.fail)

@@ -16,9 +16,9 @@ from nvrx_core.parsing import integer, parse_object, string
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
 from nvrx_launcher.host_list import compress_hosts
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.parameters import NOT_RETRIED, Rules
 from nvrx_launcher.rendezvous.restart_budget import BudgetState, RestartBudget
 from nvrx_launcher.rendezvous.roll_call import command_difference
-from nvrx_launcher.rendezvous.rules import NOT_RETRIED, Rules
 
 __all__ = ["Agreement", "JoiningNode", "agree", "conclusion"]
 

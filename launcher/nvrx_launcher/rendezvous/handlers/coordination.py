@@ -38,8 +38,8 @@ from nvrx_launcher.rendezvous.handlers.agreement import Agreement, JoiningNode, 
 from nvrx_launcher.rendezvous.handlers.cycle import HandlerCycle
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NODES_WAIT, Decision, DecisionKind, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.restart_budget import BudgetState
-from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.store_host import StoreHost
 
 __all__ = ["HandlerCoordination"]

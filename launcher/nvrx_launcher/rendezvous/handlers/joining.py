@@ -28,8 +28,8 @@ from nvrx_launcher.rendezvous.coordination import NodeEvents
 from nvrx_launcher.rendezvous.handlers.coordination import HandlerCoordination
 from nvrx_launcher.rendezvous.mailbox import Mailbox
 from nvrx_launcher.rendezvous.messages import NodeDescription
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.ports import free_port
-from nvrx_launcher.rendezvous.rules import Rules
 from nvrx_launcher.rendezvous_settings import OURS
 from nvrx_launcher.store_host import StoreHost
 

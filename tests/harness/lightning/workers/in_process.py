@@ -17,12 +17,43 @@ from nvrx_lightning.monitoring.profiler import PhaseProfiler
 from nvrx_lightning.monitoring.progress_reporter import ProgressReporter
 from nvrx_lightning.monitoring.training import Training
 
+from nvrx_core.fault_tolerance import WorkloadAction, WorkloadControlRequest
 from nvrx_core.inprocess import current_call
 from nvrx_core.progress import monitored
 from nvrx_core.progress.page import ProgressField, SectionField
-from tests.harness.lightning.trainings import Model, loader, pl, say, trainer
+from tests.harness.lightning.trainings import RANK, Model, loader, pl, say, trainer
 
 BUSY = float(os.environ.get("NVRX_TEST_BUSY", "0"))
+FAILS_IN = [name for name in [os.environ.get("NVRX_TEST_FAILS_IN", "")] if name and RANK == 1]
+"""The hook of the set-up that still has to fail."""
+
+
+def fail_once(hook: str) -> None:
+    if hook in FAILS_IN:
+        FAILS_IN.remove(hook)
+        raise RuntimeError(f"fault in {hook}")
+
+
+def policy(exception: BaseException) -> WorkloadControlRequest:
+    say("consulted", exception=repr(exception))
+    return WorkloadControlRequest(WorkloadAction.Continue, "")
+
+
+class FailingModel(Model):
+    """Fails in a hook that Lightning calls after the callbacks' `setup`."""
+
+    def setup(self, stage: str) -> None:
+        fail_once("setup")
+
+    def configure_model(self) -> None:
+        fail_once("configure_model")
+
+
+class Earlier(pl.Callback):  # type: ignore[misc,name-defined]
+    """Fails before the callback of fault tolerance is set up."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        fail_once("an earlier callback")
 
 
 class Spy(pl.Callback):  # type: ignore[misc,name-defined]
@@ -55,12 +86,14 @@ class Spy(pl.Callback):  # type: ignore[misc,name-defined]
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    callback = FaultToleranceCallback(simulated_fault_params=os.environ.get("NVRX_TEST_FAULTS"), exp_dir=folder)
+    callback = FaultToleranceCallback(
+        simulated_fault_params=os.environ.get("NVRX_TEST_FAULTS"), exp_dir=folder, exc_handling_policy=policy
+    )
     timeouts = {"soft_timeout": timedelta(seconds=float(os.environ.get("NVRX_TEST_SOFT", "60")))}
     strategy = InProcessDDPStrategy(**timeouts, hard_timeout=timedelta(seconds=90))
     checkpoints = pl.callbacks.ModelCheckpoint(folder / "checkpoints", every_n_train_steps=2, save_last=True)
-    made = trainer(folder, callback, checkpoints, Spy(), strategy=strategy)
-    made.fit(Model(), loader(), loader(3))
+    made = trainer(folder, Earlier(), callback, checkpoints, Spy(), strategy=strategy)
+    made.fit(FailingModel(), loader(), loader(3))
     flag = os.environ.get("FAULT_TOL_FINISHED_FLAG_FILE", "")
     say("fitted", flag=Path(flag).is_file(), step=made.global_step, watched=monitored.current() is not None)
 

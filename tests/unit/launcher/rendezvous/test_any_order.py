@@ -14,7 +14,7 @@ from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import DecisionKind, Message, MessageKind, NodeDescription
-from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous.parameters import Rules
 
 
 def described(node):

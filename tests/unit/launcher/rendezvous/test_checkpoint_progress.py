@@ -11,8 +11,8 @@ from nvrx_launcher.rendezvous.checkpoint_progress import CheckpointProgress, Pro
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import DecisionKind, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.restart_budget import PacingRules
-from nvrx_launcher.rendezvous.rules import Rules
 
 
 def counts(iterations, *, start=10, most=100, least=1, restarts=(True,) * 4):

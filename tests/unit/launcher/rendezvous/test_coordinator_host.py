@@ -13,7 +13,7 @@ from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_host import CoordinatorHost, DecisionLog
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind, NodeDescription
-from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 

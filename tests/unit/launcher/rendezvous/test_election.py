@@ -17,7 +17,7 @@ from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.election import Election
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind, NodeDescription
-from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.term import Checkpoint, Entry, Opening, Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.messages import Message, MessageKind
-from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.store_coordination import StoreCoordination
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 

@@ -8,7 +8,7 @@ from nvrx_launcher.node_actions import EndLaunch, SendMessage
 from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, Message, MessageKind, NodeDescription
-from nvrx_launcher.rendezvous.rules import ANY_FAILED, MIN_HEALTHY, Rules
+from nvrx_launcher.rendezvous.parameters import ANY_FAILED, MIN_HEALTHY, Rules
 
 
 def ready(node, cycle=-1):

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 from nvrx_launcher.rendezvous.keys import RendezvousKeys
 from nvrx_launcher.rendezvous.leadership import Leadership
-from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.term import Term
 from nvrx_launcher.rendezvous_settings import RendezvousSettings
 

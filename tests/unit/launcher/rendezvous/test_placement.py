@@ -11,9 +11,9 @@ from nvrx_launcher.rendezvous import coordinator
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import DecisionKind, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.parameters import MIN_HEALTHY, Rules
 from nvrx_launcher.rendezvous.placement import NAMED, change, choose, named, usable
 from nvrx_launcher.rendezvous.roll_call import RollCall
-from nvrx_launcher.rendezvous.rules import MIN_HEALTHY, Rules
 
 
 def described(host, domain="", *, order=-1, workers=8):

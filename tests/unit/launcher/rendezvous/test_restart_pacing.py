@@ -11,8 +11,8 @@ from nvrx_launcher.node_policy import NodePolicy
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.restart_budget import PacingRules, RestartPacing
-from nvrx_launcher.rendezvous.rules import Rules
 
 
 def pauses(cycles, **rules):

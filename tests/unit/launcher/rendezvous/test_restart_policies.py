@@ -12,8 +12,8 @@ from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.coordinator_state import CoordinatorState
 from nvrx_launcher.rendezvous.lease import Lease
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.parameters import MIN_HEALTHY, Rules
 from nvrx_launcher.rendezvous.restart_budget import FORGIVEN_STORES, PacingRules
-from nvrx_launcher.rendezvous.rules import MIN_HEALTHY, Rules
 
 RUN = Decision(
     DecisionKind.RUN, 0, "2 nodes", members=(Member(3, 0, 2), Member(0, 2, 2)), master_addr="a", master_port=1

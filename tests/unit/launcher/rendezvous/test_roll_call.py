@@ -5,8 +5,8 @@ import math
 import pytest
 from nvrx_launcher.rendezvous.coordinator import Coordinator
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Message, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.roll_call import RollCall, command_difference, named
-from nvrx_launcher.rendezvous.rules import Rules
 
 GIVEN = (("--nnodes", "2:3"), ("--max-restarts", "1"))
 

@@ -6,8 +6,8 @@ import pytest
 from nvrx_launcher.exit_codes import FAILED, REFUSED, USAGE
 from nvrx_launcher.rendezvous.handlers.agreement import Agreement, JoiningNode, agree, conclusion
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, Member, MessageKind, NodeDescription
+from nvrx_launcher.rendezvous.parameters import Rules
 from nvrx_launcher.rendezvous.restart_budget import BudgetState
-from nvrx_launcher.rendezvous.rules import Rules
 
 
 def entrant(node, cycle=-1, command="", **budget):

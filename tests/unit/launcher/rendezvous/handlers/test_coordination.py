@@ -8,7 +8,7 @@ from typing import Any
 
 from nvrx_launcher.rendezvous.handlers.coordination import HandlerCoordination
 from nvrx_launcher.rendezvous.messages import Decision, DecisionKind, MessageKind
-from nvrx_launcher.rendezvous.rules import Rules
+from nvrx_launcher.rendezvous.parameters import Rules
 
 
 def test_evidence_and_verdict_of_a_hang_come_back_to_the_node_in_its_loop() -> None:
