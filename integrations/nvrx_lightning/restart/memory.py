@@ -28,7 +28,7 @@ from nvrx_lightning.families import lookup
 from nvrx_lightning.restart.checkpoint import Saved, SavedCheckpoints
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Chosen, Failure, Failures, Kept
 from nvrx_lightning.restart.rank_states import RankState
-from nvrx_lightning.restart.snapshot import overrides
+from nvrx_lightning.restart.snapshot import overrides, saves_within_epochs
 
 __all__ = ["IN_MEMORY", "BatchEnding", "FitMemory", "TrainerState", "checked", "copied"]
 
@@ -40,6 +40,11 @@ MAX_BUFFERS: Final = 1 << 20
 """Bytes of persistent buffers: each vote carries those of all ranks to all ranks."""
 MAX_STATES: Final = 16 << 20
 """Bytes of what is copied at each step: the states of callbacks and of the data module."""
+MAX_STATES_BY_DEFAULT: Final = 1 << 20
+"""The same in a fit that has not asked for it."""
+MAX_ITEMS_BY_DEFAULT: Final = 2000
+"""Python objects in these states, in a fit that has not asked for it: to copy one takes 0.4 us, twice a step."""
+IN_WHOLE_EPOCHS: Final = 'no ModelCheckpoint saves in the middle of epochs; resume="memory" would go on there'
 MAX_REPLICATING: Final = 128
 """Ranks whose votes carry the random numbers of all: a replacement has fresh ones in a larger job."""
 _PLAIN: Final = (type(None), bool, int, float, str, bytes)
@@ -84,6 +89,8 @@ class FitMemory:
         trainer: the Trainer.
         family: the name of the Lightning package.
         on: whether it keeps anything.
+        by_default: nobody has asked for it: then a fit whose checkpoints are those of epochs keeps nothing, and what
+            cannot be kept is no warning.
         limit: so many failures in a row without progress end the job; None for no limit.
 
     Attributes:
@@ -92,8 +99,11 @@ class FitMemory:
         resumed: that state, once it is loaded.
     """
 
-    def __init__(self, trainer: Any, family: str, *, on: bool, limit: int | None = None) -> None:
+    def __init__(
+        self, trainer: Any, family: str, *, on: bool, by_default: bool = False, limit: int | None = None
+    ) -> None:  # fmt: skip
         self._trainer, self._family, self._failures = trainer, family, Failures(limit)
+        self.by_default = by_default
         self._live = self._new() if on else None
         self._states: dict[int, dict[BatchStage, TrainerState]] = {}  # by step: of the last vote, and of the one before
         self._shards: tuple[Any, ...] = ()
@@ -105,6 +115,8 @@ class FitMemory:
         self._failed = set[BatchStage]()  # at which the state could not be copied the last time
         self._buffers: dict[str, tuple[int, int]] = {}
         self._persistent: set[str] = set()
+        self._optimizer: Any = None
+        self._parameters: list[str] = []  # their names
         self.refusal = ""
         self.choice: Choice | None = None
         self._chosen_in = 0  # the number of the restart
@@ -183,6 +195,8 @@ class FitMemory:
     def ended(self, error: BaseException | None) -> None:
         """Note with which exception the attempt has ended."""
         self._batch = None
+        if self._begun and _names_of(self._trainer.lightning_module) != self._parameters:
+            self._given_up = "the parameters have other names than at the begin of the attempt"
         if isinstance(error, MemoryLost):
             self._given_up = str(error)
             if error.is_lasting:
@@ -196,19 +210,24 @@ class FitMemory:
         self._is_committed = self.choice is not None and self.choice.stage is not BatchStage.ENDED
         if self._live is None:
             return
-        told: list[Any] = [None] * self._trainer.world_size
-        dist.all_gather_object(told, self._unfit or self._refusal())
-        self.refusal = next((each for each in told if each), "")
-        self._trainer.fit_loop.epoch_loop.automatic_optimization.nvrx_keeps = not self.refusal
+        self._refuse(self._unfit or self._refusal())
         module = self._trainer.lightning_module
         self._persistent = {*_persistent_buffers(module)}
         if not self.refusal and self.choice is None:
             self._resume()
 
+    def _refuse(self, refusal: str) -> None:
+        """Keep nothing on all ranks if one of them must not."""
+        told: list[Any] = [None] * self._trainer.world_size
+        dist.all_gather_object(told, refusal)
+        self.refusal = next((each for each in told if each), "")
+        self._trainer.fit_loop.epoch_loop.automatic_optimization.nvrx_keeps = not self.refusal
+
     def _resume(self) -> int | None:
         assert self._live is not None
         self._step = step = _Step()
         module, optimizers = self._trainer.lightning_module, list(self._trainer.optimizers)
+        self._optimizer, self._parameters = optimizers[0], _names_of(module)
         first = self._live.resume(module, optimizers, step, shared=self._shared())
         told: list[Any] = [None] * self._trainer.world_size
         dist.all_gather_object(told, self._live.shard)
@@ -261,11 +280,18 @@ class FitMemory:
 
     def started(self) -> None:
         """Begin to keep the state: the attempt is about to train."""
-        if self._live is not None and not self.refusal and not self._searches:
-            if self.choice is None:  # and again once Lightning has searched for a learning rate
-                self._live.start(int(self._trainer.global_step) + 1)
-                self._given_up = ""
-            self._begun = True
+        if self._live is None or self.refusal or self._searches:
+            return
+        if self.choice is None:  # and again once Lightning has searched for a learning rate
+            if self.by_default:
+                batches = self._trainer.num_training_batches
+                self._refuse("" if saves_within_epochs(self._trainer, self._family, batches) else IN_WHOLE_EPOCHS)
+                if self.refusal:
+                    self._forget()
+                    return
+            self._live.start(int(self._trainer.global_step) + 1)
+            self._given_up = ""
+        self._begun = True
 
     def searching(self, searches: bool) -> None:
         """Note whether Lightning searches for a learning rate: its steps are taken back, and none of them is kept."""
@@ -291,6 +317,14 @@ class FitMemory:
         self._states.setdefault(state.step, {})[stage] = state
         self._is_committed, self._batch = stage is not BatchStage.ENDED, None
 
+    def checked(self, states: dict[str, Any]) -> dict[str, Any]:
+        """Return states of the user's objects, by name, that are to be copied at each step.
+
+        Raises:
+            MemoryLost: if they are too large for that.
+        """
+        return checked(states, by_default=self.by_default)
+
     @contextmanager
     def committing(self, optimizer: Any, capture: Callable[[BatchEnding], TrainerState]) -> Iterator[None]:
         """Return a context in which the step of an optimizer is preceded by a vote of all ranks."""
@@ -305,6 +339,8 @@ class FitMemory:
             kept = {}
             self._unkept = {at: reason for at, reason in self._unkept.items() if at == newest}
             ending = BatchEnding(self._batch, _outputs(self._trainer))
+            if optimizer is not self._optimizer:
+                self._unfit = "the optimizer is another one than at the begin of the attempt"
             try:
                 if self._unfit:
                     self._unkept[step] = self._unfit
@@ -342,7 +378,8 @@ class FitMemory:
         text = str(error) if isinstance(error, MemoryLost) else f"{type(error).__name__}: {error}"
         reason = f"the state of the Trainer cannot be copied: {text}"
         when = "a restart" if is_lasting else "a restart in this step"
-        log.warning("%s; %s goes on from a checkpoint", reason, when)
+        level = logging.DEBUG if self.by_default else logging.WARNING  # the restart says it
+        log.log(level, "%s; %s goes on from a checkpoint", reason, when)
         self._unkept[step], self._unfit = reason, reason if is_lasting else self._unfit
         self._failed.add(stage)
         self._is_committed = False
@@ -356,6 +393,16 @@ class FitMemory:
 
     def _refusal(self) -> str:
         """Return why a fit keeps nothing in memory; "" if it does."""
+        if not self.by_default:
+            return self._obstacle()
+        if not saves_within_epochs(self._trainer, self._family, None):
+            return IN_WHOLE_EPOCHS
+        try:
+            return self._obstacle()
+        except Exception as error:  # boundary: a user's objects of any kind, in a fit that has not asked for this
+            return f"it is not known what the fit has: {type(error).__name__}: {error}"
+
+    def _obstacle(self) -> str:
         trainer, strategy = self._trainer, self._trainer.strategy
         module, optimizers = trainer.lightning_module, trainer.optimizers
         ddp, sharding = (lookup(self._family, f"strategies.{name}Strategy") for name in ("DDP", "ModelParallel"))
@@ -483,6 +530,10 @@ def _persistent_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: each for name, each in module.named_buffers() if name in saved}
 
 
+def _names_of(module: torch.nn.Module) -> list[str]:
+    return [name for name, _ in module.named_parameters()]
+
+
 def _hooks_of_all_optimizers() -> Any:
     """Return those of `register_optimizer_step_pre_hook`; the attribute `torch.optim.optimizer` is no module."""
     return vars(sys.modules[torch.optim.Optimizer.__module__]).get("_global_optimizer_pre_hooks")
@@ -512,19 +563,35 @@ def _differ(one: TrainerState, other: TrainerState) -> bool:
     return not torch.equal(a.torch_cpu, b.torch_cpu) or a.python != b.python or str(a.numpy) != str(b.numpy)
 
 
-def checked(states: dict[str, Any]) -> dict[str, Any]:
+def checked(states: dict[str, Any], *, by_default: bool = False) -> dict[str, Any]:
     """Return states that are to be copied at each step.
+
+    Args:
+        states: by the names of their owners.
+        by_default: nobody has asked for the copies.
 
     Raises:
         MemoryLost: if they are too large for that.
     """
+    limit = MAX_STATES_BY_DEFAULT if by_default else MAX_STATES
     sizes = {name: _size_of(state) for name, state in states.items()}
-    if sum(sizes.values()) > MAX_STATES:
+    if sum(sizes.values()) > limit:
         name, size = max(sizes.items(), key=lambda each: each[1])
-        others = f", and all have {sum(sizes.values()) >> 20}" if size <= MAX_STATES else ""
-        text = f"that of {name} has {size >> 20} MB{others}, more than {MAX_STATES >> 20}"
-        raise MemoryLost(text, is_lasting=True)
+        others = f", and all have {sum(sizes.values()) >> 20}" if size <= limit else ""
+        raise MemoryLost(f"that of {name} has {size >> 20} MB{others}, more than {limit >> 20}", is_lasting=True)
+    if by_default:
+        counts = {name: _items_in(state) for name, state in states.items()}
+        if sum(counts.values()) > MAX_ITEMS_BY_DEFAULT:
+            name, count = max(counts.items(), key=lambda each: each[1])
+            raise MemoryLost(f"that of {name} has {count} items, more than {MAX_ITEMS_BY_DEFAULT}", is_lasting=True)
     return states
+
+
+def _items_in(value: Any) -> int:
+    """Return how many Python objects are copied with a state."""
+    if isinstance(value, dict):
+        return 1 + sum(map(_items_in, value.values()))
+    return 1 + (sum(map(_items_in, value)) if isinstance(value, list | tuple | set | frozenset | deque) else 0)
 
 
 def _size_of(value: Any) -> int:

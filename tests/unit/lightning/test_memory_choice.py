@@ -218,6 +218,15 @@ def test_a_state_that_is_too_large_to_be_copied_at_each_step_is_refused(state):
         checked({"small": {"count": 1}, "large": state})
 
 
+def test_nobody_pays_for_many_items_that_has_not_asked_for_it():
+    states = {"one": {"seen": [0] * 1500}, "other": {"losses": deque([1.0] * 700)}}
+    assert checked(states) is states
+    with pytest.raises(MemoryLost, match=r"^that of one has 1502 items, more than 2000$"):
+        checked(states, by_default=True)
+    with pytest.raises(MemoryLost, match=r"^that of one has 2 MB, more than 1$"):
+        checked({"one": torch.zeros(2 << 18)}, by_default=True)
+
+
 def test_states_that_are_too_large_together_are_refused():
     states = {name: torch.zeros(size << 18) for name, size in (("one", 9), ("other", 8))}
     with pytest.raises(MemoryLost, match=r"^that of one has 9 MB, and all have 17, more than 16$"):
