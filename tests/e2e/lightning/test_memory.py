@@ -169,7 +169,48 @@ def test_a_rank_that_was_to_take_a_place_knows_the_checkpoints_of_those_that_are
     assert f"{FALLEN_BACK}: no rank has the state of step 13 in memory any more" in job.errors(2) + job.errors(3)
 
 
+DEFAULT = dataclasses.replace(FULL, options={"resume": "auto"})
+WITHIN = dataclasses.replace(DEFAULT, checkpoint={"every_n_train_steps": 3, "save_top_k": -1})
+
+
+def test_by_default_a_fit_that_saves_within_epochs_repeats_no_step(run, twin):
+    setting = dataclasses.replace(WITHIN, faults=at(("train", 1, 2), ("batch_end", 0, 5), ("validation", 1, 10)))
+    job, undisturbed = run(setting), twin(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 2, 5, 10), job.errors(0)
+    assert_as_in(job, undisturbed)
+    assert FALLEN_BACK not in job.errors(0)
+
+
+@pytest.mark.parametrize("checkpoint", [TENS, {"every_n_epochs": 1, "save_top_k": -1}], ids=["steps of an epoch", "epochs"])
+def test_by_default_a_fit_that_saves_at_epochs_goes_on_from_a_checkpoint(checkpoint, run, twin):
+    setting = dataclasses.replace(DEFAULT, checkpoint=checkpoint, logs=True, faults=at(("train", 1, 13)))
+    job, undisturbed = run(setting), twin(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 10), job.errors(0)
+    assert_as_in(job, undisturbed)
+    assert f"{FALLEN_BACK}: no ModelCheckpoint saves in the middle of epochs" in job.errors(0)
+    assert "will go on from a checkpoint" not in job.errors(0)
+
+
+def test_by_default_a_state_that_grows_is_copied_until_it_has_many_items_and_no_line_is_written_before_a_fault(run):
+    setting = dataclasses.replace(WITHIN, callbacks=("growing",), faults=at(("train", 1, 2), ("train", 0, 8)))
+    job = run(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 2, 6), job.errors(0)
+    assert f"{FALLEN_BACK}: the state of the Trainer cannot be copied: that of GrowingState has" in job.errors(0)
+    assert "; a restart goes on from a checkpoint" not in job.errors(0)
+
+
 FALLBACKS = {
+    "an optimizer that was begun anew": (
+        dataclasses.replace(FULL, callbacks=("anew",), faults=at(("train", 1, 13))), 2,
+        "the optimizer is another one than at the begin of the attempt",
+    ),
+    "a pruned layer": (
+        dataclasses.replace(FULL, callbacks=("pruning",), faults=at(("train", 1, 13))), 2,
+        "the parameters have other names than at the begin of the attempt",
+    ),
     "a lost shard": (
         dataclasses.replace(SHARDED, samples=120, checkpoint={"every_n_train_steps": 3}, faults=kill("train", 1, 5)),
         3, "the parameters are sharded, and of 3 ranks 2 are left",

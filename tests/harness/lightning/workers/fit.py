@@ -20,6 +20,7 @@ from typing import Any
 import lightning.pytorch as pl
 import nvrx_lightning
 import torch
+import torch.nn.utils.prune
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import (
     BaseFinetuning,
@@ -338,7 +339,42 @@ class FailingState(Callback):
         return {"step": self.step}
 
 
+class GrowingState(Callback):
+    """Keeps a list of all that it has seen."""
+
+    def __init__(self) -> None:
+        self.seen = list[float]()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        self.seen += [0.5] * 500
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.seen = list(state_dict["seen"])
+
+
+class OptimizerAnew(Callback):
+    """Begins the optimizer anew after the first epoch."""
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 0:
+            trainer.strategy.setup_optimizers(trainer)
+
+
+class Pruning(Callback):
+    """Prunes a layer after the first epoch, which gives its parameters other names."""
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 0:
+            torch.nn.utils.prune.l1_unstructured(pl_module.net[0], "weight", 0.5)
+
+
 CALLBACKS: dict[str, Any] = {
+    "anew": OptimizerAnew,
+    "growing": GrowingState,
+    "pruning": Pruning,
     "accumulation": lambda: GradientAccumulationScheduler({0: 1, 1: 4}),
     "large": LargeState,
     "failing": FailingState,
