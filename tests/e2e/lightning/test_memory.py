@@ -182,7 +182,9 @@ def test_by_default_a_fit_that_saves_within_epochs_repeats_no_step(run, twin):
     assert FALLEN_BACK not in job.errors(0)
 
 
-@pytest.mark.parametrize("checkpoint", [TENS, {"every_n_epochs": 1, "save_top_k": -1}], ids=["steps of an epoch", "epochs"])
+@pytest.mark.parametrize(
+    "checkpoint", [TENS, {"every_n_epochs": 1, "save_top_k": -1}], ids=["steps of an epoch", "epochs"]
+)
 def test_by_default_a_fit_that_saves_at_epochs_goes_on_from_a_checkpoint(checkpoint, run, twin):
     setting = dataclasses.replace(DEFAULT, checkpoint=checkpoint, logs=True, faults=at(("train", 1, 13)))
     job, undisturbed = run(setting), twin(setting)
