@@ -12,7 +12,7 @@ import inspect
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -36,6 +36,7 @@ log = logging.getLogger("nvrx_lightning")
 IN_MEMORY: Final = "the memory of the ranks"
 """What stands for the path of a checkpoint."""
 _SEVERAL: Final = "the optimizer evaluates a batch several times in a step"
+_HOOKED: Final = "a hook before the step of an optimizer would run after the evaluation of the batch, not before it"
 MAX_BUFFERS: Final = 1 << 20
 """Bytes of persistent buffers: each vote carries those of all ranks to all ranks."""
 MAX_STATES: Final = 16 << 20
@@ -210,9 +211,7 @@ class FitMemory:
         self._is_committed = self.choice is not None and self.choice.stage is not BatchStage.ENDED
         if self._live is None:
             return
-        self._refuse(self._unfit or self._refusal())
-        module = self._trainer.lightning_module
-        self._persistent = {*_persistent_buffers(module)}
+        self._refuse(self._unfit or self._examined(self._refusal))
         if not self.refusal and self.choice is None:
             self._resume()
 
@@ -228,6 +227,7 @@ class FitMemory:
         self._step = step = _Step()
         module, optimizers = self._trainer.lightning_module, list(self._trainer.optimizers)
         self._optimizer, self._parameters = optimizers[0], _names_of(module)
+        self._persistent = {*_persistent_buffers(module)}
         first = self._live.resume(module, optimizers, step, shared=self._shared())
         told: list[Any] = [None] * self._trainer.world_size
         dist.all_gather_object(told, self._live.shard)
@@ -283,12 +283,10 @@ class FitMemory:
         if self._live is None or self.refusal or self._searches:
             return
         if self.choice is None:  # and again once Lightning has searched for a learning rate
-            if self.by_default:
-                batches = self._trainer.num_training_batches
-                self._refuse("" if saves_within_epochs(self._trainer, self._family, batches) else IN_WHOLE_EPOCHS)
-                if self.refusal:
-                    self._forget()
-                    return
+            self._refuse(self._examined(self._late_refusal))
+            if self.refusal:
+                self._forget()
+                return
             self._live.start(int(self._trainer.global_step) + 1)
             self._given_up = ""
         self._begun = True
@@ -391,18 +389,25 @@ class FitMemory:
 
     # What cannot be kept
 
-    def _refusal(self) -> str:
+    def _examined(self, refusal: Callable[[], str]) -> str:
         """Return why a fit keeps nothing in memory; "" if it does."""
-        if not self.by_default:
-            return self._obstacle()
-        if not saves_within_epochs(self._trainer, self._family, None):
-            return IN_WHOLE_EPOCHS
         try:
-            return self._obstacle()
-        except Exception as error:  # boundary: a user's objects of any kind, in a fit that has not asked for this
+            return refusal()
+        except Exception as error:  # boundary: the user's objects, of any kind
+            if not self.by_default:
+                raise
             return f"it is not known what the fit has: {type(error).__name__}: {error}"
 
-    def _obstacle(self) -> str:
+    def _late_refusal(self) -> str:
+        """Return what is known once the hooks have been called that begin the fit, and the loaders are there."""
+        trainer = self._trainer
+        if self.by_default and not saves_within_epochs(trainer, self._family, trainer.num_training_batches):
+            return IN_WHOLE_EPOCHS
+        return _HOOKED if _have_hooks(trainer.optimizers) else ""
+
+    def _refusal(self) -> str:
+        if self.by_default and not saves_within_epochs(self._trainer, self._family, None):
+            return IN_WHOLE_EPOCHS
         trainer, strategy = self._trainer, self._trainer.strategy
         module, optimizers = trainer.lightning_module, trainer.optimizers
         ddp, sharding = (lookup(self._family, f"strategies.{name}Strategy") for name in ("DDP", "ModelParallel"))
@@ -421,9 +426,7 @@ class FitMemory:
             "an optimizer that is not of torch.optim may change the weights before it evaluates the batch": any(
                 not type(each).__module__.startswith("torch.optim") for each in optimizers
             ),
-            "a hook before the step of an optimizer would run after the evaluation of the batch, not before it": any(
-                each._optimizer_step_pre_hooks or _hooks_of_all_optimizers() for each in optimizers
-            ),
+            _HOOKED: _have_hooks(optimizers),
             "optimizer_step is the module's own": overrides("optimizer_step", module, self._family),
             f"the persistent buffers have more than {MAX_BUFFERS >> 20} MB": buffers > MAX_BUFFERS,
             "a module has an extra state": any(
@@ -525,18 +528,25 @@ def _is_overridden(callback: Any, hook: str, base: Any) -> bool:
 
 
 def _persistent_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the buffers that `state_dict` has."""
-    saved = module.state_dict(keep_vars=True).keys()
-    return {name: each for name, each in module.named_buffers() if name in saved}
+    """Return the buffers that are part of a state, by name; a `state_dict` of the module's own may have others."""
+    volatile = {
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, part in module.named_modules() for name in getattr(part, "_non_persistent_buffers_set", ())
+    }  # fmt: skip
+    return {name: each for name, each in module.named_buffers() if name not in volatile}
 
 
 def _names_of(module: torch.nn.Module) -> list[str]:
     return [name for name, _ in module.named_parameters()]
 
 
-def _hooks_of_all_optimizers() -> Any:
-    """Return those of `register_optimizer_step_pre_hook`; the attribute `torch.optim.optimizer` is no module."""
-    return vars(sys.modules[torch.optim.Optimizer.__module__]).get("_global_optimizer_pre_hooks")
+def _have_hooks(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """Return whether hooks are to run before a step, of one of the optimizers or of all that there are.
+
+    The attribute `torch.optim.optimizer` is no module.
+    """
+    of_all = vars(sys.modules[torch.optim.Optimizer.__module__]).get("_global_optimizer_pre_hooks")
+    return bool(of_all) or any(each._optimizer_step_pre_hooks for each in optimizers)
 
 
 def _scaler_of(trainer: Any) -> Any:

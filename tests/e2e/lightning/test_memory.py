@@ -209,6 +209,10 @@ FALLBACKS = {
         dataclasses.replace(FULL, callbacks=("anew",), faults=at(("train", 1, 13))), 2,
         "the optimizer is another one than at the begin of the attempt",
     ),
+    "a hook before the step that a callback has registered": (
+        dataclasses.replace(FULL, callbacks=("hooking",), logs=True, faults=at(("train", 1, 13))), 2,
+        "a hook before the step of an optimizer would run after the evaluation of the batch",
+    ),
     "a pruned layer": (
         dataclasses.replace(FULL, callbacks=("pruning",), faults=at(("train", 1, 13))), 2,
         "the parameters have other names than at the begin of the attempt",

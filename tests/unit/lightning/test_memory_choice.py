@@ -13,7 +13,7 @@ import numpy
 import pytest
 import torch
 from nvrx_lightning.restart.checkpoint import SavedCheckpoints
-from nvrx_lightning.restart.memory import FitMemory, TrainerState, _failure, _hooks_of_all_optimizers, checked
+from nvrx_lightning.restart.memory import FitMemory, TrainerState, _failure, _have_hooks, _persistent_buffers, checked
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Chosen, Failures, Kept, choose
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -265,10 +265,27 @@ def test_rank_0_alone_reads_what_all_ranks_have_kept(monkeypatch):
     assert read == ["kept/0", "kept/1", "kept/2", "chosen", "chosen"]
 
 
-def test_hooks_of_all_optimizers_are_those_that_torch_has_registered():
-    assert not _hooks_of_all_optimizers()
-    hook = register_optimizer_step_pre_hook(lambda *_: None)
-    try:
-        assert len(_hooks_of_all_optimizers()) == 1
-    finally:
-        hook.remove()
+def test_hooks_before_a_step_are_those_of_the_optimizer_and_of_all():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    assert not _have_hooks([optimizer])
+    for register in (register_optimizer_step_pre_hook, optimizer.register_step_pre_hook):
+        hook = register(lambda *_: None)
+        try:
+            assert _have_hooks([optimizer])
+        finally:
+            hook.remove()
+
+
+def test_the_persistent_buffers_of_a_module_do_not_depend_on_a_state_dict_of_its_own():
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(2)
+            self.register_buffer("kept", torch.ones(1))
+            self.register_buffer("volatile", torch.ones(1), persistent=False)
+
+        def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+            return {}
+
+    expected = {"kept", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert _persistent_buffers(Model()).keys() == expected

@@ -363,6 +363,13 @@ class OptimizerAnew(Callback):
             trainer.strategy.setup_optimizers(trainer)
 
 
+class StepHook(Callback):
+    """Registers a hook before the optimizer's step once it knows the optimizer."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        trainer.optimizers[0].register_step_pre_hook(lambda *_: None)
+
+
 class Pruning(Callback):
     """Prunes a layer after the first epoch, which gives its parameters other names."""
 
@@ -374,6 +381,7 @@ class Pruning(Callback):
 CALLBACKS: dict[str, Any] = {
     "anew": OptimizerAnew,
     "growing": GrowingState,
+    "hooking": StepHook,
     "pruning": Pruning,
     "accumulation": lambda: GradientAccumulationScheduler({0: 1, 1: 4}),
     "large": LargeState,
