@@ -406,11 +406,13 @@ class RestartableFit(Finalize):
         loops = at_vote(loops) if voting else loops
         position = self.data(*replica).position(trainer, further=int(voting))
         states = self.memory.checked({each.state_key: each.state_dict() for each in trainer.callbacks})
+        schedulers = [each.scheduler for each in trainer.lr_scheduler_configs]
+        rates = {f"{type(each).__name__} {number}": each.state_dict() for number, each in enumerate(schedulers)}
         checkpoint = {
             "epoch": trainer.current_epoch, "global_step": step, "pytorch-lightning_version": self._version,
             "state_dict": {}, "optimizer_states": [], "loops": {"fit_loop": loops},
             "callbacks": {name: copied(each) for name, each in states.items() if each},
-            "lr_schedulers": [copied(each.scheduler.state_dict()) for each in trainer.lr_scheduler_configs],
+            "lr_schedulers": [copied(each) for each in self.memory.checked(rates).values()],
             CHECKPOINT_KEY: self._added(point, position, replica[0]),
         }  # fmt: skip
         if (data := trainer.datamodule) is not None and (state := data.state_dict()):

@@ -8,9 +8,11 @@ batch has ended, and an attempt loads one of these copies in place of a checkpoi
 from __future__ import annotations
 
 import copy
+import enum
 import inspect
 import logging
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torchmetrics import Metric
 
 from nvrx_core.inprocess import LiveState, last_restart
 from nvrx_core.inprocess.live.memory import MemoryLost
@@ -37,14 +40,18 @@ IN_MEMORY: Final = "the memory of the ranks"
 """What stands for the path of a checkpoint."""
 _SEVERAL: Final = "the optimizer evaluates a batch several times in a step"
 _HOOKED: Final = "a hook before the step of an optimizer would run after the evaluation of the batch, not before it"
+_REPLACED: Final = "the step of the optimizer is not that of its class"
 MAX_BUFFERS: Final = 1 << 20
 """Bytes of persistent buffers: each vote carries those of all ranks to all ranks."""
 MAX_STATES: Final = 16 << 20
 """Bytes of what is copied at each step: the states of callbacks and of the data module."""
 MAX_STATES_BY_DEFAULT: Final = 1 << 20
 """The same in a fit that has not asked for it."""
-MAX_ITEMS_BY_DEFAULT: Final = 2000
-"""Python objects in these states, in a fit that has not asked for it: to copy one takes 0.4 us, twice a step."""
+AGREED_EVERY: Final = 50
+"""Steps after which the ranks agree whether all still copy their states: `state_dict` may wait for other ranks."""
+MAX_COPYING: Final = 0.002
+MAX_SHARE: Final = 0.05
+"""CPU seconds of the copies of a step, and their part of it, that a fit pays which has not asked for it."""
 IN_WHOLE_EPOCHS: Final = 'no ModelCheckpoint saves in the middle of epochs; resume="memory" would go on there'
 MAX_REPLICATING: Final = 128
 """Ranks whose votes carry the random numbers of all: a replacement has fresh ones in a larger job."""
@@ -114,6 +121,8 @@ class FitMemory:
         self._unfit = self._given_up = ""
         self._unkept: dict[int, str] = {}  # why, by step, as `_states`
         self._failed = set[BatchStage]()  # at which the state could not be copied the last time
+        self._copies = True  # on all ranks
+        self._copying, self._agreed_at = 0.0, 0.0
         self._buffers: dict[str, tuple[int, int]] = {}
         self._persistent: set[str] = set()
         self._optimizer: Any = None
@@ -289,7 +298,8 @@ class FitMemory:
                 return
             self._live.start(int(self._trainer.global_step) + 1)
             self._given_up = ""
-        self._begun = True
+        self._begun = self._copies = True
+        self._copying, self._agreed_at = 0.0, time.monotonic()
 
     def searching(self, searches: bool) -> None:
         """Note whether Lightning searches for a learning rate: its steps are taken back, and none of them is kept."""
@@ -304,8 +314,9 @@ class FitMemory:
         """Copy the state of the Trainer, if the batch that has ended was that of an optimizer step."""
         if not self._is_committed:
             return
+        self._is_committed, self._batch = stage is not BatchStage.ENDED, None
         try:
-            state = capture()
+            state = self._measured(capture)
         except Exception as error:  # boundary: the state of a user's object
             self._cannot_keep(max(self._states), stage, error)
             return
@@ -313,7 +324,6 @@ class FitMemory:
         if self._buffers != self._buffer_versions():
             self._unkept[state.step] = "a persistent buffer was changed after the optimizer step"
         self._states.setdefault(state.step, {})[stage] = state
-        self._is_committed, self._batch = stage is not BatchStage.ENDED, None
 
     def checked(self, states: dict[str, Any]) -> dict[str, Any]:
         """Return states of the user's objects, by name, that are to be copied at each step.
@@ -339,19 +349,22 @@ class FitMemory:
             ending = BatchEnding(self._batch, _outputs(self._trainer))
             if optimizer is not self._optimizer:
                 self._unfit = "the optimizer is another one than at the begin of the attempt"
+            if step % AGREED_EVERY == 0:
+                self._agree()
             try:
-                if self._unfit:
-                    self._unkept[step] = self._unfit
-                else:
-                    kept = {BatchStage.VOTE: capture(ending)}
+                if self._copies:
+                    kept = {BatchStage.VOTE: self._measured(lambda: capture(ending))}
                     self._failed.discard(BatchStage.VOTE)
             except Exception as error:  # boundary: the state of a user's object; the other ranks vote
                 self._cannot_keep(step, BatchStage.VOTE, error)
+            if self._unfit:
+                self._unkept[step] = self._unfit
             self._states = {newest: self._states.get(newest, {}), step: kept}
             self._buffers = self._buffer_versions()
             self._step.advance = advance
             self._live.commit(step, watched=False)
-            self._states, self._is_committed = {step: kept}, bool(kept)  # nobody goes back behind a vote that is passed
+            self._states = {step: kept}  # nobody goes back behind a vote that is passed
+            self._is_committed = self._copies
             self._unkept.pop(newest, None)
             return self._step.result
 
@@ -367,6 +380,29 @@ class FitMemory:
                 vars(owner).pop(name, None)
             vars(owner).update(before)
 
+    def _measured(self, capture: Callable[[], TrainerState]) -> TrainerState:
+        begun = time.thread_time()
+        try:
+            return capture()
+        finally:
+            self._copying += time.thread_time() - begun
+
+    def _agree(self) -> None:
+        """Copy no state any more on all ranks once one of them cannot use its own, or where copies cost too much."""
+        copying, now = self._copying / AGREED_EVERY, time.monotonic()
+        step = (now - self._agreed_at) / AGREED_EVERY
+        if self.by_default and not self._unfit and copying > max(MAX_COPYING, MAX_SHARE * step):
+            self._unfit = f"the copies of the Trainer's state take {1e3 * copying:.1f} of {1e3 * step:.1f} ms of a step"
+        self._copying, self._agreed_at = 0.0, now
+        if not self._copies:
+            return
+        unfit = torch.tensor(float(bool(self._unfit)), device=self._trainer.strategy.root_device)
+        dist.all_reduce(unfit, dist.ReduceOp.MAX)
+        if unfit:
+            told: list[Any] = [None] * self._trainer.world_size
+            dist.all_gather_object(told, self._unfit)
+            self._unfit, self._copies = next(each for each in told if each), False
+
     def _cannot_keep(self, step: int, stage: BatchStage, error: Exception) -> None:
         """Note that a state cannot be copied; where it fails twice in a row, no attempt keeps anything any more.
 
@@ -376,11 +412,10 @@ class FitMemory:
         text = str(error) if isinstance(error, MemoryLost) else f"{type(error).__name__}: {error}"
         reason = f"the state of the Trainer cannot be copied: {text}"
         when = "a restart" if is_lasting else "a restart in this step"
-        level = logging.DEBUG if self.by_default else logging.WARNING  # the restart says it
-        log.log(level, "%s; %s goes on from a checkpoint", reason, when)
+        is_told = self.by_default or self._unfit  # the restart says it, or it was said
+        log.log(logging.DEBUG if is_told else logging.WARNING, "%s; %s goes on from a checkpoint", reason, when)
         self._unkept[step], self._unfit = reason, reason if is_lasting else self._unfit
         self._failed.add(stage)
-        self._is_committed = False
 
     def _buffer_versions(self) -> dict[str, tuple[int, int]]:
         """Return the identity and the version of each buffer that `state_dict` has."""
@@ -403,6 +438,8 @@ class FitMemory:
         trainer = self._trainer
         if self.by_default and not saves_within_epochs(trainer, self._family, trainer.num_training_batches):
             return IN_WHOLE_EPOCHS
+        if any(map(_has_own_step, trainer.optimizers)):
+            return _REPLACED
         return _HOOKED if _have_hooks(trainer.optimizers) else ""
 
     def _refusal(self) -> str:
@@ -427,13 +464,13 @@ class FitMemory:
                 not type(each).__module__.startswith("torch.optim") for each in optimizers
             ),
             _HOOKED: _have_hooks(optimizers),
+            _REPLACED: any(map(_has_own_step, optimizers)),
             "optimizer_step is the module's own": overrides("optimizer_step", module, self._family),
+            "state_dict is the module's own": overrides("state_dict", module, self._family),
             f"the persistent buffers have more than {MAX_BUFFERS >> 20} MB": buffers > MAX_BUFFERS,
-            "a module has an extra state": any(
-                type(each).get_extra_state is not torch.nn.Module.get_extra_state for each in module.modules()
-            ),
         }
-        found = next((reason for reason, applies in reasons.items() if applies), "") or self._refused_hook()
+        found = next((reason for reason, applies in reasons.items() if applies), "")
+        found = found or _other_state(module) or self._refused_hook()
         return found or ("" if self.choice is not None else self._refused_objects())  # chosen: what it has taken
 
     def _refused_objects(self) -> str:
@@ -549,6 +586,22 @@ def _have_hooks(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
     return bool(of_all) or any(each._optimizer_step_pre_hooks for each in optimizers)
 
 
+def _has_own_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether the step was replaced in the optimizer itself, and not by a scheduler that counts steps."""
+    step = vars(optimizer).get("step")
+    return step is not None and not getattr(step, "_wrapped_by_lr_sched", False)
+
+
+def _other_state(module: torch.nn.Module) -> str:
+    """Return what the state of a module has besides parameters and buffers; metrics are copied with the Trainer."""
+    own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    own |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
+    metrics = tuple(f"{name}." for name, each in module.named_modules() if isinstance(each, Metric))
+    others = (name for name in module.state_dict() if name not in own and not name.startswith(metrics))
+    found = next(others, "")
+    return f"the state of the module has {found}, which is neither a parameter nor a buffer" if found else ""
+
+
 def _scaler_of(trainer: Any) -> Any:
     return getattr(trainer.precision_plugin, "scaler", None)
 
@@ -581,7 +634,8 @@ def checked(states: dict[str, Any], *, by_default: bool = False) -> dict[str, An
         by_default: nobody has asked for the copies.
 
     Raises:
-        MemoryLost: if they are too large for that.
+        MemoryLost: if they are too large for that, or, where nobody has asked for it, hold other objects than tensors,
+            arrays, numbers, texts and containers of these.
     """
     limit = MAX_STATES_BY_DEFAULT if by_default else MAX_STATES
     sizes = {name: _size_of(state) for name, state in states.items()}
@@ -589,19 +643,22 @@ def checked(states: dict[str, Any], *, by_default: bool = False) -> dict[str, An
         name, size = max(sizes.items(), key=lambda each: each[1])
         others = f", and all have {sum(sizes.values()) >> 20}" if size <= limit else ""
         raise MemoryLost(f"that of {name} has {size >> 20} MB{others}, more than {limit >> 20}", is_lasting=True)
-    if by_default:
-        counts = {name: _items_in(state) for name, state in states.items()}
-        if sum(counts.values()) > MAX_ITEMS_BY_DEFAULT:
-            name, count = max(counts.items(), key=lambda each: each[1])
-            raise MemoryLost(f"that of {name} has {count} items, more than {MAX_ITEMS_BY_DEFAULT}", is_lasting=True)
+    for name, state in states.items() if by_default else ():
+        for kind in {type(each) for each in _other_objects(state)}:
+            raise MemoryLost(f"that of {name} has an object of {kind.__module__}.{kind.__qualname__}", is_lasting=True)
     return states
 
 
-def _items_in(value: Any) -> int:
-    """Return how many Python objects are copied with a state."""
+def _other_objects(value: Any) -> Iterator[object]:
+    """Yield the objects in a state of which it is not known what is copied with them."""
     if isinstance(value, dict):
-        return 1 + sum(map(_items_in, value.values()))
-    return 1 + (sum(map(_items_in, value)) if isinstance(value, list | tuple | set | frozenset | deque) else 0)
+        for each in (*value.keys(), *value.values()):
+            yield from _other_objects(each)
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        for each in value:
+            yield from _other_objects(each)
+    elif not isinstance(value, (*_PLAIN, enum.Enum, complex)) and not isinstance(getattr(value, "nbytes", None), int):
+        yield value
 
 
 def _size_of(value: Any) -> int:

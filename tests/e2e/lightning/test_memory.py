@@ -195,13 +195,25 @@ def test_by_default_a_fit_that_saves_at_epochs_goes_on_from_a_checkpoint(checkpo
     assert "will go on from a checkpoint" not in job.errors(0)
 
 
-def test_by_default_a_state_that_grows_is_copied_until_it_has_many_items_and_no_line_is_written_before_a_fault(run):
-    setting = dataclasses.replace(WITHIN, callbacks=("growing",), faults=at(("train", 1, 2), ("train", 0, 8)))
+def test_by_default_a_state_with_objects_is_not_copied_and_no_line_is_written_before_a_fault(run):
+    setting = dataclasses.replace(WITHIN, callbacks=("objects",), faults=at(("train", 1, 2), ("train", 0, 8)))
     job = run(setting)
     assert job.codes == {0: 0, 1: 0}, job.errors(0)
     assert tuple(resumed_steps(job).values()) == (0, 2, 6), job.errors(0)
-    assert f"{FALLEN_BACK}: the state of the Trainer cannot be copied: that of GrowingState has" in job.errors(0)
+    assert f"{FALLEN_BACK}: the state of the Trainer cannot be copied: that of ObjectState has an obj" in job.errors(0)
     assert "; a restart goes on from a checkpoint" not in job.errors(0)
+
+
+def test_ranks_agree_to_copy_no_state_any_more_that_one_of_them_cannot_use(run):
+    """A state that asks other ranks would wait for one that is not asked for its own."""
+    checkpoint, trainer = {"every_n_train_steps": 7, "save_top_k": -1}, {"max_epochs": 6}
+    setting = dataclasses.replace(
+        DEFAULT, checkpoint=checkpoint, trainer=trainer, callbacks=("uneven",), faults=at(("train", 1, 55))
+    )
+    job = run(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 49), job.errors(0)
+    assert f"{FALLEN_BACK}: the state of the Trainer cannot be copied: that of UnevenState has 20 MB" in job.errors(0)
 
 
 FALLBACKS = {

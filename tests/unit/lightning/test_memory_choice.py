@@ -13,9 +13,19 @@ import numpy
 import pytest
 import torch
 from nvrx_lightning.restart.checkpoint import SavedCheckpoints
-from nvrx_lightning.restart.memory import FitMemory, TrainerState, _failure, _have_hooks, _persistent_buffers, checked
+from nvrx_lightning.restart.memory import (
+    FitMemory,
+    TrainerState,
+    _failure,
+    _has_own_step,
+    _have_hooks,
+    _other_state,
+    _persistent_buffers,
+    checked,
+)
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Chosen, Failures, Kept, choose
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torchmetrics import MeanMetric
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.live.memory import Holding, MemoryLost, Stamp
@@ -218,13 +228,43 @@ def test_a_state_that_is_too_large_to_be_copied_at_each_step_is_refused(state):
         checked({"small": {"count": 1}, "large": state})
 
 
-def test_nobody_pays_for_many_items_that_has_not_asked_for_it():
-    states = {"one": {"seen": [0] * 1500}, "other": {"losses": deque([1.0] * 700)}}
-    assert checked(states) is states
-    with pytest.raises(MemoryLost, match=r"^that of one has 1502 items, more than 2000$"):
-        checked(states, by_default=True)
+def test_nobody_pays_for_large_states_and_unknown_objects_that_has_not_asked_for_them():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    plain = {
+        "one": {"seen": [0, 1.5, "a", None], (1, 2): {numpy.float32(1)}},
+        "other": {"losses": deque([torch.ones(2)])},
+    }
+    assert checked(plain, by_default=True) is plain
     with pytest.raises(MemoryLost, match=r"^that of one has 2 MB, more than 1$"):
         checked({"one": torch.zeros(2 << 18)}, by_default=True)
+    scheduler = {"StepLR 0": {"after": [torch.optim.lr_scheduler.StepLR(optimizer, 1)]}}
+    assert checked(scheduler) is scheduler
+    with pytest.raises(MemoryLost, match=r"^that of StepLR 0 has an object of torch.optim.lr_scheduler.StepLR$"):
+        checked(scheduler, by_default=True)
+
+
+def test_a_step_that_was_replaced_in_an_optimizer_is_known_and_that_of_a_scheduler_is_none():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    assert not _has_own_step(optimizer)
+    optimizer.step = lambda closure=None: closure()  # type: ignore[method-assign]
+    assert _has_own_step(optimizer)
+
+
+def test_what_a_state_has_besides_parameters_and_buffers_is_named():
+    metric = MeanMetric()
+    metric.persistent(True)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1), metric)
+    assert _other_state(model) == ""
+
+    class Counting(torch.nn.Linear):
+        def get_extra_state(self) -> int:
+            return 3
+
+    model.append(Counting(1, 1))
+    assert (
+        _other_state(model) == "the state of the module has 3._extra_state, which is neither a parameter nor a buffer"
+    )
 
 
 def test_states_that_are_too_large_together_are_refused():

@@ -339,20 +339,35 @@ class FailingState(Callback):
         return {"step": self.step}
 
 
-class GrowingState(Callback):
-    """Keeps a list of all that it has seen."""
+class ObjectState(Callback):
+    """Keeps objects from its seventh step on."""
 
     def __init__(self) -> None:
-        self.seen = list[float]()
+        self.seen = list[Any]()
 
-    def on_train_batch_end(self, *_: Any) -> None:
-        self.seen += [0.5] * 500
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        self.seen.append(object() if trainer.global_step > 6 else None)
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": self.seen}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.seen = list(state_dict["seen"])
+
+
+class UnevenState(Callback):
+    """Has a large state on rank 1 alone, from the fourth step on, and asks the other rank in each."""
+
+    step = 0
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        self.step = trainer.global_step
+
+    def state_dict(self) -> dict[str, Any]:
+        if not torch.distributed.is_initialized():
+            return {}
+        torch.distributed.all_reduce(seen := torch.ones(1))
+        return {"seen": float(seen), "queue": torch.zeros(5 << 20 if INITIAL_RANK == 1 and self.step > 3 else 1)}
 
 
 class OptimizerAnew(Callback):
@@ -380,9 +395,10 @@ class Pruning(Callback):
 
 CALLBACKS: dict[str, Any] = {
     "anew": OptimizerAnew,
-    "growing": GrowingState,
+    "objects": ObjectState,
     "hooking": StepHook,
     "pruning": Pruning,
+    "uneven": UnevenState,
     "accumulation": lambda: GradientAccumulationScheduler({0: 1, 1: 4}),
     "large": LargeState,
     "failing": FailingState,
