@@ -53,7 +53,7 @@ from nvrx_lightning.restart.loops import (
     state_at,
     stopped_after,
 )
-from nvrx_lightning.restart.memory import IN_MEMORY, BatchEnding, FitMemory, TrainerState, copied
+from nvrx_lightning.restart.memory import IN_MEMORY, IN_WHOLE_EPOCHS, BatchEnding, FitMemory, TrainerState, copied
 from nvrx_lightning.restart.memory_choice import BatchStage
 from nvrx_lightning.restart.monitors import Monitors
 from nvrx_lightning.restart.preparation import prepare_data
@@ -218,7 +218,7 @@ class RestartableFit(Finalize):
         self.saved.attempt_ended(by_this_rank=restart is None or not restart.culprits or mine in restart.culprits)
         why_not = self.memory.choose(self._call.store, rank, world_size, self.saved)
         if why_not and rank == 0:
-            level = logging.INFO if why_not == self._refused else logging.WARNING  # it is known from the start
+            level = logging.INFO if why_not in (self._refused, IN_WHOLE_EPOCHS) else logging.WARNING
             self._log.log(level, "this restart does not go on from memory, but from a checkpoint: %s", why_not)
         in_memory = self.memory.choice is not None
         self._own = in_memory

@@ -31,9 +31,9 @@ from nvrx_lightning.families import lookup
 from nvrx_lightning.restart.checkpoint import Saved, SavedCheckpoints
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Chosen, Failure, Failures, Kept
 from nvrx_lightning.restart.rank_states import RankState
-from nvrx_lightning.restart.snapshot import overrides, saves_within_epochs
+from nvrx_lightning.restart.snapshot import overrides
 
-__all__ = ["IN_MEMORY", "BatchEnding", "FitMemory", "TrainerState", "checked", "copied"]
+__all__ = ["IN_MEMORY", "IN_WHOLE_EPOCHS", "BatchEnding", "FitMemory", "TrainerState", "checked", "copied"]
 
 log = logging.getLogger("nvrx_lightning")
 IN_MEMORY: Final = "the memory of the ranks"
@@ -52,7 +52,7 @@ AGREED_EVERY: Final = 50
 MAX_COPYING: Final = 0.002
 MAX_SHARE: Final = 0.05
 """CPU seconds of the copies of a step, and their part of it, that a fit pays which has not asked for it."""
-IN_WHOLE_EPOCHS: Final = 'no ModelCheckpoint saves in the middle of epochs; resume="memory" would go on there'
+IN_WHOLE_EPOCHS: Final = "the fit has saved no checkpoint in the middle of an epoch, from where it would go on"
 MAX_REPLICATING: Final = 128
 """Ranks whose votes carry the random numbers of all: a replacement has fresh ones in a larger job."""
 _PLAIN: Final = (type(None), bool, int, float, str, bytes)
@@ -97,8 +97,8 @@ class FitMemory:
         trainer: the Trainer.
         family: the name of the Lightning package.
         on: whether it keeps anything.
-        by_default: nobody has asked for it: then a fit whose checkpoints are those of epochs keeps nothing, and what
-            cannot be kept is no warning.
+        by_default: nobody has asked for it: it keeps nothing before a checkpoint is saved in the middle of an epoch,
+            and what cannot be kept is no warning.
         limit: so many failures in a row without progress end the job; None for no limit.
 
     Attributes:
@@ -122,6 +122,7 @@ class FitMemory:
         self._unkept: dict[int, str] = {}  # why, by step, as `_states`
         self._failed = set[BatchStage]()  # at which the state could not be copied the last time
         self._copies = True  # on all ranks
+        self._is_wanted = not by_default
         self._copying, self._agreed_at = 0.0, 0.0
         self._buffers: dict[str, tuple[int, int]] = {}
         self._persistent: set[str] = set()
@@ -169,11 +170,11 @@ class FitMemory:
         saved.found(Saved(*known) for known in chosen.saved)
         found = chosen.found
         if isinstance(found, Choice):
-            self.choice = found
+            self.choice, self._is_wanted = found, True
             return ""
         self._forget()
         if found == NOTHING:
-            return ""
+            return "" if self._is_wanted else IN_WHOLE_EPOCHS
         self._given_up = found  # by all: some may be interrupted before they read this
         return found
 
@@ -218,11 +219,12 @@ class FitMemory:
         """Register model and optimizers, which exist now; a chosen state is taken over later."""
         self._begun = self._searches = False
         self._is_committed = self.choice is not None and self.choice.stage is not BatchStage.ENDED
-        if self._live is None:
-            return
-        self._refuse(self._unfit or self._examined(self._refusal))
-        if not self.refusal and self.choice is None:
-            self._resume()
+        self._step, self.refusal = None, ""
+        sharding = lookup(self._family, "strategies.ModelParallelStrategy")  # not after a forward pass
+        if self._live is not None and (self._is_wanted or isinstance(self._trainer.strategy, sharding)):
+            self._refuse(self._unfit or self._examined(self._refusal))
+            if not self.refusal and self.choice is None:
+                self._resume()
 
     def _refuse(self, refusal: str) -> None:
         """Keep nothing on all ranks if one of them must not."""
@@ -288,18 +290,26 @@ class FitMemory:
         return {**given, "loops": {**given["loops"], **others}}
 
     def started(self) -> None:
-        """Begin to keep the state: the attempt is about to train."""
-        if self._live is None or self.refusal or self._searches:
+        """Begin to keep the state, if it is to be kept already: the attempt is about to train."""
+        if self._live is None or self.refusal or self._searches or not self._is_wanted:
             return
         if self.choice is None:  # and again once Lightning has searched for a learning rate
-            self._refuse(self._examined(self._late_refusal))
+            self._refuse(self._unfit or self._examined(self._refusal if self._step is None else self._late_refusal))
             if self.refusal:
                 self._forget()
                 return
+            if self._step is None:
+                self._resume()
             self._live.start(int(self._trainer.global_step) + 1)
             self._given_up = ""
         self._begun = self._copies = True
         self._copying, self._agreed_at = 0.0, time.monotonic()
+
+    def saved(self) -> None:
+        """Note a checkpoint from which the fit can go on: one in the middle of an epoch lets it keep its state."""
+        loop = self._trainer.fit_loop.epoch_loop
+        if loop.batch_progress.current.ready > 0 and not loop._num_ready_batches_reached():
+            self._is_wanted = True
 
     def searching(self, searches: bool) -> None:
         """Note whether Lightning searches for a learning rate: its steps are taken back, and none of them is kept."""
@@ -307,6 +317,8 @@ class FitMemory:
 
     def batch_begins(self, batch: Any) -> None:
         """Keep a batch for the hooks at its end."""
+        if not self._begun:
+            self.started()
         if self._live is not None and not self.refusal:
             self._batch = batch
 
@@ -434,17 +446,12 @@ class FitMemory:
             return f"it is not known what the fit has: {type(error).__name__}: {error}"
 
     def _late_refusal(self) -> str:
-        """Return what is known once the hooks have been called that begin the fit, and the loaders are there."""
-        trainer = self._trainer
-        if self.by_default and not saves_within_epochs(trainer, self._family, trainer.num_training_batches):
-            return IN_WHOLE_EPOCHS
-        if any(map(_has_own_step, trainer.optimizers)):
+        """Return what hooks that begin the fit may have changed."""
+        if any(map(_has_own_step, self._trainer.optimizers)):
             return _REPLACED
-        return _HOOKED if _have_hooks(trainer.optimizers) else ""
+        return _HOOKED if _have_hooks(self._trainer.optimizers) else ""
 
     def _refusal(self) -> str:
-        if self.by_default and not saves_within_epochs(self._trainer, self._family, None):
-            return IN_WHOLE_EPOCHS
         trainer, strategy = self._trainer, self._trainer.strategy
         module, optimizers = trainer.lightning_module, trainer.optimizers
         ddp, sharding = (lookup(self._family, f"strategies.{name}Strategy") for name in ("DDP", "ModelParallel"))
@@ -463,14 +470,12 @@ class FitMemory:
             "an optimizer that is not of torch.optim may change the weights before it evaluates the batch": any(
                 not type(each).__module__.startswith("torch.optim") for each in optimizers
             ),
-            _HOOKED: _have_hooks(optimizers),
-            _REPLACED: any(map(_has_own_step, optimizers)),
             "optimizer_step is the module's own": overrides("optimizer_step", module, self._family),
             "state_dict is the module's own": overrides("state_dict", module, self._family),
             f"the persistent buffers have more than {MAX_BUFFERS >> 20} MB": buffers > MAX_BUFFERS,
         }
         found = next((reason for reason, applies in reasons.items() if applies), "")
-        found = found or _other_state(module) or self._refused_hook()
+        found = found or self._late_refusal() or _other_state(module) or self._refused_hook()
         return found or ("" if self.choice is not None else self._refused_objects())  # chosen: what it has taken
 
     def _refused_objects(self) -> str:
@@ -594,11 +599,10 @@ def _has_own_step(optimizer: torch.optim.Optimizer) -> bool:
 
 def _other_state(module: torch.nn.Module) -> str:
     """Return what the state of a module has besides parameters and buffers; metrics are copied with the Trainer."""
-    own = {name for name, _ in module.named_parameters(remove_duplicate=False)}
-    own |= {name for name, _ in module.named_buffers(remove_duplicate=False)}
+    own = {id(each) for each in (*module.parameters(), *module.buffers())}
     metrics = tuple(f"{name}." for name, each in module.named_modules() if isinstance(each, Metric))
-    others = (name for name in module.state_dict() if name not in own and not name.startswith(metrics))
-    found = next(others, "")
+    state = module.state_dict(keep_vars=True).items()
+    found = next((name for name, each in state if id(each) not in own and not name.startswith(metrics)), "")
     return f"the state of the module has {found}, which is neither a parameter nor a buffer" if found else ""
 
 

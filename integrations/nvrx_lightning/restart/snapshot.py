@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,7 +39,6 @@ __all__ = [
     "go_on_averaging",
     "overrides",
     "release",
-    "saves_within_epochs",
     "spare_from_exceptions",
     "tear_down",
     "unsynchronized",
@@ -117,13 +115,9 @@ PRIVATE_ATTRIBUTES: Final = {
     "tensorboard": ("_version", "_experiment"),
     "ModelCheckpoint": (
         "_defer_save_until_validation",
-        "_every_n_epochs",
-        "_every_n_train_steps",
         "_last_checkpoint_saved",
         "_last_global_step_saved",
         "_save_checkpoint",
-        "_should_save_on_train_epoch_end",
-        "_train_time_interval",
     ),
     "StochasticWeightAveraging": ("_initialized", "_latest_update_epoch", "_scheduler_state"),
     "LightningModule": ("_current_fx_name", "_param_requires_grad_state"),
@@ -475,34 +469,6 @@ def checkpoint_folders(trainer: Any, family: str) -> tuple[list[Path], list[str]
     named = [str(each.dirpath) for each in trainer.callbacks if isinstance(each, kind) and each.dirpath]
     local = [name.removeprefix("file://") for name in named]
     return [Path(name) for name in local if "://" not in name], [name for name in local if "://" in name]
-
-
-def saves_within_epochs(trainer: Any, family: str, batches: float | None) -> bool:
-    """Return whether a `ModelCheckpoint` saves in the middle of epochs what a fit can resume from.
-
-    One that monitors a metric may wait for a validation.
-
-    Args:
-        trainer: the Trainer.
-        family: the name of the Lightning package.
-        batches: of an epoch, infinite for a loader without a length; None before the loaders are there: then whether
-            it may be so.
-    """
-    length = math.inf if batches is None else batches
-    steps = length if math.isinf(length) else math.ceil(length / trainer.accumulate_grad_batches)
-    interval = trainer.val_check_interval
-    is_part = interval < 1.0 if isinstance(interval, float) else not isinstance(interval, int) or interval % length != 0
-
-    def does(each: Any) -> bool:
-        if each.save_weights_only or not (each.save_top_k or each.save_last):
-            return False
-        if each._every_n_epochs >= 1:
-            return is_part and not (batches is not None and each._should_save_on_train_epoch_end(trainer))
-        at_steps = each._every_n_train_steps >= 1 and each._every_n_train_steps % steps != 0
-        return (at_steps or each._train_time_interval is not None) and (each.monitor is None or is_part)
-
-    kind = lookup(family, "callbacks.ModelCheckpoint")
-    return any(does(each) for each in trainer.callbacks if isinstance(each, kind))
 
 
 def overrides(method: str, owner: Any, family: str) -> bool:

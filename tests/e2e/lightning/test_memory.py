@@ -173,11 +173,27 @@ DEFAULT = dataclasses.replace(FULL, options={"resume": "auto"})
 WITHIN = dataclasses.replace(DEFAULT, checkpoint={"every_n_train_steps": 3, "save_top_k": -1})
 
 
-def test_by_default_a_fit_that_saves_within_epochs_repeats_no_step(run, twin):
+def test_by_default_sharded_parameters_stay_too(run, twin):
+    setting = dataclasses.replace(WITHIN, strategy=SHARDED.strategy, batch_norm=False, faults=at(("train", 1, 5)))
+    job, undisturbed = run(setting), twin(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert resumed_steps(job) == {0: 0, 1: 5}, job.errors(0)
+    assert_as_in(job, undisturbed)
+
+
+def test_by_default_a_reserve_gets_the_state_that_has_saved_nothing_itself(run, twin):
+    setting = dataclasses.replace(WITHIN, active=2, epoch_metrics=False, faults=kill("train", 0, 5))
+    job = run(setting, world=3)
+    assert {initial for initial, code in job.codes.items() if code} == {0}, job.errors(1)
+    assert resumed_steps(job) == {0: 0, 1: 5}, job.errors(1)
+    assert_as_in(job, twin(setting))
+
+
+def test_by_default_a_fit_repeats_no_step_once_it_has_saved_within_an_epoch(run, twin):
     setting = dataclasses.replace(WITHIN, faults=at(("train", 1, 2), ("batch_end", 0, 5), ("validation", 1, 10)))
     job, undisturbed = run(setting), twin(setting)
     assert job.codes == {0: 0, 1: 0}, job.errors(0)
-    assert tuple(resumed_steps(job).values()) == (0, 2, 5, 10), job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 0, 5, 10), job.errors(0)
     assert_as_in(job, undisturbed)
     assert FALLEN_BACK not in job.errors(0)
 
@@ -191,7 +207,7 @@ def test_by_default_a_fit_that_saves_at_epochs_goes_on_from_a_checkpoint(checkpo
     assert job.codes == {0: 0, 1: 0}, job.errors(0)
     assert tuple(resumed_steps(job).values()) == (0, 10), job.errors(0)
     assert_as_in(job, undisturbed)
-    assert f"{FALLEN_BACK}: no ModelCheckpoint saves in the middle of epochs" in job.errors(0)
+    assert f"{FALLEN_BACK}: the fit has saved no checkpoint in the middle of an epoch" in job.errors(0)
     assert "will go on from a checkpoint" not in job.errors(0)
 
 
@@ -199,7 +215,7 @@ def test_by_default_a_state_with_objects_is_not_copied_and_no_line_is_written_be
     setting = dataclasses.replace(WITHIN, callbacks=("objects",), faults=at(("train", 1, 2), ("train", 0, 8)))
     job = run(setting)
     assert job.codes == {0: 0, 1: 0}, job.errors(0)
-    assert tuple(resumed_steps(job).values()) == (0, 2, 6), job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 0, 6), job.errors(0)
     assert f"{FALLEN_BACK}: the state of the Trainer cannot be copied: that of ObjectState has an obj" in job.errors(0)
     assert "; a restart goes on from a checkpoint" not in job.errors(0)
 
@@ -208,7 +224,7 @@ def test_ranks_agree_to_copy_no_state_any_more_that_one_of_them_cannot_use(run):
     """A state that asks other ranks would wait for one that is not asked for its own."""
     checkpoint, trainer = {"every_n_train_steps": 7, "save_top_k": -1}, {"max_epochs": 6}
     setting = dataclasses.replace(
-        DEFAULT, checkpoint=checkpoint, trainer=trainer, callbacks=("uneven",), faults=at(("train", 1, 55))
+        FULL, checkpoint=checkpoint, trainer=trainer, callbacks=("uneven",), faults=at(("train", 1, 55))
     )
     job = run(setting)
     assert job.codes == {0: 0, 1: 0}, job.errors(0)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import math
 import sys
-from datetime import timedelta
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
 from nvrx_lightning.restart.snapshot import (
     TrainerSnapshot,
     _begin_anew,
@@ -22,7 +19,6 @@ from nvrx_lightning.restart.snapshot import (
     checkpoint_saves,
     epoch_settings,
     go_on_averaging,
-    saves_within_epochs,
     unsynchronized,
     use_checkpoint_saves,
     use_epoch_settings,
@@ -276,50 +272,3 @@ def test_folders_that_are_not_looked_in_are_told_from_those_on_a_file_system(mon
     named = [Saving(each) for each in (Path("/a"), None, "s3://bucket/run", "file:///b")]
     trainer = SimpleNamespace(callbacks=[*named, object()])
     assert checkpoint_folders(trainer, FAMILY) == ([Path("/a"), Path("/b")], ["s3://bucket/run"])
-
-
-WITHIN_EPOCHS = {
-    "every few steps": ({"every_n_train_steps": 4}, {}),
-    "every few steps of a loader without a length": ({"every_n_train_steps": 10}, {"batches": math.inf}),
-    "every few minutes": ({"train_time_interval": timedelta(minutes=30)}, {}),
-    "steps that are no whole epochs": ({"every_n_train_steps": 15}, {}),
-    "steps of several batches": ({"every_n_train_steps": 10}, {"accumulate_grad_batches": 3}),
-    "at validations within epochs": ({}, {"val_check_interval": 0.5}),
-    "at validations after some batches": ({"monitor": "loss"}, {"val_check_interval": 4}),
-    "at steps, and monitors such a validation": ({"monitor": "x", "every_n_train_steps": 4}, {"val_check_interval": 5}),
-    "the last one alone": ({"every_n_train_steps": 4, "save_top_k": 0, "save_last": True}, {}),
-}  # fmt: skip
-AT_EPOCHS = {
-    "by default": ({}, {}),
-    "at the ends of epochs": ({"every_n_epochs": 2}, {}),
-    "at their ends in spite of validations within": ({"save_on_train_epoch_end": True}, {"val_check_interval": 0.5}),
-    "after as many steps as an epoch has": ({"every_n_train_steps": 10}, {}),
-    "after as many steps as two have": ({"every_n_train_steps": 8}, {"accumulate_grad_batches": 3}),
-    "at validations after whole epochs": ({"every_n_epochs": 1, "monitor": "x"}, {"check_val_every_n_epoch": 2}),
-    "with a metric that waits for a validation": ({"every_n_train_steps": 4, "monitor": "x"}, {}),
-    "weights alone": ({"every_n_train_steps": 4, "save_weights_only": True}, {}),
-    "nothing": ({"every_n_train_steps": 4, "save_top_k": 0}, {}),
-}  # fmt: skip
-
-
-def saves(checkpoint: dict[str, Any], settings: dict[str, Any], batches: float | None) -> bool:
-    options = {"accumulate_grad_batches": 1, "val_check_interval": 1.0, "check_val_every_n_epoch": 1, **settings}
-    trainer = SimpleNamespace(callbacks=[ModelCheckpoint(**checkpoint)], num_val_batches=[2], **options)
-    return saves_within_epochs(trainer, FAMILY, batches)
-
-
-@pytest.mark.parametrize("case", WITHIN_EPOCHS)
-def test_a_fit_saves_within_epochs(case):
-    checkpoint, settings = WITHIN_EPOCHS[case]
-    assert saves(checkpoint, settings, settings.get("batches", 10))
-    assert saves(checkpoint, settings, None)
-
-
-@pytest.mark.parametrize("case", AT_EPOCHS)
-def test_a_fit_saves_at_epochs_alone(case):
-    assert not saves(*AT_EPOCHS[case], 10)
-
-
-def test_without_a_checkpoint_nothing_is_saved_within_epochs():
-    trainer = SimpleNamespace(callbacks=[], accumulate_grad_batches=1, val_check_interval=1.0)
-    assert not saves_within_epochs(trainer, FAMILY, 10)
