@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import enum
 import inspect
+import itertools
 import logging
 import sys
 import time
@@ -47,6 +48,8 @@ MAX_STATES: Final = 16 << 20
 """Bytes of what is copied at each step: the states of callbacks and of the data module."""
 MAX_STATES_BY_DEFAULT: Final = 1 << 20
 """The same in a fit that has not asked for it."""
+MAX_ITEMS_BY_DEFAULT: Final = 2000
+"""Keys and values in the state of an object, in a fit that has not asked for it."""
 AGREED_EVERY: Final = 50
 """Steps after which the ranks agree whether all still copy their states: `state_dict` may wait for other ranks."""
 MAX_COPYING: Final = 0.002
@@ -56,6 +59,7 @@ IN_WHOLE_EPOCHS: Final = "the fit has saved no checkpoint in the middle of an ep
 MAX_REPLICATING: Final = 128
 """Ranks whose votes carry the random numbers of all: a replacement has fresh ones in a larger job."""
 _PLAIN: Final = (type(None), bool, int, float, str, bytes)
+_COPIED: Final = (*_PLAIN, complex, enum.Enum)
 _OWN: Final = ("lightning.", "pytorch_lightning.", "nvrx_lightning.")
 
 
@@ -641,27 +645,31 @@ def checked(states: dict[str, Any], *, by_default: bool = False) -> dict[str, An
         MemoryLost: if they are too large for that, or, where nobody has asked for it, hold other objects than tensors,
             arrays, numbers, texts and containers of these.
     """
+    for name, state in states.items() if by_default else ():
+        for number, each in enumerate(_items_of(state)):
+            if number == MAX_ITEMS_BY_DEFAULT:
+                raise MemoryLost(f"that of {name} has more than {MAX_ITEMS_BY_DEFAULT} items", is_lasting=True)
+            if not isinstance(each, _COPIED) and not isinstance(getattr(each, "nbytes", None), int):
+                kind = f"{type(each).__module__}.{type(each).__qualname__}"
+                raise MemoryLost(f"that of {name} has an object of {kind}", is_lasting=True)
     limit = MAX_STATES_BY_DEFAULT if by_default else MAX_STATES
     sizes = {name: _size_of(state) for name, state in states.items()}
     if sum(sizes.values()) > limit:
         name, size = max(sizes.items(), key=lambda each: each[1])
         others = f", and all have {sum(sizes.values()) >> 20}" if size <= limit else ""
         raise MemoryLost(f"that of {name} has {size >> 20} MB{others}, more than {limit >> 20}", is_lasting=True)
-    for name, state in states.items() if by_default else ():
-        for kind in {type(each) for each in _other_objects(state)}:
-            raise MemoryLost(f"that of {name} has an object of {kind.__module__}.{kind.__qualname__}", is_lasting=True)
     return states
 
 
-def _other_objects(value: Any) -> Iterator[object]:
-    """Yield the objects in a state of which it is not known what is copied with them."""
+def _items_of(value: Any) -> Iterator[object]:
+    """Yield what is in the containers of a state."""
     if isinstance(value, dict):
-        for each in (*value.keys(), *value.values()):
-            yield from _other_objects(each)
+        for each in itertools.chain(value.keys(), value.values()):
+            yield from _items_of(each)
     elif isinstance(value, list | tuple | set | frozenset | deque):
         for each in value:
-            yield from _other_objects(each)
-    elif not isinstance(value, (*_PLAIN, enum.Enum, complex)) and not isinstance(getattr(value, "nbytes", None), int):
+            yield from _items_of(each)
+    else:
         yield value
 
 

@@ -237,6 +237,8 @@ def test_nobody_pays_for_large_states_and_unknown_objects_that_has_not_asked_for
     assert checked(plain, by_default=True) is plain
     with pytest.raises(MemoryLost, match=r"^that of one has 2 MB, more than 1$"):
         checked({"one": torch.zeros(2 << 18)}, by_default=True)
+    with pytest.raises(MemoryLost, match=r"^that of one has more than 2000 items$"):
+        checked({"one": [0.5] * 2001}, by_default=True)
     scheduler = {"StepLR 0": {"after": [torch.optim.lr_scheduler.StepLR(optimizer, 1)]}}
     assert checked(scheduler) is scheduler
     with pytest.raises(MemoryLost, match=r"^that of StepLR 0 has an object of torch.optim.lr_scheduler.StepLR$"):
