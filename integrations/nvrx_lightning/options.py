@@ -37,7 +37,7 @@ class InProcessOptions:
     resume: str | os.PathLike[str] | None = parameter(
         AUTO, 'Where a restart goes on from. "memory": the last optimizer step, from the memory of the ranks, and '
         'where they do not have it whole, the checkpoint; "checkpoint": the newest valid one of the fit, else as the '
-        'fit began; "auto": "memory" once the fit has saved a checkpoint in the middle of an epoch, else the checkpoint; '
+        'fit began; "auto": "memory" once a checkpoint was saved in the middle of an epoch, else the checkpoint; '
         "a path: always this checkpoint; None: always as the fit began.",
     )  # fmt: skip
     min_ranks: int = parameter(1, "With fewer ranks left, the fit ends.", kind=int, rule=at_least(1))
