@@ -99,7 +99,6 @@ def make_trainer(folder: Path, steps: int, devices: int, *callbacks: Callback) -
     torch.set_num_threads(1)
     seed_everything(1, verbose=False)
     strategy = InProcessDDPStrategy(
-        resume="memory",
         rank_assignment=inprocess.Compose(MaxActiveWorldSize(2), FillGaps()),
         soft_timeout=timedelta(seconds=2),
         hard_timeout=timedelta(seconds=4),

@@ -20,9 +20,10 @@ from nvrx_core.settings.spelling import nearest
 __all__ = ["InProcessOptions", "refuse_unknown"]
 
 NO_PROGRESS_LIMIT: Final = 3
+AUTO: Final = "auto"
 MEMORY: Final = "memory"
-_CHOOSING: Final = (MEMORY, "checkpoint", "auto")
-"""The values of `resume` with which a restart chooses what it goes on from; "checkpoint" is "auto"."""
+_CHOOSING: Final = (AUTO, MEMORY, "checkpoint")
+"""The values of `resume` with which a restart chooses what it goes on from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +35,10 @@ class InProcessOptions:
     """
 
     resume: str | os.PathLike[str] | None = parameter(
-        "auto", "Where a restart goes on from: the newest valid checkpoint of the fit, else as the fit began; "
-        '"memory": the last optimizer step, from the memory of the ranks, and where they do not have it whole, the '
-        "checkpoint; a path: always this checkpoint; None: always as the fit began.",
+        AUTO, 'Where a restart goes on from. "memory": the last optimizer step, from the memory of the ranks, and '
+        'where they do not have it whole, the checkpoint; "checkpoint": the newest valid one of the fit, else as the '
+        'fit began; "auto": "memory" once a checkpoint was saved in the middle of an epoch, else the checkpoint; '
+        "a path: always this checkpoint; None: always as the fit began.",
     )  # fmt: skip
     min_ranks: int = parameter(1, "With fewer ranks left, the fit ends.", kind=int, rule=at_least(1))
     max_restarts: int | None = parameter(
@@ -67,9 +69,14 @@ class InProcessOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.resume, str | os.PathLike | None):
-            raise ParameterError("resume", self.resume, '"auto", "memory", a path or None')
+            raise ParameterError("resume", self.resume, '"auto", "memory", "checkpoint", a path or None')
         check(self)
         self.make_wrapper()
+
+    @property
+    def keeps_memory(self) -> bool:
+        """Whether a fit of a kind that allows it keeps its state in memory."""
+        return self.resume in (AUTO, MEMORY)
 
     @property
     def chooses(self) -> bool:

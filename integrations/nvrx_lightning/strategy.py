@@ -169,6 +169,7 @@ class InProcessStrategy:
         super().save_checkpoint(checkpoint, filepath, *args, **kwargs)  # type: ignore[misc]
         if can_resume:
             fit.saved.saved(filepath, step)
+            fit.memory.saved()
 
     def remove_checkpoint(self: Any, filepath: Any) -> None:
         """Remove a checkpoint."""

@@ -53,7 +53,7 @@ from nvrx_lightning.restart.loops import (
     state_at,
     stopped_after,
 )
-from nvrx_lightning.restart.memory import IN_MEMORY, BatchEnding, FitMemory, TrainerState, checked, copied
+from nvrx_lightning.restart.memory import IN_MEMORY, IN_WHOLE_EPOCHS, BatchEnding, FitMemory, TrainerState, copied
 from nvrx_lightning.restart.memory_choice import BatchStage
 from nvrx_lightning.restart.monitors import Monitors
 from nvrx_lightning.restart.preparation import prepare_data
@@ -124,7 +124,9 @@ class RestartableFit(Finalize):
         self._log = logger_of(trainer)
         self._workers = WorkerStates()
         limit = dict(options.wrapper or {}).get("no_progress_limit", NO_PROGRESS_LIMIT)
-        self.memory = FitMemory(trainer, family, on=options.resume == MEMORY, limit=limit)
+        self.memory = FitMemory(
+            trainer, family, on=options.keeps_memory, by_default=options.resume != MEMORY, limit=limit
+        )  # fmt: skip
         self._version = lookup(family, "__version__")
         self._tuner_exit = lookup(family, "utilities.exceptions._TunerExitException")
         self._sigterm = lookup(family, "utilities.exceptions.SIGTERMException")
@@ -134,7 +136,7 @@ class RestartableFit(Finalize):
         self._highest_step = 0
         self._warnings = FitWarnings(trainer, family)
         self._stopped_after: int | None = None
-        self._refused = ""  # why nothing is kept in memory, as the first attempt has said
+        self._refused = ""  # why nothing is kept in memory, as an attempt has found
         self._is_told = False  # how rank 0 logs
         self.attempt = 0
         self._begin_attempt(0.0)
@@ -216,7 +218,7 @@ class RestartableFit(Finalize):
         self.saved.attempt_ended(by_this_rank=restart is None or not restart.culprits or mine in restart.culprits)
         why_not = self.memory.choose(self._call.store, rank, world_size, self.saved)
         if why_not and rank == 0:
-            level = logging.INFO if why_not == self._refused else logging.WARNING  # it was told at the start
+            level = logging.INFO if why_not in (self._refused, IN_WHOLE_EPOCHS) else logging.WARNING
             self._log.log(level, "this restart does not go on from memory, but from a checkpoint: %s", why_not)
         in_memory = self.memory.choice is not None
         self._own = in_memory
@@ -403,17 +405,19 @@ class RestartableFit(Finalize):
         loops, step = counters(trainer.fit_loop), int(trainer.global_step) + voting
         loops = at_vote(loops) if voting else loops
         position = self.data(*replica).position(trainer, further=int(voting))
-        states = checked({each.state_key: each.state_dict() for each in trainer.callbacks})
+        states = self.memory.checked({each.state_key: each.state_dict() for each in trainer.callbacks})
+        schedulers = [each.scheduler for each in trainer.lr_scheduler_configs]
+        rates = {f"{type(each).__name__} {number}": each.state_dict() for number, each in enumerate(schedulers)}
         checkpoint = {
             "epoch": trainer.current_epoch, "global_step": step, "pytorch-lightning_version": self._version,
             "state_dict": {}, "optimizer_states": [], "loops": {"fit_loop": loops},
             "callbacks": {name: copied(each) for name, each in states.items() if each},
-            "lr_schedulers": [copied(each.scheduler.state_dict()) for each in trainer.lr_scheduler_configs],
+            "lr_schedulers": [copied(each) for each in self.memory.checked(rates).values()],
             CHECKPOINT_KEY: self._added(point, position, replica[0]),
         }  # fmt: skip
         if (data := trainer.datamodule) is not None and (state := data.state_dict()):
             name = type(data).__qualname__
-            checkpoint[name] = copied(checked({name: state})[name])
+            checkpoint[name] = copied(self.memory.checked({name: state})[name])
         if point is SavePoint.VALIDATION:
             metrics = state_at(trainer, point).metrics
         else:
@@ -441,12 +445,8 @@ class RestartableFit(Finalize):
         self.memory.reached(stage, lambda: self._trainer_state(point, strategy._nvrx_replica()))
 
     def set_up(self) -> None:
-        """Prepare to keep model and optimizers in memory, and say once where that cannot be."""
+        """Prepare to keep model and optimizers in memory."""
         self.memory.set_up()
-        if self.memory.refusal and self.attempt == 0:
-            self._refused = self.memory.refusal
-            if self._trainer.is_global_zero:
-                self._log.info("a restart will go on from a checkpoint, and not from memory: %s", self._refused)
 
     def take_over(self) -> None:
         """Take parameters, optimizer state and random numbers over from memory."""
@@ -511,6 +511,10 @@ class RestartableFit(Finalize):
     def train_started(self) -> None:
         """Restore random state and metrics, and log the restart: the attempt is about to train."""
         self.memory.started()
+        if self.memory.refusal not in ("", self._refused):
+            self._refused = self.memory.refusal
+            if not self.memory.by_default and self._trainer.is_global_zero:
+                self._log.info("a restart will go on from a checkpoint, and not from memory: %s", self._refused)
         self._restore_random()
         self._rows.begin_training()
         finalize_whole(self._trainer, self._family)

@@ -10,6 +10,7 @@ for done (`save_point.py`).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -239,7 +240,8 @@ def keeping_its_closure(kind: Any) -> type[Any]:
 
 def counters(loop: Any, prefix: str = "") -> dict[str, Any]:
     """Return the state of a loop and of those in it, as its `state_dict` does in ten times the time."""
-    state = {f"{prefix}state_dict": loop.on_save_checkpoint()}
+    own = copy.deepcopy(loop.on_save_checkpoint())  # a loader may return what it goes on with
+    state = {f"{prefix}state_dict": own}
     for name, each in vars(loop).items():
         if hasattr(each, "load_state_dict"):
             if hasattr(each, "on_save_checkpoint"):

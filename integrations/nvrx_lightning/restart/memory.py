@@ -8,17 +8,21 @@ batch has ended, and an attempt loads one of these copies in place of a checkpoi
 from __future__ import annotations
 
 import copy
+import enum
 import inspect
+import itertools
 import logging
 import sys
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torchmetrics import Metric
 
 from nvrx_core.inprocess import LiveState, last_restart
 from nvrx_core.inprocess.live.memory import MemoryLost
@@ -30,19 +34,32 @@ from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Ch
 from nvrx_lightning.restart.rank_states import RankState
 from nvrx_lightning.restart.snapshot import overrides
 
-__all__ = ["IN_MEMORY", "BatchEnding", "FitMemory", "TrainerState", "checked", "copied"]
+__all__ = ["IN_MEMORY", "IN_WHOLE_EPOCHS", "BatchEnding", "FitMemory", "TrainerState", "checked", "copied"]
 
 log = logging.getLogger("nvrx_lightning")
 IN_MEMORY: Final = "the memory of the ranks"
 """What stands for the path of a checkpoint."""
 _SEVERAL: Final = "the optimizer evaluates a batch several times in a step"
+_HOOKED: Final = "a hook before the step of an optimizer would run after the evaluation of the batch, not before it"
+_REPLACED: Final = "the step of the optimizer is not that of its class"
 MAX_BUFFERS: Final = 1 << 20
 """Bytes of persistent buffers: each vote carries those of all ranks to all ranks."""
 MAX_STATES: Final = 16 << 20
 """Bytes of what is copied at each step: the states of callbacks and of the data module."""
+MAX_STATES_BY_DEFAULT: Final = 1 << 20
+"""The same in a fit that has not asked for it."""
+MAX_ITEMS_BY_DEFAULT: Final = 2000
+"""Keys and values in the state of an object, in a fit that has not asked for it."""
+AGREED_EVERY: Final = 50
+"""Steps after which the ranks agree whether all still copy their states: `state_dict` may wait for other ranks."""
+MAX_COPYING: Final = 0.002
+MAX_SHARE: Final = 0.05
+"""CPU seconds of the copies of a step, and their part of it, that a fit pays which has not asked for it."""
+IN_WHOLE_EPOCHS: Final = "the fit has saved no checkpoint in the middle of an epoch, from where it would go on"
 MAX_REPLICATING: Final = 128
 """Ranks whose votes carry the random numbers of all: a replacement has fresh ones in a larger job."""
 _PLAIN: Final = (type(None), bool, int, float, str, bytes)
+_COPIED: Final = (*_PLAIN, complex, enum.Enum)
 _OWN: Final = ("lightning.", "pytorch_lightning.", "nvrx_lightning.")
 
 
@@ -84,6 +101,8 @@ class FitMemory:
         trainer: the Trainer.
         family: the name of the Lightning package.
         on: whether it keeps anything.
+        by_default: nobody has asked for it: it keeps nothing before a checkpoint is saved in the middle of an epoch,
+            and what cannot be kept is no warning.
         limit: so many failures in a row without progress end the job; None for no limit.
 
     Attributes:
@@ -92,8 +111,11 @@ class FitMemory:
         resumed: that state, once it is loaded.
     """
 
-    def __init__(self, trainer: Any, family: str, *, on: bool, limit: int | None = None) -> None:
+    def __init__(
+        self, trainer: Any, family: str, *, on: bool, by_default: bool = False, limit: int | None = None
+    ) -> None:  # fmt: skip
         self._trainer, self._family, self._failures = trainer, family, Failures(limit)
+        self.by_default = by_default
         self._live = self._new() if on else None
         self._states: dict[int, dict[BatchStage, TrainerState]] = {}  # by step: of the last vote, and of the one before
         self._shards: tuple[Any, ...] = ()
@@ -103,8 +125,13 @@ class FitMemory:
         self._unfit = self._given_up = ""
         self._unkept: dict[int, str] = {}  # why, by step, as `_states`
         self._failed = set[BatchStage]()  # at which the state could not be copied the last time
+        self._copies = True  # on all ranks
+        self._is_wanted = not by_default
+        self._copying, self._agreed_at = 0.0, 0.0
         self._buffers: dict[str, tuple[int, int]] = {}
         self._persistent: set[str] = set()
+        self._optimizer: Any = None
+        self._parameters: list[str] = []  # their names
         self.refusal = ""
         self.choice: Choice | None = None
         self._chosen_in = 0  # the number of the restart
@@ -147,11 +174,11 @@ class FitMemory:
         saved.found(Saved(*known) for known in chosen.saved)
         found = chosen.found
         if isinstance(found, Choice):
-            self.choice = found
+            self.choice, self._is_wanted = found, True
             return ""
         self._forget()
         if found == NOTHING:
-            return ""
+            return "" if self._is_wanted else IN_WHOLE_EPOCHS
         self._given_up = found  # by all: some may be interrupted before they read this
         return found
 
@@ -183,6 +210,8 @@ class FitMemory:
     def ended(self, error: BaseException | None) -> None:
         """Note with which exception the attempt has ended."""
         self._batch = None
+        if self._begun and _names_of(self._trainer.lightning_module) != self._parameters:
+            self._given_up = "the parameters have other names than at the begin of the attempt"
         if isinstance(error, MemoryLost):
             self._given_up = str(error)
             if error.is_lasting:
@@ -194,21 +223,26 @@ class FitMemory:
         """Register model and optimizers, which exist now; a chosen state is taken over later."""
         self._begun = self._searches = False
         self._is_committed = self.choice is not None and self.choice.stage is not BatchStage.ENDED
-        if self._live is None:
-            return
+        self._step, self.refusal = None, ""
+        sharding = lookup(self._family, "strategies.ModelParallelStrategy")  # not after a forward pass
+        if self._live is not None and (self._is_wanted or isinstance(self._trainer.strategy, sharding)):
+            self._refuse(self._unfit or self._examined(self._refusal))
+            if not self.refusal and self.choice is None:
+                self._resume()
+
+    def _refuse(self, refusal: str) -> None:
+        """Keep nothing on all ranks if one of them must not."""
         told: list[Any] = [None] * self._trainer.world_size
-        dist.all_gather_object(told, self._unfit or self._refusal())
+        dist.all_gather_object(told, refusal)
         self.refusal = next((each for each in told if each), "")
         self._trainer.fit_loop.epoch_loop.automatic_optimization.nvrx_keeps = not self.refusal
-        module = self._trainer.lightning_module
-        self._persistent = {*_persistent_buffers(module)}
-        if not self.refusal and self.choice is None:
-            self._resume()
 
     def _resume(self) -> int | None:
         assert self._live is not None
         self._step = step = _Step()
         module, optimizers = self._trainer.lightning_module, list(self._trainer.optimizers)
+        self._optimizer, self._parameters = optimizers[0], _names_of(module)
+        self._persistent = {*_persistent_buffers(module)}
         first = self._live.resume(module, optimizers, step, shared=self._shared())
         told: list[Any] = [None] * self._trainer.world_size
         dist.all_gather_object(told, self._live.shard)
@@ -260,12 +294,26 @@ class FitMemory:
         return {**given, "loops": {**given["loops"], **others}}
 
     def started(self) -> None:
-        """Begin to keep the state: the attempt is about to train."""
-        if self._live is not None and not self.refusal and not self._searches:
-            if self.choice is None:  # and again once Lightning has searched for a learning rate
-                self._live.start(int(self._trainer.global_step) + 1)
-                self._given_up = ""
-            self._begun = True
+        """Begin to keep the state, if it is to be kept already: the attempt is about to train."""
+        if self._live is None or self.refusal or self._searches or not self._is_wanted:
+            return
+        if self.choice is None:  # and again once Lightning has searched for a learning rate
+            self._refuse(self._unfit or self._examined(self._refusal if self._step is None else self._late_refusal))
+            if self.refusal:
+                self._forget()
+                return
+            if self._step is None:
+                self._resume()
+            self._live.start(int(self._trainer.global_step) + 1)
+            self._given_up = ""
+        self._begun = self._copies = True
+        self._copying, self._agreed_at = 0.0, time.monotonic()
+
+    def saved(self) -> None:
+        """Note a checkpoint from which the fit can go on: one in the middle of an epoch lets it keep its state."""
+        loop = self._trainer.fit_loop.epoch_loop
+        if loop.batch_progress.current.ready > 0 and not loop._num_ready_batches_reached():
+            self._is_wanted = True
 
     def searching(self, searches: bool) -> None:
         """Note whether Lightning searches for a learning rate: its steps are taken back, and none of them is kept."""
@@ -273,6 +321,8 @@ class FitMemory:
 
     def batch_begins(self, batch: Any) -> None:
         """Keep a batch for the hooks at its end."""
+        if not self._begun:
+            self.started()
         if self._live is not None and not self.refusal:
             self._batch = batch
 
@@ -280,8 +330,9 @@ class FitMemory:
         """Copy the state of the Trainer, if the batch that has ended was that of an optimizer step."""
         if not self._is_committed:
             return
+        self._is_committed, self._batch = stage is not BatchStage.ENDED, None
         try:
-            state = capture()
+            state = self._measured(capture)
         except Exception as error:  # boundary: the state of a user's object
             self._cannot_keep(max(self._states), stage, error)
             return
@@ -289,7 +340,14 @@ class FitMemory:
         if self._buffers != self._buffer_versions():
             self._unkept[state.step] = "a persistent buffer was changed after the optimizer step"
         self._states.setdefault(state.step, {})[stage] = state
-        self._is_committed, self._batch = stage is not BatchStage.ENDED, None
+
+    def checked(self, states: dict[str, Any]) -> dict[str, Any]:
+        """Return states of the user's objects, by name, that are to be copied at each step.
+
+        Raises:
+            MemoryLost: if they are too large for that.
+        """
+        return checked(states, by_default=self.by_default)
 
     @contextmanager
     def committing(self, optimizer: Any, capture: Callable[[BatchEnding], TrainerState]) -> Iterator[None]:
@@ -305,19 +363,24 @@ class FitMemory:
             kept = {}
             self._unkept = {at: reason for at, reason in self._unkept.items() if at == newest}
             ending = BatchEnding(self._batch, _outputs(self._trainer))
+            if optimizer is not self._optimizer:
+                self._unfit = "the optimizer is another one than at the begin of the attempt"
+            if step % AGREED_EVERY == 0:
+                self._agree()
             try:
-                if self._unfit:
-                    self._unkept[step] = self._unfit
-                else:
-                    kept = {BatchStage.VOTE: capture(ending)}
+                if self._copies:
+                    kept = {BatchStage.VOTE: self._measured(lambda: capture(ending))}
                     self._failed.discard(BatchStage.VOTE)
             except Exception as error:  # boundary: the state of a user's object; the other ranks vote
                 self._cannot_keep(step, BatchStage.VOTE, error)
+            if self._unfit:
+                self._unkept[step] = self._unfit
             self._states = {newest: self._states.get(newest, {}), step: kept}
             self._buffers = self._buffer_versions()
             self._step.advance = advance
             self._live.commit(step, watched=False)
-            self._states, self._is_committed = {step: kept}, bool(kept)  # nobody goes back behind a vote that is passed
+            self._states = {step: kept}  # nobody goes back behind a vote that is passed
+            self._is_committed = self._copies
             self._unkept.pop(newest, None)
             return self._step.result
 
@@ -333,6 +396,29 @@ class FitMemory:
                 vars(owner).pop(name, None)
             vars(owner).update(before)
 
+    def _measured(self, capture: Callable[[], TrainerState]) -> TrainerState:
+        begun = time.thread_time()
+        try:
+            return capture()
+        finally:
+            self._copying += time.thread_time() - begun
+
+    def _agree(self) -> None:
+        """Copy no state any more on all ranks once one of them cannot use its own, or where copies cost too much."""
+        copying, now = self._copying / AGREED_EVERY, time.monotonic()
+        step = (now - self._agreed_at) / AGREED_EVERY
+        if self.by_default and not self._unfit and copying > max(MAX_COPYING, MAX_SHARE * step):
+            self._unfit = f"the copies of the Trainer's state take {1e3 * copying:.1f} of {1e3 * step:.1f} ms of a step"
+        self._copying, self._agreed_at = 0.0, now
+        if not self._copies:
+            return
+        unfit = torch.tensor(float(bool(self._unfit)), device=self._trainer.strategy.root_device)
+        dist.all_reduce(unfit, dist.ReduceOp.MAX)
+        if unfit:
+            told: list[Any] = [None] * self._trainer.world_size
+            dist.all_gather_object(told, self._unfit)
+            self._unfit, self._copies = next(each for each in told if each), False
+
     def _cannot_keep(self, step: int, stage: BatchStage, error: Exception) -> None:
         """Note that a state cannot be copied; where it fails twice in a row, no attempt keeps anything any more.
 
@@ -342,10 +428,10 @@ class FitMemory:
         text = str(error) if isinstance(error, MemoryLost) else f"{type(error).__name__}: {error}"
         reason = f"the state of the Trainer cannot be copied: {text}"
         when = "a restart" if is_lasting else "a restart in this step"
-        log.warning("%s; %s goes on from a checkpoint", reason, when)
+        is_told = self.by_default or self._unfit  # the restart says it, or it was said
+        log.log(logging.DEBUG if is_told else logging.WARNING, "%s; %s goes on from a checkpoint", reason, when)
         self._unkept[step], self._unfit = reason, reason if is_lasting else self._unfit
         self._failed.add(stage)
-        self._is_committed = False
 
     def _buffer_versions(self) -> dict[str, tuple[int, int]]:
         """Return the identity and the version of each buffer that `state_dict` has."""
@@ -354,8 +440,22 @@ class FitMemory:
 
     # What cannot be kept
 
-    def _refusal(self) -> str:
+    def _examined(self, refusal: Callable[[], str]) -> str:
         """Return why a fit keeps nothing in memory; "" if it does."""
+        try:
+            return refusal()
+        except Exception as error:  # boundary: the user's objects, of any kind
+            if not self.by_default:
+                raise
+            return f"it is not known what the fit has: {type(error).__name__}: {error}"
+
+    def _late_refusal(self) -> str:
+        """Return what hooks that begin the fit may have changed."""
+        if any(map(_has_own_step, self._trainer.optimizers)):
+            return _REPLACED
+        return _HOOKED if _have_hooks(self._trainer.optimizers) else ""
+
+    def _refusal(self) -> str:
         trainer, strategy = self._trainer, self._trainer.strategy
         module, optimizers = trainer.lightning_module, trainer.optimizers
         ddp, sharding = (lookup(self._family, f"strategies.{name}Strategy") for name in ("DDP", "ModelParallel"))
@@ -374,16 +474,12 @@ class FitMemory:
             "an optimizer that is not of torch.optim may change the weights before it evaluates the batch": any(
                 not type(each).__module__.startswith("torch.optim") for each in optimizers
             ),
-            "a hook before the step of an optimizer would run after the evaluation of the batch, not before it": any(
-                each._optimizer_step_pre_hooks or _hooks_of_all_optimizers() for each in optimizers
-            ),
             "optimizer_step is the module's own": overrides("optimizer_step", module, self._family),
+            "state_dict is the module's own": overrides("state_dict", module, self._family),
             f"the persistent buffers have more than {MAX_BUFFERS >> 20} MB": buffers > MAX_BUFFERS,
-            "a module has an extra state": any(
-                type(each).get_extra_state is not torch.nn.Module.get_extra_state for each in module.modules()
-            ),
         }
-        found = next((reason for reason, applies in reasons.items() if applies), "") or self._refused_hook()
+        found = next((reason for reason, applies in reasons.items() if applies), "")
+        found = found or self._late_refusal() or _other_state(module) or self._refused_hook()
         return found or ("" if self.choice is not None else self._refused_objects())  # chosen: what it has taken
 
     def _refused_objects(self) -> str:
@@ -478,14 +574,40 @@ def _is_overridden(callback: Any, hook: str, base: Any) -> bool:
 
 
 def _persistent_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the buffers that `state_dict` has."""
-    saved = module.state_dict(keep_vars=True).keys()
-    return {name: each for name, each in module.named_buffers() if name in saved}
+    """Return the buffers that are part of a state, by name; a `state_dict` of the module's own may have others."""
+    volatile = {
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, part in module.named_modules() for name in getattr(part, "_non_persistent_buffers_set", ())
+    }  # fmt: skip
+    return {name: each for name, each in module.named_buffers() if name not in volatile}
 
 
-def _hooks_of_all_optimizers() -> Any:
-    """Return those of `register_optimizer_step_pre_hook`; the attribute `torch.optim.optimizer` is no module."""
-    return vars(sys.modules[torch.optim.Optimizer.__module__]).get("_global_optimizer_pre_hooks")
+def _names_of(module: torch.nn.Module) -> list[str]:
+    return [name for name, _ in module.named_parameters()]
+
+
+def _have_hooks(optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    """Return whether hooks are to run before a step, of one of the optimizers or of all that there are.
+
+    The attribute `torch.optim.optimizer` is no module.
+    """
+    of_all = vars(sys.modules[torch.optim.Optimizer.__module__]).get("_global_optimizer_pre_hooks")
+    return bool(of_all) or any(each._optimizer_step_pre_hooks for each in optimizers)
+
+
+def _has_own_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether the step was replaced in the optimizer itself, and not by a scheduler that counts steps."""
+    step = vars(optimizer).get("step")
+    return step is not None and not getattr(step, "_wrapped_by_lr_sched", False)
+
+
+def _other_state(module: torch.nn.Module) -> str:
+    """Return what the state of a module has besides parameters and buffers; metrics are copied with the Trainer."""
+    own = {id(each) for each in (*module.parameters(), *module.buffers())}
+    metrics = tuple(f"{name}." for name, each in module.named_modules() if isinstance(each, Metric))
+    state = module.state_dict(keep_vars=True).items()
+    found = next((name for name, each in state if id(each) not in own and not name.startswith(metrics)), "")
+    return f"the state of the module has {found}, which is neither a parameter nor a buffer" if found else ""
 
 
 def _scaler_of(trainer: Any) -> Any:
@@ -512,19 +634,43 @@ def _differ(one: TrainerState, other: TrainerState) -> bool:
     return not torch.equal(a.torch_cpu, b.torch_cpu) or a.python != b.python or str(a.numpy) != str(b.numpy)
 
 
-def checked(states: dict[str, Any]) -> dict[str, Any]:
+def checked(states: dict[str, Any], *, by_default: bool = False) -> dict[str, Any]:
     """Return states that are to be copied at each step.
 
+    Args:
+        states: by the names of their owners.
+        by_default: nobody has asked for the copies.
+
     Raises:
-        MemoryLost: if they are too large for that.
+        MemoryLost: if they are too large for that, or, where nobody has asked for it, hold other objects than tensors,
+            arrays, numbers, texts and containers of these.
     """
+    for name, state in states.items() if by_default else ():
+        for number, each in enumerate(_items_of(state)):
+            if number == MAX_ITEMS_BY_DEFAULT:
+                raise MemoryLost(f"that of {name} has more than {MAX_ITEMS_BY_DEFAULT} items", is_lasting=True)
+            if not isinstance(each, _COPIED) and not isinstance(getattr(each, "nbytes", None), int):
+                kind = f"{type(each).__module__}.{type(each).__qualname__}"
+                raise MemoryLost(f"that of {name} has an object of {kind}", is_lasting=True)
+    limit = MAX_STATES_BY_DEFAULT if by_default else MAX_STATES
     sizes = {name: _size_of(state) for name, state in states.items()}
-    if sum(sizes.values()) > MAX_STATES:
+    if sum(sizes.values()) > limit:
         name, size = max(sizes.items(), key=lambda each: each[1])
-        others = f", and all have {sum(sizes.values()) >> 20}" if size <= MAX_STATES else ""
-        text = f"that of {name} has {size >> 20} MB{others}, more than {MAX_STATES >> 20}"
-        raise MemoryLost(text, is_lasting=True)
+        others = f", and all have {sum(sizes.values()) >> 20}" if size <= limit else ""
+        raise MemoryLost(f"that of {name} has {size >> 20} MB{others}, more than {limit >> 20}", is_lasting=True)
     return states
+
+
+def _items_of(value: Any) -> Iterator[object]:
+    """Yield what is in the containers of a state."""
+    if isinstance(value, dict):
+        for each in itertools.chain(value.keys(), value.values()):
+            yield from _items_of(each)
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        for each in value:
+            yield from _items_of(each)
+    else:
+        yield value
 
 
 def _size_of(value: Any) -> int:

@@ -447,8 +447,9 @@ def use_epoch_settings(trainer: Any, settings: dict[str, Any]) -> None:
         if parameter.requires_grad == (name in frozen):
             parameter.requires_grad_(name not in frozen)
     for name, module in trainer.lightning_module.named_modules():
-        if hasattr(module, "track_running_stats"):
-            module.track_running_stats = name not in untracked
+        tracks = name not in untracked
+        if getattr(module, "track_running_stats", tracks) != tracks:  # torch.jit sets none that is as it was compiled
+            module.track_running_stats = tracks
 
 
 def unsynchronized(trainer: Any, family: str) -> list[str]:

@@ -169,7 +169,82 @@ def test_a_rank_that_was_to_take_a_place_knows_the_checkpoints_of_those_that_are
     assert f"{FALLEN_BACK}: no rank has the state of step 13 in memory any more" in job.errors(2) + job.errors(3)
 
 
+DEFAULT = dataclasses.replace(FULL, options={"resume": "auto"})
+WITHIN = dataclasses.replace(DEFAULT, checkpoint={"every_n_train_steps": 3, "save_top_k": -1})
+
+
+def test_by_default_sharded_parameters_stay_too(run, twin):
+    setting = dataclasses.replace(WITHIN, strategy=SHARDED.strategy, batch_norm=False, faults=at(("train", 1, 5)))
+    job, undisturbed = run(setting), twin(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert resumed_steps(job) == {0: 0, 1: 5}, job.errors(0)
+    assert_as_in(job, undisturbed)
+
+
+def test_by_default_a_reserve_gets_the_state_that_has_saved_nothing_itself(run, twin):
+    setting = dataclasses.replace(WITHIN, active=2, epoch_metrics=False, faults=kill("train", 0, 5))
+    job = run(setting, world=3)
+    assert {initial for initial, code in job.codes.items() if code} == {0}, job.errors(1)
+    assert resumed_steps(job) == {0: 0, 1: 5}, job.errors(1)
+    assert_as_in(job, twin(setting))
+
+
+def test_by_default_a_fit_repeats_no_step_once_it_has_saved_within_an_epoch(run, twin):
+    setting = dataclasses.replace(WITHIN, faults=at(("train", 1, 2), ("batch_end", 0, 5), ("validation", 1, 10)))
+    job, undisturbed = run(setting), twin(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 0, 5, 10), job.errors(0)
+    assert_as_in(job, undisturbed)
+    assert FALLEN_BACK not in job.errors(0)
+
+
+@pytest.mark.parametrize(
+    "checkpoint", [TENS, {"every_n_epochs": 1, "save_top_k": -1}], ids=["steps of an epoch", "epochs"]
+)
+def test_by_default_a_fit_that_saves_at_epochs_goes_on_from_a_checkpoint(checkpoint, run, twin):
+    setting = dataclasses.replace(DEFAULT, checkpoint=checkpoint, logs=True, faults=at(("train", 1, 13)))
+    job, undisturbed = run(setting), twin(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 10), job.errors(0)
+    assert_as_in(job, undisturbed)
+    assert f"{FALLEN_BACK}: the fit has saved no checkpoint in the middle of an epoch" in job.errors(0)
+    assert "will go on from a checkpoint" not in job.errors(0)
+
+
+def test_by_default_a_state_with_objects_is_not_copied_and_no_line_is_written_before_a_fault(run):
+    setting = dataclasses.replace(WITHIN, callbacks=("objects",), faults=at(("train", 1, 2), ("train", 0, 8)))
+    job = run(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 0, 6), job.errors(0)
+    assert f"{FALLEN_BACK}: the state of the Trainer cannot be copied: that of ObjectState has an obj" in job.errors(0)
+    assert "; a restart goes on from a checkpoint" not in job.errors(0)
+
+
+def test_ranks_agree_to_copy_no_state_any_more_that_one_of_them_cannot_use(run):
+    """A state that asks other ranks would wait for one that is not asked for its own."""
+    checkpoint, trainer = {"every_n_train_steps": 7, "save_top_k": -1}, {"max_epochs": 6}
+    setting = dataclasses.replace(
+        FULL, checkpoint=checkpoint, trainer=trainer, callbacks=("uneven",), faults=at(("train", 1, 55))
+    )
+    job = run(setting)
+    assert job.codes == {0: 0, 1: 0}, job.errors(0)
+    assert tuple(resumed_steps(job).values()) == (0, 49), job.errors(0)
+    assert f"{FALLEN_BACK}: the state of the Trainer cannot be copied: that of UnevenState has 20 MB" in job.errors(0)
+
+
 FALLBACKS = {
+    "an optimizer that was begun anew": (
+        dataclasses.replace(FULL, callbacks=("anew",), faults=at(("train", 1, 13))), 2,
+        "the optimizer is another one than at the begin of the attempt",
+    ),
+    "a hook before the step that a callback has registered": (
+        dataclasses.replace(FULL, callbacks=("hooking",), logs=True, faults=at(("train", 1, 13))), 2,
+        "a hook before the step of an optimizer would run after the evaluation of the batch",
+    ),
+    "a pruned layer": (
+        dataclasses.replace(FULL, callbacks=("pruning",), faults=at(("train", 1, 13))), 2,
+        "the parameters have other names than at the begin of the attempt",
+    ),
     "a lost shard": (
         dataclasses.replace(SHARDED, samples=120, checkpoint={"every_n_train_steps": 3}, faults=kill("train", 1, 5)),
         3, "the parameters are sharded, and of 3 ranks 2 are left",

@@ -117,7 +117,7 @@ CASES = {
     "during a write": (
         Setting(faults=(Fault(1, 5, "raise during a write", where="dump"),), io="slow"), (5,),
     ),
-    "under a registered name": (Setting(faults=raises((1, 13)), strategy="name"), (10,)),
+    "under a registered name, by default from memory": (Setting(faults=raises((1, 13)), strategy="name"), (13,)),
     "under in_process": (Setting(faults=raises((1, 13)), strategy="in_process"), (10,)),
     "with a checkpoint that is cut off": (Setting(faults=raises((1, 13)), spoil="cut"), (5,)),
     "with a checkpoint that is deleted": (Setting(faults=raises((1, 13)), spoil="delete"), (5,)),

@@ -2,7 +2,8 @@
 
     python -m tests.harness.lightning.verifying OUTPUT HOOKS RESUME PART | PART:NAME ...
 
-`OUTPUT` gets one JSON line for each program: its name, its report, and what of it is not as expected.
+`RESUME` is that of `VerifySettings`. `OUTPUT` gets one JSON line for each program: its name, its report, what of it is
+not as expected, and whether it is expected to be the same after each fault from a checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def main(output: str, hooks: str, resume: str, *names: str) -> None:
     settings = VerifySettings(hooks=tuple(filter(None, hooks.split(","))), resume=resume)
     for name in (each for each in KNOWN if each in names or each.partition(":")[0] in names):
         report = run_verification(Source.parse(f"{PROGRAMS}.{name}"), settings, lambda line: None)
-        line = {"name": name, "report": report.written(), "unmet": KNOWN[name].unmet(report)}
+        expected = KNOWN[name]
+        line = {"name": name, "report": report.written(), "unmet": expected.unmet(report), "same": expected.is_same}
         print(f"{name} {line['unmet'] or ''}\n{report}\n", flush=True)
         with Path(output).open("a") as file:
             file.write(json.dumps(line) + "\n")

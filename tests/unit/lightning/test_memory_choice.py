@@ -13,9 +13,19 @@ import numpy
 import pytest
 import torch
 from nvrx_lightning.restart.checkpoint import SavedCheckpoints
-from nvrx_lightning.restart.memory import FitMemory, TrainerState, _failure, _hooks_of_all_optimizers, checked
+from nvrx_lightning.restart.memory import (
+    FitMemory,
+    TrainerState,
+    _failure,
+    _has_own_step,
+    _have_hooks,
+    _other_state,
+    _persistent_buffers,
+    checked,
+)
 from nvrx_lightning.restart.memory_choice import NOTHING, BatchStage, Choice, Chosen, Failures, Kept, choose
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torchmetrics import MeanMetric
 
 from nvrx_core.fault.record import FaultRecord
 from nvrx_core.inprocess.live.memory import Holding, MemoryLost, Stamp
@@ -218,6 +228,47 @@ def test_a_state_that_is_too_large_to_be_copied_at_each_step_is_refused(state):
         checked({"small": {"count": 1}, "large": state})
 
 
+def test_nobody_pays_for_large_states_and_unknown_objects_that_has_not_asked_for_them():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    plain = {
+        "one": {"seen": [0, 1.5, "a", None], (1, 2): {numpy.float32(1)}},
+        "other": {"losses": deque([torch.ones(2)])},
+    }
+    assert checked(plain, by_default=True) is plain
+    with pytest.raises(MemoryLost, match=r"^that of one has 2 MB, more than 1$"):
+        checked({"one": torch.zeros(2 << 18)}, by_default=True)
+    with pytest.raises(MemoryLost, match=r"^that of one has more than 2000 items$"):
+        checked({"one": [0.5] * 2001}, by_default=True)
+    scheduler = {"StepLR 0": {"after": [torch.optim.lr_scheduler.StepLR(optimizer, 1)]}}
+    assert checked(scheduler) is scheduler
+    with pytest.raises(MemoryLost, match=r"^that of StepLR 0 has an object of torch.optim.lr_scheduler.StepLR$"):
+        checked(scheduler, by_default=True)
+
+
+def test_a_step_that_was_replaced_in_an_optimizer_is_known_and_that_of_a_scheduler_is_none():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    assert not _has_own_step(optimizer)
+    optimizer.step = lambda closure=None: closure()  # type: ignore[method-assign]
+    assert _has_own_step(optimizer)
+
+
+def test_what_a_state_has_besides_parameters_and_buffers_is_named():
+    metric = MeanMetric()
+    metric.persistent(True)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1), metric)
+    assert _other_state(model) == ""
+
+    class Counting(torch.nn.Linear):
+        def get_extra_state(self) -> int:
+            return 3
+
+    model.append(Counting(1, 1))
+    assert (
+        _other_state(model) == "the state of the module has 3._extra_state, which is neither a parameter nor a buffer"
+    )
+
+
 def test_states_that_are_too_large_together_are_refused():
     states = {name: torch.zeros(size << 18) for name, size in (("one", 9), ("other", 8))}
     with pytest.raises(MemoryLost, match=r"^that of one has 9 MB, and all have 17, more than 16$"):
@@ -256,10 +307,27 @@ def test_rank_0_alone_reads_what_all_ranks_have_kept(monkeypatch):
     assert read == ["kept/0", "kept/1", "kept/2", "chosen", "chosen"]
 
 
-def test_hooks_of_all_optimizers_are_those_that_torch_has_registered():
-    assert not _hooks_of_all_optimizers()
-    hook = register_optimizer_step_pre_hook(lambda *_: None)
-    try:
-        assert len(_hooks_of_all_optimizers()) == 1
-    finally:
-        hook.remove()
+def test_hooks_before_a_step_are_those_of_the_optimizer_and_of_all():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+    assert not _have_hooks([optimizer])
+    for register in (register_optimizer_step_pre_hook, optimizer.register_step_pre_hook):
+        hook = register(lambda *_: None)
+        try:
+            assert _have_hooks([optimizer])
+        finally:
+            hook.remove()
+
+
+def test_the_persistent_buffers_of_a_module_do_not_depend_on_a_state_dict_of_its_own():
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(2)
+            self.register_buffer("kept", torch.ones(1))
+            self.register_buffer("volatile", torch.ones(1), persistent=False)
+
+        def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+            return {}
+
+    expected = {"kept", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert _persistent_buffers(Model()).keys() == expected

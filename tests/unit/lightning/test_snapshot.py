@@ -153,6 +153,14 @@ def test_layers_are_frozen_again_or_thawed_and_batches_accumulate():
     assert (after.accumulate_grad_batches, after.lightning_module[1].track_running_stats) == (4, True)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_part_that_torch_jit_has_compiled_keeps_its_constants():
+    trainer = trainer_of(1)
+    trainer.lightning_module[1] = torch.jit.script(torch.nn.BatchNorm1d(3))
+    use_epoch_settings(trainer, epoch_settings(trainer))
+    assert trainer.lightning_module[1].track_running_stats
+
+
 def test_layers_that_are_frozen_for_one_optimizer_only_are_not_frozen():
     trainer = trainer_of(1)
     weight = trainer.lightning_module[0].weight.requires_grad_(False)

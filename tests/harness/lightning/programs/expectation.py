@@ -32,6 +32,11 @@ class Expectation:
     always: bool = True
     refused: str = ""
 
+    @property
+    def is_same(self) -> bool:
+        """Whether the bits are to be the same after each fault."""
+        return not (self.differs or self.fails or self.refused)
+
     def unmet(self, report: VerificationReport) -> list[str]:
         """Return what of a report is not as expected, for people."""
         if self.refused or report.refused:

@@ -20,6 +20,7 @@ from typing import Any
 import lightning.pytorch as pl
 import nvrx_lightning
 import torch
+import torch.nn.utils.prune
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import (
     BaseFinetuning,
@@ -338,7 +339,66 @@ class FailingState(Callback):
         return {"step": self.step}
 
 
+class ObjectState(Callback):
+    """Keeps objects from its seventh step on."""
+
+    def __init__(self) -> None:
+        self.seen = list[Any]()
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        self.seen.append(object() if trainer.global_step > 6 else None)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.seen = list(state_dict["seen"])
+
+
+class UnevenState(Callback):
+    """Has a large state on rank 1 alone, from the fourth step on, and asks the other rank in each."""
+
+    step = 0
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        self.step = trainer.global_step
+
+    def state_dict(self) -> dict[str, Any]:
+        if not torch.distributed.is_initialized():
+            return {}
+        torch.distributed.all_reduce(seen := torch.ones(1))
+        return {"seen": float(seen), "queue": torch.zeros(5 << 20 if INITIAL_RANK == 1 and self.step > 3 else 1)}
+
+
+class OptimizerAnew(Callback):
+    """Begins the optimizer anew after the first epoch."""
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 0:
+            trainer.strategy.setup_optimizers(trainer)
+
+
+class StepHook(Callback):
+    """Registers a hook before the optimizer's step once it knows the optimizer."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        trainer.optimizers[0].register_step_pre_hook(lambda *_: None)
+
+
+class Pruning(Callback):
+    """Prunes a layer after the first epoch, which gives its parameters other names."""
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 0:
+            torch.nn.utils.prune.l1_unstructured(pl_module.net[0], "weight", 0.5)
+
+
 CALLBACKS: dict[str, Any] = {
+    "anew": OptimizerAnew,
+    "objects": ObjectState,
+    "hooking": StepHook,
+    "pruning": Pruning,
+    "uneven": UnevenState,
     "accumulation": lambda: GradientAccumulationScheduler({0: 1, 1: 4}),
     "large": LargeState,
     "failing": FailingState,
