@@ -22,10 +22,10 @@ PACKAGES_PATH := import sysconfig; print(sysconfig.get_path("purelib"))
 SHARE_PACKAGES := import sys; print(*(f"import site; site.addsitedir({p!r})" for p in sys.path if p.endswith("-packages")), sep="\n")
 TORCH_AS_FOUND := from importlib.metadata import version; print("torch==" + version("torch"))
 
-# The parts of `make test`, two of which run at a time. The tests of jobs mostly wait: SIDE_BY_SIDE files of them, and of
-# whole products, run at a time, those of products first, which take longest, beside what only computes, at a lower
-# priority, and the documents.
-SIDE_BY_SIDE ?= 3
+# The parts of `make test`, three of which run at a time. The tests of jobs mostly wait: SIDE_BY_SIDE files of them, and
+# of whole products, run at a time, those of products first, which take longest, and the documents, beside what only
+# computes, at a lower priority: that is left for both cores in the end.
+SIDE_BY_SIDE ?= 4
 PURE := $(wildcard tests/unit tests/sim)
 DOCUMENTS := $(wildcard tests/docs tests/package)
 JOBS := $(filter-out %/__pycache__ tests/benchmarks $(PURE) $(DOCUMENTS),$(patsubst %/,%,$(wildcard tests/*/)))
@@ -60,9 +60,9 @@ test-selection: $(VENV)/.integrations
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
 test-parts: $(VENV)/.integrations
-	@echo "4 parts, 2 at a time: jobs and products, units and simulations, searches, documents. 20 to 25 minutes on 2 cores."
+	@echo "4 parts, 3 at a time: jobs and products, units and simulations, documents, searches. 15 to 20 minutes on 2 cores."
 	@echo "Each part tells how far it is, and at its end its failures and its 10 slowest tests."
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-jobs coverage test-searches test-documents
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-jobs coverage test-documents test-searches
 
 # The folder of the tests is named in the paths of sockets, which are short.
 test-jobs:

@@ -62,6 +62,7 @@ def main() -> None:
         processes.subprocess = type(subprocess)("subprocess")  # type: ignore[attr-defined]
         vars(processes.subprocess).update(names)  # type: ignore[attr-defined]
         sys.argv[0] = script
+        sys.path.insert(0, os.path.dirname(script))
         try:
             runpy.run_path(script, run_name="__main__")
         finally:
