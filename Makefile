@@ -32,6 +32,8 @@ JOBS := $(filter-out %/__pycache__ tests/benchmarks $(PURE) $(DOCUMENTS),$(patsu
 SKIPS := $(filter --only-listed-skips,$(PYTEST_ARGS))
 SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
 PART = -m pytest --quiet --durations=10 $(SKIPS) --part=
+# What only computes waits for the others; a test of it may take that long until its stacks are written and it ends.
+PATIENT = -o faulthandler_timeout=1500
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-searches test-documents coverage check bench bench-peer bench-attribution docs clean
@@ -70,13 +72,13 @@ test-jobs:
 	  --no-loadscope-reorder --basetemp=$$folder $(JOBS) && rm -rf $$folder
 
 test-searches:
-	@nice $(PY) $(PART)searches -m "exhaustive and not nightly" tests/sim
+	@nice $(PY) $(PART)searches $(PATIENT) -m "exhaustive and not nightly" tests/sim
 
 test-documents:
 	@$(PY) $(PART)documents $(DOCUMENTS)
 
 coverage: $(VENV)/.integrations ## the pure modules: every branch taken by unit tests and simulations
-	@nice $(PY) -m coverage run $(PART)"units and simulations" -m "not exhaustive and not nightly" $(PURE)
+	@nice $(PY) -m coverage run $(PART)"units and simulations" $(PATIENT) -m "not exhaustive and not nightly" $(PURE)
 	@$(PY) -m coverage report
 
 check: $(VENV)/.integrations ## ruff, mypy, import contracts
