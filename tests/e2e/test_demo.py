@@ -42,15 +42,10 @@ def environment_of(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONPATH": os.pathsep.join(sys.path), "DEMO": str(folder)}
 
 
-def start_demo(template: Template, folder: Path, *options: str, **streams: int) -> ForkedProcess:
-    """Starts the demo."""
-    command = [str(DEMO), "--ranks", "2", "--output", str(folder), *options]
-    return ForkedProcess(template, FORKING_DEMO, command, environment_of(folder), **streams)
-
-
 def run_demo(template: Template, folder: Path, *options: str) -> tuple[int, str, str]:
     """Runs the demo; its exit code, its stdout, and its stderr."""
-    with start_demo(template, folder, *options) as demo:
+    command = [str(DEMO), "--ranks", "2", "--output", str(folder), *options]
+    with ForkedProcess(template, FORKING_DEMO, command, environment_of(folder)) as demo:
         try:
             shown, errors = demo.communicate(timeout=LIMIT)
         finally:
@@ -135,10 +130,9 @@ def test_the_runs_are_compared_in_the_table_and_in_the_pictures(
     ],
     ids=["starting", "training", "torchrun"],
 )
-def test_an_interrupted_demo_leaves_no_process_behind(
-    template: Template, options: tuple[str, ...], moment: str, tmp_path: Path
-) -> None:
-    with start_demo(template, tmp_path, "--spares", "0", *options, stderr=subprocess.STDOUT) as demo:
+def test_an_interrupted_demo_leaves_no_process_behind(options: tuple[str, ...], moment: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(DEMO), "--ranks", "2", "--spares", "0", *options, "--output", str(tmp_path)]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as demo:
         assert demo.stdout is not None
         line = next((line for line in demo.stdout if moment in line), "")
         demo.send_signal(signal.SIGINT)

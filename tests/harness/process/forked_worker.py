@@ -20,12 +20,22 @@ __all__ = ["await_adoption", "follow_path", "write_through"]
 
 
 def await_adoption(launcher: int) -> None:
-    """Wait until the launcher is the parent: the process that was in between, if it still is, ends now."""
-    if (between := os.getppid()) != launcher:
+    """Wait until the launcher is the parent: the process that was in between, if it still is, ends now.
+
+    If the launcher has ended, so does this process: nobody knows of it.
+    """
+    try:
+        lost = os.pidfd_open(launcher)
+    except ProcessLookupError:
+        os._exit(1)
+    while (between := os.getppid()) != launcher:
         with suppress(ProcessLookupError):
             ended = os.pidfd_open(between)
-            readable([ended])
+            readable([lost, ended])
             os.close(ended)
+        if readable([lost], 0):
+            os._exit(1)
+    os.close(lost)
 
 
 def write_through(descriptor: int) -> io.TextIOWrapper:
