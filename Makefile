@@ -62,7 +62,7 @@ test-selection: $(VENV)/.integrations
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
 test-parts: $(VENV)/.integrations
-	@echo "4 parts, 3 at a time: jobs and products, units and simulations, documents, searches. 15 to 20 minutes on 2 cores."
+	@echo "4 parts, 3 at a time: jobs and products, units and simulations, documents, searches. Some 20 minutes on 2 cores."
 	@echo "Each part tells how far it is, and at its end its failures and its 10 slowest tests."
 	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-jobs coverage test-documents test-searches
 
