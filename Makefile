@@ -22,16 +22,18 @@ PACKAGES_PATH := import sysconfig; print(sysconfig.get_path("purelib"))
 SHARE_PACKAGES := import sys; print(*(f"import site; site.addsitedir({p!r})" for p in sys.path if p.endswith("-packages")), sep="\n")
 TORCH_AS_FOUND := from importlib.metadata import version; print("torch==" + version("torch"))
 
-# The parts of `make test`, two of which run at a time. The tests of jobs mostly wait: SIDE_BY_SIDE files of them, and of
-# whole products, run at a time, those of products first, which take longest, beside what only computes, at a lower
-# priority, and the documents.
-SIDE_BY_SIDE ?= 3
+# The parts of `make test`, three of which run at a time. The tests of jobs mostly wait: SIDE_BY_SIDE files of them, and
+# of whole products, run at a time, those of products first, which take longest, and the documents, beside what only
+# computes, at a lower priority: that is left for both cores in the end.
+SIDE_BY_SIDE ?= 4
 PURE := $(wildcard tests/unit tests/sim)
 DOCUMENTS := $(wildcard tests/docs tests/package)
 JOBS := $(filter-out %/__pycache__ tests/benchmarks $(PURE) $(DOCUMENTS),$(patsubst %/,%,$(wildcard tests/*/)))
 SKIPS := $(filter --only-listed-skips,$(PYTEST_ARGS))
 SELECTION := $(filter-out --only-listed-skips,$(PYTEST_ARGS))
 PART = -m pytest --quiet --durations=10 $(SKIPS) --part=
+# What only computes waits for the others; a test of it may take that long until its stacks are written and it ends.
+PATIENT = -o faulthandler_timeout=1500
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-launcher demo-lightning demo-megatron test test-all test-selection test-parts test-jobs test-searches test-documents coverage check bench bench-peer bench-attribution docs clean
@@ -60,9 +62,9 @@ test-selection: $(VENV)/.integrations
 	@$(PY) -m pytest $(PYTEST_ARGS)
 
 test-parts: $(VENV)/.integrations
-	@echo "4 parts, 2 at a time: jobs and products, units and simulations, searches, documents. 20 to 25 minutes on 2 cores."
+	@echo "4 parts, 3 at a time: jobs and products, units and simulations, documents, searches. Some 20 minutes on 2 cores."
 	@echo "Each part tells how far it is, and at its end its failures and its 10 slowest tests."
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 test-jobs coverage test-searches test-documents
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 test-jobs coverage test-documents test-searches
 
 # The folder of the tests is named in the paths of sockets, which are short.
 test-jobs:
@@ -70,13 +72,13 @@ test-jobs:
 	  --no-loadscope-reorder --basetemp=$$folder $(JOBS) && rm -rf $$folder
 
 test-searches:
-	@nice $(PY) $(PART)searches -m "exhaustive and not nightly" tests/sim
+	@nice $(PY) $(PART)searches $(PATIENT) -m "exhaustive and not nightly" tests/sim
 
 test-documents:
 	@$(PY) $(PART)documents $(DOCUMENTS)
 
 coverage: $(VENV)/.integrations ## the pure modules: every branch taken by unit tests and simulations
-	@nice $(PY) -m coverage run $(PART)"units and simulations" -m "not exhaustive and not nightly" $(PURE)
+	@nice $(PY) -m coverage run $(PART)"units and simulations" $(PATIENT) -m "not exhaustive and not nightly" $(PURE)
 	@$(PY) -m coverage report
 
 check: $(VENV)/.integrations ## ruff, mypy, import contracts

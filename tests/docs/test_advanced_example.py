@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +13,8 @@ import torch
 
 from nvrx_core.events import timeline
 from tests.harness.process.host import free_ports
+from tests.harness.process.job import Template
+from tests.harness.process.launch import FORKING_TORCHRUN, RUN_SCRIPT, ForkedProcess
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inprocess" / "advanced_example.py"
 LIMIT = 120
@@ -38,12 +39,16 @@ class Run(NamedTuple):
         return torch.load(self.folder / "checkpoint.pt")["losses"]
 
 
-def run(folder: Path, launcher: list[str], *options: str) -> Run:
+def run(template: Template, folder: Path, module: str, *arguments: str) -> Run:
+    """Run a module with the example, which the template forks."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("NVRX_", "TORCHELASTIC_"))}
-    command = [sys.executable, *launcher, str(EXAMPLE), "--folder", str(folder), *options]
     environment = clean | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
-    return Run(folder, done.stdout + done.stderr, done.returncode)
+    with ForkedProcess(template, module, arguments, environment, stderr=subprocess.STDOUT) as process:
+        try:
+            output, _ = process.communicate(timeout=LIMIT)
+        finally:
+            process.kill()
+    return Run(folder, output, process.returncode)
 
 
 def undisturbed(steps: int) -> list[float]:
@@ -63,9 +68,10 @@ def undisturbed(steps: int) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def trained(template: Template, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("advanced")
-    return run(folder, [], "--ranks", "4", "--steps", str(STEPS), "--faults", "1:0:25=kill, 0:1:45=exception")
+    options = ["--ranks", "4", "--steps", str(STEPS), "--faults", "1:0:25=kill, 0:1:45=exception"]
+    return run(template, folder, RUN_SCRIPT, str(EXAMPLE), "--folder", str(folder), *options)
 
 
 def test_a_reserve_takes_the_place_of_a_killed_rank(trained: Run) -> None:
@@ -83,11 +89,11 @@ def test_each_step_is_counted_once(trained: Run) -> None:
     assert {path.name for path in trained.folder.iterdir()} == {"checkpoint.pt", "events", *logs}
 
 
-def test_under_torchrun_it_goes_on_from_there_through_a_hang(trained: Run) -> None:
+def test_under_torchrun_it_goes_on_from_there_through_a_hang(template: Template, trained: Run) -> None:
     port = ["--master-addr", "127.0.0.1", "--master-port", str(free_ports())]
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "0", *port]
+    launcher = ["--nproc-per-node", "2", "--max-restarts", "0", *port, str(EXAMPLE), "--folder", str(trained.folder)]
     options = ["--reserves", "0", "--steps", str(MORE_STEPS), "--soft-timeout", "3", "--faults", "1:0:65=hang_sleep"]
-    resumed = run(trained.folder, launcher, *options)
+    resumed = run(template, trained.folder, FORKING_TORCHRUN, *launcher, *options)
     assert resumed.code == 0, resumed.output
     assert resumed.restarts[2:] == [("SOFT_TIMEOUT", [1], [])], resumed.output
     assert "initial rank 1 is rank 1 of 2 from step 60 on" in resumed.output

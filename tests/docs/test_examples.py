@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.harness.process.host import free_ports
 from tests.harness.process.job import Template
-from tests.harness.process.launch import RUN_SCRIPT, ForkedProcess
+from tests.harness.process.launch import FORKING_LAUNCHER, FORKING_TORCHRUN, RUN_SCRIPT, ForkedProcess
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "inprocess" / "basic_example.py"
 LIMIT = 120
@@ -55,26 +54,33 @@ def test_basic_example_as_bare_processes(template: Template, port: int, argument
     assert ("RuntimeError: a fault" in "".join(outputs)) == bool(arguments), outputs
 
 
-def test_basic_example_under_torchrun(port: int) -> None:
+def run(template: Template, module: str, *arguments: str) -> str:
+    """What a launcher and its workers say, which ends with code 0; they are forked."""
+    with ForkedProcess(template, module, arguments, environment(), stderr=subprocess.STDOUT) as launcher:
+        try:
+            output, _ = launcher.communicate(timeout=LIMIT)
+        finally:
+            launcher.kill()
+    assert launcher.returncode == 0, output
+    return str(output)
+
+
+def test_basic_example_under_torchrun(template: Template, port: int) -> None:
     options = ["--nproc-per-node", str(RANKS), "--master-addr", "127.0.0.1", "--master-port", str(port)]
-    command = [sys.executable, "-m", "torch.distributed.run", *options, str(EXAMPLE), "--fault"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(f"of {RANKS} has learned 1.000") == RANKS
-    assert "RuntimeError: a fault" in done.stdout + done.stderr
+    output = run(template, FORKING_TORCHRUN, *options, str(EXAMPLE), "--fault")
+    assert output.count(f"of {RANKS} has learned 1.000") == RANKS
+    assert "RuntimeError: a fault" in output
 
 
-def test_the_example_of_live_state_goes_on_with_the_interrupted_step(tmp_path: Path) -> None:
+def test_the_example_of_live_state_goes_on_with_the_interrupted_step(template: Template, tmp_path: Path) -> None:
     """The weights are those of a training without a fault; a job that is started again has its checkpoint."""
     example = EXAMPLE.with_name("live_state.py")
     outputs = []
     for folder, *more in (("faulty", "--fault"), ("whole",), ("faulty",)):
-        launcher = [sys.executable, "-m", "nvrx_launcher", "--nproc-per-node", str(RANKS), "--max-restarts", "0"]
-        command = [*launcher, str(example), "--folder", str(tmp_path / folder), *more]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=LIMIT, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        begun = re.findall(r"rank (\d) goes on with step (\d+)", done.stdout)  # lines of two ranks may be one
-        ended = re.findall(r"rank (\d) has done 100 steps, with a loss of (\d\.\d{6})", done.stdout)
+        options = ["--nproc-per-node", str(RANKS), "--max-restarts", "0"]
+        output = run(template, FORKING_LAUNCHER, *options, str(example), "--folder", str(tmp_path / folder), *more)
+        begun = re.findall(r"rank (\d) goes on with step (\d+)", output)  # lines of two ranks may be one
+        ended = re.findall(r"rank (\d) has done 100 steps, with a loss of (\d\.\d{6})", output)
         outputs.append((sorted(begun), sorted(ended)))
     (begun, faulty), (_, whole), (begun_again, again) = outputs
     assert begun == [(str(rank), step) for rank in range(RANKS) for step in ("0", "70")]

@@ -15,7 +15,7 @@ import pytest
 from nvrx_core.fault_tolerance import FaultToleranceConfig, RankMonitorServer
 from tests.harness.process.host import free_ports
 from tests.harness.process.job import Template
-from tests.harness.process.launch import RUN_SCRIPT, ForkedProcess
+from tests.harness.process.launch import FORKING_TORCHRUN, RUN_SCRIPT, ForkedProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "fault_tolerance"
 LIMIT = 120
@@ -85,20 +85,19 @@ def test_the_section_example_goes_on_with_learned_timeouts(run_ranks: RunRanks, 
     assert f"from step 20 on, step may take {dict(learned[0])['step']} s" in second
 
 
-def test_a_job_under_torchrun_survives_a_hang_by_one_line(runtime: dict[str, str], tmp_path: Path) -> None:
+def test_a_job_under_torchrun_survives_a_hang_by_one_line(
+    template: Template, runtime: dict[str, str], tmp_path: Path
+) -> None:
     options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     example = [str(EXAMPLES / "train_under_torchrun.py"), "--checkpoint", str(tmp_path / "example.pt"), "--hang"]
     settings = {"NVRX_FT_RANK_HEARTBEAT_TIMEOUT": "10", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *options, *example],
-        env=runtime | settings,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode == 0, output
+    command, environment = [*options, *example], runtime | settings
+    with ForkedProcess(template, FORKING_TORCHRUN, command, environment, stderr=subprocess.STDOUT) as torchrun:
+        try:
+            output, _ = torchrun.communicate(timeout=LIMIT)
+        finally:
+            torchrun.kill()
+    assert torchrun.returncode == 0, output
     assert re.search(r"is hung: no heartbeat for \S+ s \(timeout 10 s\), at .*; it is sent SIGKILL", output)
     for rank in range(2):
         assert f"rank {rank} starts at step 0" in output

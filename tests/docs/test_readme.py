@@ -18,6 +18,9 @@ STEP_DONE = "optimizer.step()"
 FAULT = f"""\
 if (call_wrapper.state.initial_rank, call_wrapper.iteration, step) == (2, 0, {FAULTY_STEP}):
             os.kill(os.getpid(), 9)"""
+HOLD = """\
+if (dist.get_rank(), call_wrapper.iteration, step) == (0, 1, 299):
+            open("go", "rb", buffering=0).read(1)"""
 
 
 def blocks(section: str, language: str = "") -> list[str]:
@@ -82,10 +85,20 @@ def test_the_example_survives_the_loss_of_a_rank(tmp_path: pathlib.Path) -> None
 
 
 def test_the_example_survives_the_loss_of_a_rank_under_the_launcher(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "train.py").write_text(example(steps=2000))
-    with shell(command("ft_launcher", "--nproc-per-node 4"), tmp_path, NVRX_RUNTIME_DIR=str(tmp_path / "run")) as job:
-        output = job.communicate(timeout=LIMIT)[0]
-    assert job.returncode == 0, output
+    """The ranks do not end before the launcher knows that they have gone on."""
+    (tmp_path / "train.py").write_text(example(steps=300).replace(FAULT, f"{FAULT}\n        {HOLD}"))
+    os.mkfifo(tmp_path / "go")
+    go = os.open(tmp_path / "go", os.O_RDWR)
+    variables = {"NVRX_RUNTIME_DIR": str(tmp_path / "run"), "NVRX_FT_WARM_WORKERS": "off"}
+    with shell(command("ft_launcher", "--nproc-per-node 4"), tmp_path, **variables) as job:
+        assert job.stdout is not None
+        output = ""
+        while "restart continues without rank 2" not in output and (line := job.stdout.readline()):
+            output += line
+        os.write(go, b"x")
+        output += job.stdout.read()
+        assert job.wait(LIMIT) == 0, output
+    os.close(go)
     assert "restart continues without rank 2" in output
     assert_survived(output)
 

@@ -12,13 +12,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from nvrx_core.events import timeline
+from tests.harness.process.job import LIVE_TEMPLATE, Template
+from tests.harness.process.launch import FORKING_DEMO, ForkedProcess
 
 DEMO = Path(__file__).parents[2] / "examples" / "inprocess" / "demo.py"
 LIMIT = 240
@@ -28,16 +30,34 @@ COLUMNS = 100
 CTRL_C = "\x03"
 
 
-def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, str(DEMO), *options]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
+@pytest.fixture(scope="module")
+def template() -> Iterator[Template]:
+    """That of ranks with optimizers: it forks a demo, and the demo its ranks."""
+    with closing(Template(LIVE_TEMPLATE)) as template:
+        yield template
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    """That of a demo, whose processes all name the folder in theirs."""
+    return {**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONPATH": os.pathsep.join(sys.path), "DEMO": str(folder)}
+
+
+def run_demo(template: Template, folder: Path, *options: str) -> tuple[int, str, str]:
+    """Runs the demo; its exit code, its stdout, and its stderr."""
+    command = [str(DEMO), "--ranks", "2", "--output", str(folder), *options]
+    with ForkedProcess(template, FORKING_DEMO, command, environment_of(folder)) as demo:
+        try:
+            shown, errors = demo.communicate(timeout=LIMIT)
+        finally:
+            demo.kill()
+    return demo.returncode, shown, errors
 
 
 def processes_of(folder: Path) -> list[str]:
-    """The command lines that name the folder: each rank's does, its monitor's, and torchrun's."""
-    found = (Path(process.path, "cmdline") for process in os.scandir("/proc") if process.name.isdigit())
-    return [text for line in found if str(folder) in (text := read(line).replace("\0", " "))]
+    """The command lines of processes that name the folder, in them or in their environment."""
+    found = (Path(process.path) for process in os.scandir("/proc") if process.name.isdigit())
+    read_all = ((read(path / "cmdline"), read(path / "environ")) for path in found)
+    return [command.replace("\0", " ") for command, environ in read_all if str(folder) in command + environ]
 
 
 def read(path: Path) -> str:
@@ -47,10 +67,15 @@ def read(path: Path) -> str:
         return ""
 
 
-def test_every_scheduled_fault_is_followed_by_its_restart(tmp_path: Path) -> None:
-    done = run_demo("--quick", "--ranks", "2", "--output", str(tmp_path))
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
+@pytest.mark.parametrize(
+    "others", [("--no-torchrun",), pytest.param((), marks=pytest.mark.nightly)], ids=["nvrx", "torchrun, too"]
+)
+def test_every_scheduled_fault_is_followed_by_its_restart(
+    template: Template, tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    code, shown, errors = run_demo(template, tmp_path, "--quick", *others)
+    told = shown + errors
+    assert code == 0, told
     restarts = timeline.restarts(timeline.read(tmp_path / "nvrx" / "records"))
     assert len(restarts) >= 4, told
     lost = [rank for restart in restarts for rank in restart.lost]
@@ -65,20 +90,22 @@ def test_every_scheduled_fault_is_followed_by_its_restart(tmp_path: Path) -> Non
     assert re.search(r"SIGKILL +0 .* → spare \d", told)
     assert re.search(r"hang in recv\(\) .* 2 s \+ [\d.]+ m?s", told)
     assert re.search(r"hang, GIL held .* 4 s \+ [\d.]+ m?s", told)
-    assert max(len(line) for line in done.stdout.splitlines() if str(tmp_path) not in line) <= COLUMNS, told
+    assert max(len(line) for line in shown.splitlines() if str(tmp_path) not in line) <= COLUMNS, told
     assert processes_of(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    "others", [("--no-torchrun",), pytest.param((), marks=pytest.mark.nightly)], ids=["nvrx", "torchrun, too"]
+    "others", [(), pytest.param(("--no-torchrun",), marks=pytest.mark.nightly)], ids=["torchrun, too", "nvrx"]
 )
-def test_the_runs_are_compared_in_the_table_and_in_the_pictures(tmp_path: Path, others: tuple[str, ...]) -> None:
+def test_the_runs_are_compared_in_the_table_and_in_the_pictures(
+    template: Template, tmp_path: Path, others: tuple[str, ...]
+) -> None:
     """Where a spare takes the rank of one that is lost, a fault changes no bit of the weights."""
     drawn = tmp_path / "images" / "demo.svg"
-    faults = ("--faults", "stop:0@12", "--ranks", "2", "--spares", "1", "--steps", "24")
-    done = run_demo(*faults, *others, "--output", str(tmp_path), "--svg", str(drawn))
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
+    faults = ("--faults", "stop:0@12", "--spares", "1", "--steps", "24")
+    code, shown, errors = run_demo(template, tmp_path, *faults, *others, "--svg", str(drawn))
+    told = shown + errors
+    assert code == 0, told
     weights = dict(re.findall(r"^  (undisturbed|nvrx|torchrun) .*  ([0-9a-f]{12})\b", told, re.MULTILINE))
     assert {weights["undisturbed"]} == {weights["nvrx"]}, told
     unseen = "" if others else r"  hung, \d.* 0 / \d+"
@@ -234,7 +261,8 @@ def test_no_process_is_left_of_a_killed_demo(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_cannot_be_met_are_refused_before_anything_starts(options: list[str], message: str) -> None:
-    done = run_demo(*options)
+    command, environment = [sys.executable, str(DEMO), *options], {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stdout == ""

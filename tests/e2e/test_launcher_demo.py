@@ -6,28 +6,44 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from nvrx_core.events import timeline
+from tests.harness.process.job import LIVE_TEMPLATE, Template
+from tests.harness.process.launch import FORKING_DEMO, ForkedProcess
 
 DEMO = Path(__file__).parents[2] / "examples" / "launcher" / "demo.py"
 LIMIT = 240
 
 
-def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def template() -> Iterator[Template]:
+    """That of workers with optimizers: it forks the demo, the demo its launchers, and these all but standby workers."""
+    with closing(Template(LIVE_TEMPLATE)) as template:
+        yield template
+
+
+def run_demo(template: Template, folder: Path, *options: str) -> tuple[int, str]:
+    """Runs the demo; its exit code, and what it says."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NVRX_")}
-    command = [sys.executable, str(DEMO), *options]
-    environment["PYTHONIOENCODING"] = "utf-8"
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False)
+    environment |= {"PYTHONIOENCODING": "utf-8", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [str(DEMO), "--output", str(folder), *options]
+    with ForkedProcess(template, FORKING_DEMO, command, environment, stderr=subprocess.STDOUT) as demo:
+        try:
+            told, _ = demo.communicate(timeout=LIMIT)
+        finally:
+            demo.kill()
+    return demo.returncode, told
 
 
-def test_a_restart_is_made_of_standbys_when_they_are_ready(tmp_path: Path) -> None:
-    options = ("--steps", "18", "--no-torchrun", "--no-wrapper", "--wait", "100", "--output", str(tmp_path))
-    done = run_demo("--faults", "exception", *options)
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
+def test_a_restart_is_made_of_standbys_when_they_are_ready(template: Template, tmp_path: Path) -> None:
+    options = ("--steps", "18", "--no-torchrun", "--no-wrapper", "--wait", "100")
+    code, told = run_demo(template, tmp_path, "--faults", "exception", *options)
+    assert code == 0, told
     happened = r"^  (· all standby|✗ step \d+|✓ .* 4 new processes, of which 4 were standby)"
     assert [found[0] for found in re.findall(happened, told, re.MULTILINE)] == list("·✗✓"), told
     assert re.search(r"exception +[\d.]+ m?s, started ", told), told
@@ -35,16 +51,14 @@ def test_a_restart_is_made_of_standbys_when_they_are_ready(tmp_path: Path) -> No
 
 
 @pytest.mark.nightly
-def test_the_cheapest_layer_takes_each_fault(tmp_path: Path) -> None:
+def test_the_cheapest_layer_takes_each_fault(template: Template, tmp_path: Path) -> None:
     """An exception restarts in process under the wrapper; a lost node is replaced by the one that waits.
 
     What takes new processes happens when the standby workers are ready, the first fault too, and is made of them.
     """
-    done = run_demo(
-        "--faults", "exception,node", "--steps", "18", "--no-torchrun", "--wait", "100", "--output", str(tmp_path)
-    )
-    told = done.stdout + done.stderr
-    assert done.returncode == 0, told
+    options = ("--steps", "18", "--no-torchrun", "--wait", "100")
+    code, told = run_demo(template, tmp_path, "--faults", "exception,node", *options)
+    assert code == 0, told
     first, second = told.partition("What each fault cost:")[0].split("with Wrapper:")
     happened = r"^  (· all standby|✗ step \d+|✓ .* 4 new processes, of which 4 were standby|✓ .* in process)"
     marks = [[found[0] for found in re.findall(happened, run, re.MULTILINE)] for run in (first, second)]
@@ -64,6 +78,7 @@ def test_the_cheapest_layer_takes_each_fault(tmp_path: Path) -> None:
 
 
 def test_a_fault_that_there_is_not_ends_the_demo_with_code_2(tmp_path: Path) -> None:
-    done = run_demo("--faults", "flood", "--output", str(tmp_path))
+    command = [sys.executable, str(DEMO), "--faults", "flood", "--output", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 2
     assert "no fault flood; there are exception, kill" in done.stderr

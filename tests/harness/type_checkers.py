@@ -1,4 +1,4 @@
-"""mypy and pyright on the script of a user, who has nvrx installed."""
+"""mypy and pyright on the scripts of a user, who has nvrx installed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,7 +32,7 @@ class Findings:
     Attributes:
         revealed: the types that `reveal_type` shows, without the modules of their names, in order.
         errors: the messages of the errors, by line.
-        output: all of it.
+        output: all that it says, of all scripts.
     """
 
     revealed: list[str]
@@ -44,20 +45,27 @@ class Findings:
         return [line for line, _ in self.errors]
 
 
-def checked(checker: str, script: str, folder: Path) -> Findings:
-    """Return what a checker says of a script that is written to `folder`.
+def checked(checker: str, scripts: Mapping[str, str], folder: Path) -> dict[str, Findings]:
+    """Return what a checker says of each of some scripts, which are written to `folder` and checked in one run.
 
     pyright runs in that folder, so that nvrx is an installed package for it and not a part of the project.
     """
-    (folder / "script.py").write_text(script)
+    paths = {name: folder / f"{name}_script.py" for name in scripts}
+    for name, script in scripts.items():
+        paths[name].write_text(script)
     done = subprocess.run(
-        [*CHECKERS[checker], str(folder / "script.py")],
+        [*CHECKERS[checker], *map(str, paths.values())],
         cwd=folder if checker == "pyright" else ROOT, env=ENVIRON, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    revealed = re.findall(r'(?:Revealed type is|Type of ".*" is) "(.*)"', done.stdout)
-    errors = re.findall(r"script\.py:(\d+)(?::\d+)?.* error: (.*)", done.stdout)
+    return {name: _findings(path.name, done.stdout + done.stderr) for name, path in paths.items()}
+
+
+def _findings(script: str, output: str) -> Findings:
+    own = "\n".join(line for line in output.splitlines() if f"{script}:" in line)
+    revealed = re.findall(r'(?:Revealed type is|Type of ".*" is) "(.*)"', own)
+    errors = re.findall(r":(\d+)(?::\d+)?.* error: (.*)", own)
     return Findings(
         [re.sub(r"^def |[\w.]+\.(?=\w)", "", each).replace("*Any, **Any", "...") for each in revealed],
         [(int(line), message) for line, message in errors],
-        done.stdout + done.stderr,
+        output,
     )

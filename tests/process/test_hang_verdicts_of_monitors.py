@@ -97,7 +97,10 @@ def test_switched_off_there_is_no_line_and_the_rank_is_ended(launcher: Start, tm
 
 
 def test_a_rank_that_goes_on_before_it_is_ended_is_no_hang(launcher: Start, tmp_path: Path) -> None:
-    code, log = launcher("goes_on", "--max-restarts", "0", *OPTIONS, worker=WORKER).finish()
+    job = launcher("goes_on", "--max-restarts", "0", *OPTIONS, worker=WORKER)
+    job.await_log("rank 0 goes on, and is not ended as hung")
+    (tmp_path / "gate").touch()
+    code, log = job.finish()
     assert code == 0, log
     assert {each["rank"] for each in events_of(tmp_path, "rank_hung")} == {0, 1}
     over = {each["rank"]: each for each in events_of(tmp_path, "recovered")}

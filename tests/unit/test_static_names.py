@@ -6,7 +6,7 @@ import re
 import pytest
 
 from nvrx_core import inprocess
-from tests.harness.type_checkers import CHECKERS, checked
+from tests.harness.type_checkers import CHECKERS, Findings, checked
 
 PACKAGES = (
     "nvrx_core.errors", "nvrx_core.fault_tolerance", "nvrx_core.inprocess", "nvrx_core.rank_assignment",
@@ -46,37 +46,49 @@ LaunchConfig(1, 1, 2, fault_tolerence={})
 """
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_each_public_name_has_a_type(checker, tmp_path):
-    imports = (f"from {package} import {name} as n{n}\nreveal_type(n{n})" for n, (package, name) in enumerate(NAMES))
-    found = checked(checker, "\n".join(("# pyright: strict", *imports, "")), tmp_path)
-    assert found.errors == [], found.output
-    assert len(found.revealed) == len(NAMES)
-    assert [name for name, kind in zip(NAMES, found.revealed, strict=True) if re.search(r"Unknown|^Any$", kind)] == []
+LAZY = [package for package in PACKAGES if hasattr(importlib.import_module(package), "__getattr__")]
+SCRIPTS = {
+    "names": "\n".join((
+        "# pyright: strict",
+        *(f"from {package} import {name} as n{n}\nreveal_type(n{n})" for n, (package, name) in enumerate(NAMES)),
+        "",
+    )),
+    "misspelt": "\n".join(f"from {package} import Misspelt as n{n}" for n, package in enumerate(LAZY)),
+    "lightning": LIGHTNING,
+    "megatron": MEGATRON,
+    "launcher": LAUNCHER,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_a_misspelt_name_is_an_error(checker, tmp_path):
-    lazy = [package for package in PACKAGES if hasattr(importlib.import_module(package), "__getattr__")]
-    script = "\n".join(f"from {package} import Misspelt as n{n}" for n, package in enumerate(lazy))
-    found = checked(checker, script, tmp_path)
-    assert found.wrong_lines == list(range(1, len(lazy) + 1)), found.output
-    assert len(lazy) >= 9
+@pytest.fixture(scope="module", params=CHECKERS)
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Findings]:
+    """What a checker says of the scripts."""
+    return checked(request.param, SCRIPTS, tmp_path_factory.mktemp(request.param))
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_strategies_and_callbacks_fit_the_trainers_of_both_families(checker, tmp_path):
-    found = checked(checker, LIGHTNING, tmp_path)
-    assert (found.errors, found.revealed) == ([], ["InProcessOptions", "DDPStrategy"]), found.output
+def test_each_public_name_has_a_type(found):
+    names = found["names"]
+    assert names.errors == [], names.output
+    assert len(names.revealed) == len(NAMES)
+    assert [name for name, kind in zip(NAMES, names.revealed, strict=True) if re.search(r"Unknown|^Any$", kind)] == []
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_a_function_that_megatron_restarts_keeps_its_result(checker, tmp_path):
-    found = checked(checker, MEGATRON, tmp_path)
-    assert (found.errors, found.revealed) == ([], ["int"]), found.output
+def test_a_misspelt_name_is_an_error(found):
+    misspelt = found["misspelt"]
+    assert misspelt.wrong_lines == list(range(1, len(LAZY) + 1)), misspelt.output
+    assert len(LAZY) >= 9
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_a_launchers_configuration_is_checked(checker, tmp_path):
-    found = checked(checker, LAUNCHER, tmp_path)
-    assert (found.wrong_lines, found.revealed) == ([4, 5], ["dict[int, Any]"]), found.output
+def test_strategies_and_callbacks_fit_the_trainers_of_both_families(found):
+    script = found["lightning"]
+    assert (script.errors, script.revealed) == ([], ["InProcessOptions", "DDPStrategy"]), script.output
+
+
+def test_a_function_that_megatron_restarts_keeps_its_result(found):
+    script = found["megatron"]
+    assert (script.errors, script.revealed) == ([], ["int"]), script.output
+
+
+def test_a_launchers_configuration_is_checked(found):
+    script = found["launcher"]
+    assert (script.wrong_lines, script.revealed) == ([4, 5], ["dict[int, Any]"]), script.output

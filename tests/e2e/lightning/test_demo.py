@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.harness.process.launch import ForkedProcess
+from tests.harness.process.launch import FORKING_DEMO, ForkedProcess
 
 DEMO = Path(__file__).parents[3] / "examples" / "lightning" / "demo.py"
-FORKED = "tests.harness.lightning.demo"
 LIMIT = 240
 
 
@@ -25,8 +24,8 @@ def run_demo(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_weights_after_three_faults_are_the_same_bits(lightning_template, tmp_path):
-    options = ["--steps", "80", "--output", str(tmp_path)]
-    with ForkedProcess(lightning_template, FORKED, options, environment()) as demo:
+    command = [str(DEMO), "--steps", "80", "--output", str(tmp_path)]
+    with ForkedProcess(lightning_template, FORKING_DEMO, command, environment()) as demo:
         try:
             out, errors = demo.communicate(timeout=LIMIT)
         finally:

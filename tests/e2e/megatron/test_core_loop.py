@@ -19,7 +19,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "torch adam": {"tp": 2, "optimizer": "torch"},
     "distributed optimizer": {"distributed": True},
 }
-FAULTS = {"exception": "1:0:3=exception", "hang": "1:0:3=hang_sleep"}
+HANGS = {"soft": 8.0, "hard": 24.0}
+"""Timeouts that neither a step nor the making of the model exceeds on a busy machine."""
+FAULTS: dict[str, dict[str, Any]] = {
+    "exception": {"faults": "1:0:3=exception"}, "hang": {"faults": "1:0:3=hang_sleep", **HANGS},
+}  # fmt: skip
 CASES = [
     *((shape, "exception") for shape in SHAPES),
     ("tp", "hang"),
@@ -54,7 +58,7 @@ def assert_same_training(job: MegatronJob, other: MegatronJob) -> None:
 def test_a_fault_restarts_and_the_training_is_that_of_the_undisturbed_run(
     launch: Launch, undisturbed: Callable[[str], MegatronJob], shape: str, fault: str
 ) -> None:
-    job = launch(**SHAPES[shape], faults=FAULTS[fault], soft=3.0, hard=12.0).finish()
+    job = launch(**SHAPES[shape], **FAULTS[fault]).finish()
     assert_same_training(job, undisturbed(shape))
     assert len(job.entered(1)) == 2, job.told()
     assert not job.entered(2), job.told()
@@ -78,7 +82,7 @@ def test_the_names_that_megatron_core_does_not_promise_are_there(launch: Launch)
 
 
 def test_a_save_that_takes_longer_than_a_step_is_no_hang(launch: Launch) -> None:
-    job = launch(tp=2, save_every=3, saves="torch", slow_save=4.0, soft=3.0, hard=8.0).finish()
+    job = launch(tp=2, save_every=4, saves="torch", slow_save=9.0, **HANGS).finish()
     assert job.codes == {0: 0, 1: 0}, job.told()
     assert not job.entered(1), job.told()
 

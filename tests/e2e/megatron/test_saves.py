@@ -17,6 +17,8 @@ from tests.harness.process.job import Template
 
 KINDS = ("sync", "async", "torch")
 RESUMED = [*KINDS, pytest.param("persistent", marks=pytest.mark.nightly)]
+SPAWNED = ("async",)
+"""Those in which megatron-core's process of results is spawned, as it is a user's."""
 PLACES = ("checkpoint-write", "checkpoint-rename", "checkpoint-marker")
 AT_LOAD = 240.0
 """Seconds for a job: megatron-core's first save starts a process that imports torch, which may take a minute."""
@@ -57,8 +59,9 @@ def assert_trained(job: MegatronJob, undisturbed: MegatronJob) -> None:
 def test_a_restart_resumes_from_the_newest_checkpoint(launch: Launch, undisturbed: Undisturbed, kind: str) -> None:
     optimizer = OPTIMIZERS.get(kind, "megatron")
     job = launch(
-        tp=2, save_every=2, saves=kind, optimizer=optimizer, soft=60.0, hard=100.0, faults="1:0:5=exception"
-    ).finish(150)
+        tp=2, save_every=2, saves=kind, forks_results=kind not in SPAWNED, optimizer=optimizer, soft=60.0, hard=100.0,
+        faults="1:0:5=exception",
+    ).finish(150)  # fmt: skip
     assert set(job.codes.values()) == {0}, job.told()
     assert_trained(job, undisturbed(kind))
     resumed = {line["step"] for line in job.lines("resume", iteration=1)}
@@ -84,8 +87,9 @@ def test_a_rank_killed_in_a_save_leaves_a_whole_checkpoint(
 def test_a_background_writer_is_gone_before_the_next_iteration(launch: Launch, kind: str) -> None:
     """The writer is stopped, so that it would write for ever."""
     job = launch(
-        tp=2, save_every=2, saves=kind, soft=60.0, hard=100.0, stop_writers=True, faults="1:0:3=exception"
-    ).finish(120)
+        tp=2, save_every=2, saves=kind, forks_results=True, soft=60.0, hard=100.0, stop_writers=True,
+        faults="1:0:3=exception",
+    ).finish(120)  # fmt: skip
     assert set(job.codes.values()) == {0}, job.told()
     writers = [line["pid_of_writer"] for line in job.lines("writer", iteration=0)]
     assert writers

@@ -93,7 +93,8 @@ def test_a_peer_lost_while_the_tracker_file_is_written_leaves_it_whole(run: Laun
 
 
 def test_an_evaluation_that_takes_longer_than_a_step_is_no_hang(run: Launch) -> None:
-    job = run("pretrain_gpt.py", "--eval-interval", "3", soft=2.0, hard=6.0, slow_save=1.0)
+    """It has three steps, of three seconds each."""
+    job = run("pretrain_gpt.py", "--eval-interval", "4", soft=8.0, hard=24.0, slow_save=3.0)
     assert set(job.codes.values()) == {0}, job.told()
     assert not job.entered(1), job.told()
 

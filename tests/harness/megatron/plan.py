@@ -27,6 +27,7 @@ class Plan:
         steps: how many.
         save_every: steps between two checkpoints, 0 for none.
         saves: how: "sync", "async" or "persistent" by megatron-core, "torch" by torch's own.
+        forks_results: the process of the writers' results is forked: a spawned one imports torch and megatron-core.
         slow_save: seconds that a save takes besides.
         faults: a schedule's text.
         soft, hard: timeouts in seconds.
@@ -48,6 +49,7 @@ class Plan:
     steps: int = 6
     save_every: int = 0
     saves: str = "sync"
+    forks_results: bool = False
     slow_save: float = 0.0
     faults: str = ""
     soft: float = 20.0

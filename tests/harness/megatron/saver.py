@@ -7,7 +7,6 @@ program ends.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -21,9 +20,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.strategies import filesystem_async
 
 from examples.megatron import on_cpu
+from tests.harness.megatron.saves import hold_results_in_a_fork
 from tests.harness.process.workers.disk import DAMAGES, TROUBLES, mount_small_disk
 
 __all__: list[str] = []
@@ -47,11 +46,6 @@ KINDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ),
 }
 """For each kind of save, how it saves and how it loads."""
-
-
-def hold_results_in_a_fork() -> None:
-    """Run the process of the writers' results queue by fork: a spawned one first imports torch, for seconds."""
-    filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
 
 
 def main(kind: str, folder: Path, account: Path, trouble: str) -> None:

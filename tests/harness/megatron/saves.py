@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,18 @@ from typing import Any
 import nvrx_megatron
 import torch.distributed.checkpoint as dcp
 from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
 
 from tests.harness.megatron.model import Training
 from tests.harness.megatron.plan import Plan
 
-__all__ = ["Saves"]
+__all__ = ["Saves", "hold_results_in_a_fork"]
+
+
+def hold_results_in_a_fork() -> None:
+    """Run the process of the writers' results queue by fork: a spawned one first imports torch, for seconds."""
+    filesystem_async._results_queue = multiprocessing.get_context("fork").Manager().Queue()
 
 
 class Saves:
@@ -30,6 +37,8 @@ class Saves:
         folder = Path(os.environ["NVRX_TEST_CHECKPOINTS"])
         self.checkpoints = nvrx_megatron.AtomicCheckpoint(folder, keep=2, checksums=True)
         self.queue = AsyncCallsQueue(persistent=plan.saves == "persistent")
+        if plan.forks_results and filesystem_async._results_queue is None:
+            hold_results_in_a_fork()
 
     def resume(self) -> int:
         """Loads the newest checkpoint; returns the step to go on with."""

@@ -1,6 +1,7 @@
-"""A worker that `forking_launcher` has forked: `forked_worker LAUNCHER PROGRAM ARGUMENTS...`.
+"""A worker that `forking_launcher` or `forking_torchrun` has forked: `forked_worker LAUNCHER PROGRAM ARGUMENTS...`.
 
-The process becomes one that `guardian.start_guarded` has started, and does what `python -u PROGRAM ARGUMENTS...` does.
+The process becomes one that `guardian.start_guarded` has started, and does what `python -u PROGRAM ARGUMENTS...` does,
+or `python -u -m MODULE ARGUMENTS...`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import importlib.machinery
 import io
 import os
+import runpy
 import sys
 from contextlib import suppress
 
@@ -18,12 +20,22 @@ __all__ = ["await_adoption", "follow_path", "write_through"]
 
 
 def await_adoption(launcher: int) -> None:
-    """Wait until the launcher is the parent: the process that was in between, if it still is, ends now."""
-    if (between := os.getppid()) != launcher:
+    """Wait until the launcher is the parent: the process that was in between, if it still is, ends now.
+
+    If the launcher has ended, so does this process: nobody knows of it.
+    """
+    try:
+        lost = os.pidfd_open(launcher)
+    except ProcessLookupError:
+        os._exit(1)
+    while (between := os.getppid()) != launcher:
         with suppress(ProcessLookupError):
             ended = os.pidfd_open(between)
-            readable([ended])
+            readable([lost, ended])
             os.close(ended)
+        if readable([lost], 0):
+            os._exit(1)
+    os.close(lost)
 
 
 def write_through(descriptor: int) -> io.TextIOWrapper:
@@ -46,6 +58,11 @@ def main(launcher: str, program: str, *arguments: str) -> None:
     os.setsid()
     sys.stdout = sys.__stdout__ = write_through(1)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = write_through(2)  # type: ignore[misc]
+    if program == "-m":
+        follow_path("")
+        sys.argv[:] = arguments
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        return
     sys.argv[:] = [program, *arguments]
     follow_path(os.path.dirname(program))
     loader = importlib.machinery.SourceFileLoader("__main__", program)

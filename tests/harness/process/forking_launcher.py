@@ -3,8 +3,8 @@
 The imports of a worker with Lightning take four seconds of CPU time. This module is to be run in a process that a
 template has forked. It forks a server at once, as the launcher has threads later, and the workers are forked from that
 server. Each is a child of the launcher, which adopts it, ends with it, is in a session of its own, and runs
-`worker_program` with its environment and streams, as a worker that is started does. Only in /proc are its environment
-and its command those of the template.
+`worker_program` with its environment and streams, as a worker that is started does. Only its command in /proc is
+another.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ from nvrx_launcher.workers import starting
 
 from nvrx_core.process.children import note_child
 from tests.harness.process.job import Forks
-from tests.harness.process.launch import ForkedProcess
+from tests.harness.process.launch import FORKED_WORKER, ForkedProcess
 from tests.harness.process.template import become, serve
 
 __all__: list[str] = []
-
-WORKER = "tests.harness.process.forked_worker"
 
 
 class Workers:
@@ -45,7 +43,7 @@ class Workers:
         python, unbuffered, program, *arguments = command
         assert (python, unbuffered, program, bind) == (sys.executable, "-u", starting.PROGRAM, None), command
         given = [str(os.getpid()), program, *arguments]
-        worker = ForkedProcess(self._forks, WORKER, given, env, os.getcwd(), **streams)
+        worker = ForkedProcess(self._forks, FORKED_WORKER, given, env, os.getcwd(), **streams)
         note_child(worker.pid)
         return worker
 

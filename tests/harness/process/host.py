@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from .template import TAG
+
 __all__ = [
     "alive", "cpu_seconds", "eventually", "free_ports", "ignored", "listening", "memory_cgroup", "parent",
     "reap_orphans", "stop", "switches", "tagged", "threads",
 ]  # fmt: skip
 
-TAG = "NVRX_TEST_TAG"
 PORTS, BLOCK = range(12_000, 31_000), 4
 CLAIMS = os.open(Path(tempfile.gettempdir(), "nvrx-test-ports"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 """A file with a byte for each port, which the process that has drawn it locks as long as it runs (fcntl(2))."""

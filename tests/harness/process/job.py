@@ -26,6 +26,7 @@ from typing import Any
 from nvrx_core.testing import failpoints
 
 from . import host
+from .template import ROOM
 from .workers.plan import INJECTIONS, Plan
 
 __all__ = ["LIVE_TEMPLATE", "Forks", "Job", "Template"]
@@ -81,7 +82,8 @@ class Template(Forks):
         with theirs:
             os.set_inheritable(theirs.fileno(), True)
             arguments = [sys.executable, str(program), str(theirs.fileno())]
-            self.pid = os.posix_spawn(sys.executable, arguments, self.environment())
+            environment = {**self.environment(), ROOM: "." * (64 << 10)}
+            self.pid = os.posix_spawn(sys.executable, arguments, environment)
         super().__init__(ours)
 
     def environment(self) -> dict[str, str]:

@@ -18,7 +18,10 @@ from tests.harness.process.job import Forks, Template
 from tests.harness.process.monitored import RUNTIME, environment_of
 
 __all__ = [
+    "FORKED_WORKER",
+    "FORKING_DEMO",
     "FORKING_LAUNCHER",
+    "FORKING_TORCHRUN",
     "RUN_SCRIPT",
     "TORCH_WORKERS",
     "WORKERS",
@@ -35,6 +38,12 @@ __all__ = [
 WORKERS = Path(__file__).parent / "workers"
 FORKING_LAUNCHER = "tests.harness.process.forking_launcher"
 """The launcher with workers that are forked, as a module for a template with what they import."""
+FORKED_WORKER = "tests.harness.process.forked_worker"
+"""A worker of a forking launcher or torchrun."""
+FORKING_DEMO = "tests.harness.process.forking_demo"
+"""A demo, with its arguments, whose processes are forked, as a module for a template with what they import."""
+FORKING_TORCHRUN = "tests.harness.process.forking_torchrun"
+"""torchrun with workers that are forked, as a module for a template with what they import."""
 RUN_SCRIPT = "tests.harness.process.workers.script"
 """A script, with its arguments, as a module for a template."""
 TORCH_WORKERS = frozenset((
@@ -52,7 +61,7 @@ class ForkedProcess(subprocess.Popen[str]):
         module: the module, and its `arguments`.
         environment: all of it.
         folder: that it works in, if not that of the template.
-        streams: `stdout` and `stderr` as of `Popen`, pipes unless they are given.
+        more: of `Popen`; `stdout` and `stderr` are pipes, and these are of text, unless they are given.
     """
 
     def __init__(
@@ -62,11 +71,11 @@ class ForkedProcess(subprocess.Popen[str]):
         arguments: Sequence[str],
         environment: Mapping[str, str],
         folder: str = "",
-        **streams: Any,
+        **more: Any,
     ) -> None:
         self.forks, self.module = forks, module
-        whole = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
-        super().__init__(arguments, env=environment, cwd=folder, text=True, **whole)
+        whole = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **more}
+        super().__init__(arguments, env=environment, cwd=folder, **whole)
 
     def _execute_child(self, *arguments: Any) -> None:
         given = inspect.signature(super()._execute_child).bind(*arguments).arguments  # type: ignore[misc]

@@ -25,11 +25,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["WHOLE_END", "become", "begin", "freeze_imports", "preload", "resolve_by_files_only", "serve"]
+__all__ = ["ROOM", "TAG", "WHOLE_END", "become", "begin", "freeze_imports", "preload", "resolve_by_files_only", "serve"]
 
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 MADV_COLLAPSE, HUGE = 25, 2 << 20
+ROOM = "NVRX_TEST_ROOM"
+"""A variable of the template, long enough for the environment of any rank."""
+TAG = "NVRX_TEST_TAG"
+"""A variable of all processes of a test session."""
 WHOLE_END = "NVRX_TEST_WHOLE_END"
 """A variable; where it is set, the interpreter of a rank is torn down at its end."""
 
@@ -93,6 +97,7 @@ def become(request: Mapping[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["environment"])
+    show_environment()
     os.chdir(request["folder"] or ".")
     for descriptor, stream in enumerate(request["streams"], 1):
         os.dup2(stream, descriptor)
@@ -109,6 +114,19 @@ def become(request: Mapping[str, Any]) -> None:
     except Exception:
         _exit_code = 1
         raise
+
+
+def show_environment() -> None:
+    """Writes the environment to where /proc/self/environ reads it, with the tag by which all processes are found.
+
+    That is where the kernel has put the environment of the template, which begins with room for others (`ROOM`).
+    """
+    tag = [each for each in Path("/proc/self/environ").read_bytes().split(b"\0") if each.startswith(TAG.encode())]
+    begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])  # env_start, env_end
+    text = b"\0".join((*tag, *(os.fsencode(f"{name}={value}") for name, value in os.environ.items()), b""))
+    if len(text) > end - begin:
+        raise ValueError(f"an environment of {len(text)} bytes has no room in {end - begin}")
+    ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
 
 
 def end_before_teardown() -> None:

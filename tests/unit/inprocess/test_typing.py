@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.harness.type_checkers import CHECKERS, checked
+from tests.harness.type_checkers import CHECKERS, Findings, checked
 
 SCRIPT = """\
 from nvrx_core import inprocess
@@ -70,28 +70,7 @@ CALLED_WITHOUT_THE_HANDLE = {
 """Parameters of a function, and the arguments of a call that works."""
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_static_types_are_kept(checker, tmp_path):
-    found = checked(checker, SCRIPT, tmp_path)
-    assert found.revealed == REVEALED, found.output
-    assert found.wrong_lines == WRONG_LINES, found.output
-
-
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_a_call_without_the_handle_is_right_wherever_the_function_takes_it(checker, tmp_path):
-    functions = "\n".join(
-        f"@Wrapper()\ndef f{n}({parameters}) -> float:\n    return 0.5\nf{n}({arguments})"
-        for n, (parameters, arguments) in enumerate(CALLED_WITHOUT_THE_HANDLE.items())
-    )
-    script = f"from typing import Any\nfrom nvrx_core.inprocess import CallWrapper, Wrapper\n{functions}\n"
-    found = checked(checker, script, tmp_path)
-    strict = re.compile(r"\[no-untyped-(def|call)\]$")  # of mypy, for functions without annotations or with Any
-    assert [error for error in found.errors if not strict.search(error[1])] == [], found.output
-
-
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_a_method_keeps_its_static_type(checker, tmp_path):
-    script = """\
+METHODS = """\
 from nvrx_core.inprocess import CallWrapper, Wrapper
 
 class Training:
@@ -107,15 +86,45 @@ reveal_type(Training().run)
 reveal_type(Training().watched(3))
 Training().run("3")
 """
-    found = checked(checker, script, tmp_path)
-    assert found.revealed == ["(steps: int) -> float", "float"], found.output
-    assert found.wrong_lines == [14], found.output
+FUNCTIONS = "\n".join(
+    f"@Wrapper()\ndef f{n}({parameters}) -> float:\n    return 0.5\nf{n}({arguments})"
+    for n, (parameters, arguments) in enumerate(CALLED_WITHOUT_THE_HANDLE.items())
+)
+SCRIPTS = {
+    "functions": SCRIPT,
+    "mixed_up": MIXED_UP,
+    "calls": f"from typing import Any\nfrom nvrx_core.inprocess import CallWrapper, Wrapper\n{FUNCTIONS}\n",
+    "methods": METHODS,
+}
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_an_initial_rank_is_not_mixed_up_with_a_rank(checker, tmp_path):
-    found = checked(checker, MIXED_UP, tmp_path)
-    kinds = [re.findall(r"(?:expected|parameter \".*\" of type) \"(.*?)\"", message) for _, message in found.errors]
-    assert (found.wrong_lines, kinds) == (
+@pytest.fixture(scope="module", params=CHECKERS)
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Findings]:
+    """What a checker says of the scripts."""
+    return checked(request.param, SCRIPTS, tmp_path_factory.mktemp(request.param))
+
+
+def test_static_types_are_kept(found):
+    script = found["functions"]
+    assert script.revealed == REVEALED, script.output
+    assert script.wrong_lines == WRONG_LINES, script.output
+
+
+def test_a_call_without_the_handle_is_right_wherever_the_function_takes_it(found):
+    script = found["calls"]
+    strict = re.compile(r"\[no-untyped-(def|call)\]$")  # of mypy, for functions without annotations or with Any
+    assert [error for error in script.errors if not strict.search(error[1])] == [], script.output
+
+
+def test_a_method_keeps_its_static_type(found):
+    script = found["methods"]
+    assert script.revealed == ["(steps: int) -> float", "float"], script.output
+    assert script.wrong_lines == [14], script.output
+
+
+def test_an_initial_rank_is_not_mixed_up_with_a_rank(found):
+    script = found["mixed_up"]
+    kinds = [re.findall(r"(?:expected|parameter \".*\" of type) \"(.*?)\"", message) for _, message in script.errors]
+    assert (script.wrong_lines, kinds) == (
         [7, 9, 10], [["InitialRank"], ["InitialRank"], ["Iterable[InitialRank]"]],
-    ), found.output  # fmt: skip
+    ), script.output  # fmt: skip

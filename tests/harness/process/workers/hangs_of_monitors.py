@@ -116,7 +116,10 @@ def alike() -> None:
 
 
 def goes_on() -> None:
-    """The launcher is told, as by a monitor, that a rank is about to be ended; one goes on, and one exits in order."""
+    """The launcher is told, as by a monitor, that a rank is about to be ended; one goes on, and one exits in order.
+
+    The first one ends when the launcher has noted that it goes on.
+    """
     launcher = os.environ["FT_LAUNCHER_IPC_SOCKET"]
     with connect(launcher, within=10.0) as connection:
         connection.send(HungRank(RANK, os.getpid(), "no heartbeat for 9 s", "").to_json())
@@ -124,6 +127,9 @@ def goes_on() -> None:
     if RANK == 0:
         with connect(launcher, within=10.0) as connection:
             connection.send({"type": RECOVERED, "rank": RANK})
+        while not os.path.exists(os.environ["NVRX_TEST_GATE"]):
+            client.send_heartbeat()
+            time.sleep(0.02)
 
 
 def subgroup() -> None:

@@ -1,4 +1,7 @@
-"""A process of the demo, which `demo` has forked: `demo_child PARENT MODULE ARGUMENTS...`, as of `demo_parts.child`."""
+"""A process of a demo, which `forking_demo` has forked: `demo_child PARENT MODULE ARGUMENTS...`.
+
+It is what `demo_parts.child` is.
+"""
 
 from __future__ import annotations
 

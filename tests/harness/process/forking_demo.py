@@ -1,8 +1,7 @@
-"""`examples/lightning/demo.py` in a process that a template has forked: what it starts is forked as well.
+"""A demo of `examples` in a process that a template has forked: `forking_demo SCRIPT ARGUMENTS...`.
 
-The demo starts a launcher with three ranks for each of its runs, and the command that verifies it: each would import
-Lightning. They are children of the demo here, too, which adopts them; only in /proc are their environments those of
-the template.
+What it starts by `demo_parts.processes`, which would import torch, an optimizer's compiler and perhaps Lightning each
+time, is forked as well. It is a child of the demo here, too, which adopts it.
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from typing import Any
 from nvrx_core.process.children import become_subreaper
 from tests.harness.process.forked_worker import write_through
 from tests.harness.process.job import Forks
-from tests.harness.process.launch import FORKING_LAUNCHER, ForkedProcess
+from tests.harness.process.launch import FORKING_LAUNCHER, FORKING_TORCHRUN, ForkedProcess
 from tests.harness.process.template import become, serve
 
 __all__: list[str] = []
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-CHILD = "tests.harness.lightning.demo_child"
+FORKING = {"nvrx_launcher": FORKING_LAUNCHER, "torch.distributed.run": FORKING_TORCHRUN}
+CHILD = "tests.harness.process.demo_child"
 
 
 class Children:
@@ -43,14 +43,15 @@ class Children:
         """Fork `python -P -m demo_parts.child PARENT MODULE ARGUMENTS...`."""
         assert (*command[1:4], start_new_session) == ("-P", "-m", "demo_parts.child", True), command
         parent, module, *arguments = command[4:]
-        given = [parent, FORKING_LAUNCHER if module == "nvrx_launcher" else module, *arguments]
-        return ForkedProcess(self._forks, CHILD, given, env, os.getcwd(), **streams)
+        given = [parent, FORKING.get(module, module), *arguments]
+        return ForkedProcess(self._forks, CHILD, given, env, os.getcwd(), text=False, **streams)
 
 
 def main() -> None:
     """Fork the server, and be the demo; in a child, be that."""
+    script = sys.argv.pop(1)
     ours, theirs = socket.socketpair()
-    if os.fork():
+    if server := os.fork():
         theirs.close()
         become_subreaper()
         sys.stdout = write_through(1)  # the template's takes the pipe for what the template had there
@@ -60,7 +61,13 @@ def main() -> None:
         names = {**vars(subprocess), "Popen": Children(ours).start}
         processes.subprocess = type(subprocess)("subprocess")  # type: ignore[attr-defined]
         vars(processes.subprocess).update(names)  # type: ignore[attr-defined]
-        runpy.run_path(str(EXAMPLES / "lightning" / "demo.py"), run_name="__main__")
+        sys.argv[0] = script
+        sys.path.insert(0, os.path.dirname(script))
+        try:
+            runpy.run_path(script, run_name="__main__")
+        finally:
+            ours.shutdown(socket.SHUT_RDWR)  # the server ends, and is not left behind
+            os.waitpid(server, 0)
         return
     ours.close()
     if (child := serve(theirs)) is None:
