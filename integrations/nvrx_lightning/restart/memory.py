@@ -51,10 +51,10 @@ MAX_STATES_BY_DEFAULT: Final = 1 << 20
 MAX_ITEMS_BY_DEFAULT: Final = 2000
 """Keys and values in the state of an object, in a fit that has not asked for it."""
 AGREED_EVERY: Final = 50
-"""Steps after which the ranks agree whether all still copy their states: `state_dict` may wait for other ranks."""
-MAX_COPYING: Final = 0.002
+"""Steps after which ranks agree whether one of them cannot use its states: `state_dict` may wait for other ranks."""
+MAX_COPYING: Final = 0.005
 MAX_SHARE: Final = 0.05
-"""CPU seconds of the copies of a step, and their part of it, that a fit pays which has not asked for it."""
+"""CPU seconds for the copies of a step, and their part of it: above both, a fit that did not ask for them ends them."""
 IN_WHOLE_EPOCHS: Final = "the fit has saved no checkpoint in the middle of an epoch, from where it would go on"
 MAX_REPLICATING: Final = 128
 """Ranks whose votes carry the random numbers of all: a replacement has fresh ones in a larger job."""
@@ -125,7 +125,6 @@ class FitMemory:
         self._unfit = self._given_up = ""
         self._unkept: dict[int, str] = {}  # why, by step, as `_states`
         self._failed = set[BatchStage]()  # at which the state could not be copied the last time
-        self._copies = True  # on all ranks
         self._is_wanted = not by_default
         self._copying, self._agreed_at = 0.0, 0.0
         self._buffers: dict[str, tuple[int, int]] = {}
@@ -306,7 +305,7 @@ class FitMemory:
                 self._resume()
             self._live.start(int(self._trainer.global_step) + 1)
             self._given_up = ""
-        self._begun = self._copies = True
+        self._begun = True
         self._copying, self._agreed_at = 0.0, time.monotonic()
 
     def saved(self) -> None:
@@ -323,7 +322,7 @@ class FitMemory:
         """Keep a batch for the hooks at its end."""
         if not self._begun:
             self.started()
-        if self._live is not None and not self.refusal:
+        if self._begun and not self.refusal:
             self._batch = batch
 
     def reached(self, stage: BatchStage, capture: Callable[[], TrainerState]) -> None:
@@ -365,12 +364,11 @@ class FitMemory:
             ending = BatchEnding(self._batch, _outputs(self._trainer))
             if optimizer is not self._optimizer:
                 self._unfit = "the optimizer is another one than at the begin of the attempt"
-            if step % AGREED_EVERY == 0:
-                self._agree()
+            if step % AGREED_EVERY == 0 and self._agree_to_end(step):
+                return advance()
             try:
-                if self._copies:
-                    kept = {BatchStage.VOTE: self._measured(lambda: capture(ending))}
-                    self._failed.discard(BatchStage.VOTE)
+                kept = {BatchStage.VOTE: self._measured(lambda: capture(ending))}
+                self._failed.discard(BatchStage.VOTE)
             except Exception as error:  # boundary: the state of a user's object; the other ranks vote
                 self._cannot_keep(step, BatchStage.VOTE, error)
             if self._unfit:
@@ -379,8 +377,7 @@ class FitMemory:
             self._buffers = self._buffer_versions()
             self._step.advance = advance
             self._live.commit(step, watched=False)
-            self._states = {step: kept}  # nobody goes back behind a vote that is passed
-            self._is_committed = self._copies
+            self._states, self._is_committed = {step: kept}, True  # nobody goes back behind a vote that is passed
             self._unkept.pop(newest, None)
             return self._step.result
 
@@ -403,21 +400,28 @@ class FitMemory:
         finally:
             self._copying += time.thread_time() - begun
 
-    def _agree(self) -> None:
-        """Copy no state any more on all ranks once one of them cannot use its own, or where copies cost too much."""
-        copying, now = self._copying / AGREED_EVERY, time.monotonic()
-        step = (now - self._agreed_at) / AGREED_EVERY
-        if self.by_default and not self._unfit and copying > max(MAX_COPYING, MAX_SHARE * step):
-            self._unfit = f"the copies of the Trainer's state take {1e3 * copying:.1f} of {1e3 * step:.1f} ms of a step"
+    def _agree_to_end(self, step: int) -> bool:
+        """Keep nothing any more on all ranks once one cannot use its states, or where the copies cost too much.
+
+        Args:
+            step: the step that is about to be done.
+
+        Returns:
+            Whether they do.
+        """
+        now = time.monotonic()
+        copying, lasts = self._copying / AGREED_EVERY, (now - self._agreed_at) / AGREED_EVERY
         self._copying, self._agreed_at = 0.0, now
-        if not self._copies:
-            return
+        if self.by_default and copying > max(MAX_COPYING, MAX_SHARE * lasts):
+            text = f"the copies of the Trainer's state took {1e3 * copying:.1f} of {1e3 * lasts:.1f} ms of a step"
+            self._unfit = self._unfit or f"{text} up to step {step}"
         unfit = torch.tensor(float(bool(self._unfit)), device=self._trainer.strategy.root_device)
         dist.all_reduce(unfit, dist.ReduceOp.MAX)
         if unfit:
-            told: list[Any] = [None] * self._trainer.world_size
-            dist.all_gather_object(told, self._unfit)
-            self._unfit, self._copies = next(each for each in told if each), False
+            self._refuse(self._unfit)
+            self._unfit = self.refusal
+            self._forget()
+        return bool(unfit)
 
     def _cannot_keep(self, step: int, stage: BatchStage, error: Exception) -> None:
         """Note that a state cannot be copied; where it fails twice in a row, no attempt keeps anything any more.
