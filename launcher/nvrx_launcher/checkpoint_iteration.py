@@ -111,6 +111,8 @@ class CheckpointIteration:
         """Kill the program, and do not wait for it: in a call that does not return it cannot be killed."""
         program = self._detach()
         program.kill()
+        if program.returncode is not None:  # it had ended, and `kill` has reaped it
+            return
         ended = open_pidfd(program.pid)
         self._killed[ended] = program
         self._loop.watch(ended, lambda: self._end(ended, program, 0.0))

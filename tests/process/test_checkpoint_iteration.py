@@ -77,6 +77,14 @@ def test_a_file_system_that_does_not_answer_is_given_up(
     reader.close()
 
 
+def test_a_program_that_has_ended_is_given_up(loop: EventLoop, tmp_path: Path) -> None:
+    reader = CheckpointIteration(loop, str(tmp_path / "missing"))
+    assert reader.begin()
+    assert reader._program is not None
+    os.waitid(os.P_PID, reader._program.pid, os.WEXITED | os.WNOWAIT)
+    reader.close()
+
+
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_program_that_cannot_be_killed_is_not_waited_for(
     loop: EventLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool

@@ -136,6 +136,7 @@ class RestartableFit(Finalize):
         self._highest_step = 0
         self._warnings = FitWarnings(trainer, family)
         self._stopped_after: int | None = None
+        self._told = ""  # of what is known, it is told once
         self._refused = ""  # why nothing is kept in memory, as an attempt has found
         self._is_told = False  # how rank 0 logs
         self.attempt = 0
@@ -218,8 +219,10 @@ class RestartableFit(Finalize):
         self.saved.attempt_ended(by_this_rank=restart is None or not restart.culprits or mine in restart.culprits)
         why_not = self.memory.choose(self._call.store, rank, world_size, self.saved)
         if why_not and rank == 0:
-            level = logging.INFO if why_not in (self._refused, IN_WHOLE_EPOCHS) else logging.WARNING
+            is_known = why_not in (self._refused, IN_WHOLE_EPOCHS)
+            level = logging.DEBUG if why_not == self._told else logging.INFO if is_known else logging.WARNING
             self._log.log(level, "this restart does not go on from memory, but from a checkpoint: %s", why_not)
+            self._told = why_not if is_known else ""
         in_memory = self.memory.choice is not None
         self._own = in_memory
         checkpoint = IN_MEMORY if in_memory else self._checkpoint(rank, world_size)

@@ -83,6 +83,7 @@ def test_a_type_error_is_few_lines_which_end_at_the_users_own(tmp_path: Path) ->
     assert told.count("All distributed processes registered") == 1, told
     lightnings = told.partition("the function failed")[0].splitlines()
     assert len(lines) - len(lightnings) <= 40, told
+    assert told.count("but from a checkpoint: the fit has saved no checkpoint in the middle of an epoch") == 1, told
     assert told.count("the function failed on initial rank") == 1, told
     frames = re.findall(r"^  .*$", told.partition("the function failed")[2].partition("TypeError")[0], re.MULTILINE)
     assert re.match(r"  \[\d+ frames of lightning, nvrx_lightning, torch\]", frames[0])

@@ -7,6 +7,7 @@ collectives where the name of the fault ends with `+`; without, torch is not imp
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -93,15 +94,22 @@ FAULTS: Final[dict[str, Callable[[], object]]] = {
 
 
 def wait_in_a_collective(fault: Callable[[], object]) -> None:
+    """The rank that waits fails once the process of the other one has ended: it has not to take its Python down."""
     import torch
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
+    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
+    dist.all_gather(pids, torch.tensor([os.getpid()]))
+    other = os.pidfd_open(int(pids[1 - dist.get_rank()]))
     for step in range(3):
         dist.all_reduce(torch.ones(1))
         print(f"step {step} loss {1 / (step + 1):.3f}", flush=True)
     fault()
-    dist.all_reduce(torch.ones(1))
+    try:
+        dist.all_reduce(torch.ones(1))
+    finally:
+        select.select([other], [], [], 60.0)
 
 
 def main() -> None:
