@@ -18,7 +18,7 @@ from nvrx_core.process.children import become_subreaper
 from tests.harness.process.forked_worker import write_through
 from tests.harness.process.job import Forks
 from tests.harness.process.launch import FORKING_LAUNCHER, FORKING_TORCHRUN, ForkedProcess
-from tests.harness.process.template import become, serve
+from tests.harness.process.template import fork_server
 
 __all__: list[str] = []
 
@@ -50,29 +50,24 @@ class Children:
 def main() -> None:
     """Fork the server, and be the demo; in a child, be that."""
     script = sys.argv.pop(1)
-    ours, theirs = socket.socketpair()
-    if server := os.fork():
-        theirs.close()
-        become_subreaper()
-        sys.stdout = write_through(1)  # the template's takes the pipe for what the template had there
-        sys.path.insert(0, str(EXAMPLES))
-        from demo_parts import processes
-
-        names = {**vars(subprocess), "Popen": Children(ours).start}
-        processes.subprocess = type(subprocess)("subprocess")  # type: ignore[attr-defined]
-        vars(processes.subprocess).update(names)  # type: ignore[attr-defined]
-        sys.argv[0] = script
-        sys.path.insert(0, os.path.dirname(script))
-        try:
-            runpy.run_path(script, run_name="__main__")
-        finally:
-            ours.shutdown(socket.SHUT_RDWR)  # the server ends, and is not left behind
-            os.waitpid(server, 0)
+    if (forked := fork_server()) is None:
         return
-    ours.close()
-    if (child := serve(theirs)) is None:
-        os._exit(0)
-    become(child)
+    connection, server = forked
+    become_subreaper()
+    sys.stdout = write_through(1)  # the template's takes the pipe for what the template had there
+    sys.path.insert(0, str(EXAMPLES))
+    from demo_parts import processes
+
+    names = {**vars(subprocess), "Popen": Children(connection).start}
+    processes.subprocess = type(subprocess)("subprocess")  # type: ignore[attr-defined]
+    vars(processes.subprocess).update(names)  # type: ignore[attr-defined]
+    sys.argv[0] = script
+    sys.path.insert(0, os.path.dirname(script))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    finally:
+        connection.shutdown(socket.SHUT_RDWR)  # the server ends, and is not left behind
+        os.waitpid(server, 0)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from nvrx_launcher.workers import starting
 from nvrx_core.process.children import note_child
 from tests.harness.process.job import Forks
 from tests.harness.process.launch import FORKED_WORKER, ForkedProcess
-from tests.harness.process.template import become, serve
+from tests.harness.process.template import fork_server
 
 __all__: list[str] = []
 
@@ -50,16 +50,9 @@ class Workers:
 
 def main() -> None:
     """Fork the server, and be the launcher; in a worker, be that."""
-    ours, theirs = socket.socketpair()
-    if os.fork():
-        theirs.close()
-        starting.start_guarded = Workers(ours).start  # type: ignore[assignment]
+    if (server := fork_server()) is not None:
+        starting.start_guarded = Workers(server[0]).start  # type: ignore[assignment]
         runpy.run_module("nvrx_launcher", run_name="__main__", alter_sys=True)
-        return
-    ours.close()
-    if (worker := serve(theirs)) is None:
-        os._exit(0)
-    become(worker)
 
 
 if __name__ == "__main__":

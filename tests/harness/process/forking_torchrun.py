@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import subproc
 from nvrx_core.process.children import become_subreaper
 from tests.harness.process.job import Forks
 from tests.harness.process.launch import FORKED_WORKER, ForkedProcess
-from tests.harness.process.template import become, serve
+from tests.harness.process.template import fork_server
 
 __all__: list[str] = []
 
@@ -45,17 +45,10 @@ class Workers:
 
 def main() -> None:
     """Fork the server, and be torchrun; in a worker, be that."""
-    ours, theirs = socket.socketpair()
-    if os.fork():
-        theirs.close()
+    if (server := fork_server()) is not None:
         become_subreaper()
-        subprocess_handler.Popen = Workers(ours).start  # type: ignore[assignment,misc]
+        subprocess_handler.Popen = Workers(server[0]).start  # type: ignore[assignment,misc]
         runpy.run_module("torch.distributed.run", run_name="__main__", alter_sys=True)
-        return
-    ours.close()
-    if (worker := serve(theirs)) is None:
-        os._exit(0)
-    become(worker)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ROOM", "TAG", "WHOLE_END", "become", "begin", "freeze_imports", "preload", "resolve_by_files_only", "serve"]
+__all__ = [
+    "ROOM", "TAG", "WHOLE_END", "become", "begin", "fork_server", "freeze_imports", "preload", "resolve_by_files_only",
+    "serve",
+]  # fmt: skip
 
 CLONE_NEWNS = 0x20000
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -77,6 +80,22 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
             os.waitpid(middle, 0)
             with open(reader) as pid:
                 connection.sendall(f"{pid.read()}\n".encode())
+    return None
+
+
+def fork_server() -> tuple[socket.socket, int] | None:
+    """Forks a server from a forked process, which forks from what is imported now; returns its connection and its pid.
+
+    Returns None in what the server has forked, once that has run its module.
+    """
+    ours, theirs = socket.socketpair()
+    if pid := os.fork():
+        theirs.close()
+        return ours, pid
+    ours.close()
+    if (child := serve(theirs)) is None:
+        os._exit(0)
+    become(child)
     return None
 
 
